@@ -1,0 +1,51 @@
+# Each target does all the set-up it needs: a fresh machine has Python 3.11+, make and the package registries.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Installed before anything that asks for torch, so that the resolver keeps this build. On a machine without a GPU
+# and with PyPI's CUDA build as the default, point TORCH_INDEX at a CPU index:
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check bench proto clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed ## the .venv alone, pinned by constraints.txt
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Isentrope needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Set PYTHON=python3.11.")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
+	touch $@
+
+demo: setup ## server, dashboard and a training run whose entropy collapses; ARGS="--headless --steps 30"
+	$(BIN)/isentrope demo $(ARGS)
+
+test: setup ## the test suite
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup ## the suites that take minutes: figures of the reference run
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+check: setup ## ruff, mypy --strict, import contracts, architecture tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
+
+bench: setup ## benchmarks as ratios; results go to tests/benchmarks/RESULTS.md
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+proto: setup ## regenerate the code of telemetry.proto
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I probe --python_out=probe --grpc_python_out=probe \
+	  --mypy_out=probe --mypy_grpc_out=probe isentrope_wire/v1/telemetry.proto
+
+clean: ## remove the .venv
+	rm -rf $(VENV)

@@ -1,0 +1,8 @@
+"""The words probe and server share; no torch, no web framework.
+
+- `messages`: frozen dataclasses of the domain (RunStarted, StepReport, ControlSnapshot ...)
+- `control`: the control document, checked where it is built
+- `codec`: dataclass <-> protobuf, the only file that knows both
+- `errors`: the root of every error raised on purpose
+- `v1`: telemetry.proto and its generated code
+"""

@@ -1,0 +1,255 @@
+"""Domain dataclass <-> protobuf. The only file that knows both sides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from isentrope_wire.control import Control
+from isentrope_wire.errors import CodecError, ControlError
+from isentrope_wire.messages import (
+    ControlOutcome,
+    ControlSnapshot,
+    Gap,
+    OutcomeState,
+    Payload,
+    Record,
+    RunFinished,
+    RunStarted,
+    ScoreHistogram,
+    StepReport,
+)
+from isentrope_wire.v1 import telemetry_pb2 as pb
+
+
+def payload_hash(payload: bytes) -> bytes:
+    """BLAKE2b-128 of the payload's bytes: tells a harmless repeat from two payloads under one key."""
+    return hashlib.blake2b(payload, digest_size=16).digest()
+
+
+def encode_payload(message: Payload) -> bytes:
+    """Serialise one message for the spool and the wire."""
+    match message:
+        case RunStarted():
+            envelope = pb.Payload(run_started=run_started_to_pb(message))
+        case StepReport():
+            envelope = pb.Payload(step_report=_step_report_to_pb(message))
+        case RunFinished():
+            envelope = pb.Payload(run_finished=_run_finished_to_pb(message))
+        case Gap():
+            envelope = pb.Payload(
+                gap=pb.Gap(first_seq=message.first_seq, last_seq=message.last_seq, reason=message.reason)
+            )
+    return envelope.SerializeToString(deterministic=True)
+
+
+def decode_payload(payload: bytes) -> Payload:
+    """Read one message back.
+
+    Raises:
+        CodecError: the bytes are no payload of this protocol version.
+    """
+    try:
+        envelope = pb.Payload.FromString(payload)
+    except DecodeError as error:
+        raise CodecError(f"Expected a serialised isentrope_wire.v1.Payload, got {len(payload)} other bytes.") from error
+    kind = envelope.WhichOneof("body")
+    if kind == "run_started":
+        return run_started_from_pb(envelope.run_started)
+    if kind == "step_report":
+        return _step_report_from_pb(envelope.step_report)
+    if kind == "run_finished":
+        return _run_finished_from_pb(envelope.run_finished)
+    if kind == "gap":
+        gap = envelope.gap
+        return Gap(first_seq=gap.first_seq, last_seq=gap.last_seq, reason=gap.reason)
+    raise CodecError("The payload holds no message this version knows; upgrade the server before the probe.")
+
+
+def record_of(seq: int, message: Payload) -> Record:
+    """The record that carries `message` under `seq`."""
+    payload = encode_payload(message)
+    return Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
+
+
+def record_to_pb(record: Record) -> pb.Record:
+    return pb.Record(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash)
+
+
+def record_from_pb(record: pb.Record) -> Record:
+    return Record(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash)
+
+
+def run_started_to_pb(run: RunStarted) -> pb.RunStarted:
+    return pb.RunStarted(
+        run_id=run.run_id,
+        incarnation=run.incarnation,
+        rank=run.rank,
+        world_size=run.world_size,
+        name=run.name,
+        project=run.project,
+        config_json=_to_json(run.config),
+        tags=run.tags,
+        started_at=run.started_at,
+        probe_version=run.probe_version,
+        capabilities=run.capabilities,
+        planned_steps=run.planned_steps,
+        initial_control=None if run.initial_control is None else control_snapshot_to_pb(run.initial_control),
+    )
+
+
+def run_started_from_pb(run: pb.RunStarted) -> RunStarted:
+    return RunStarted(
+        run_id=run.run_id,
+        incarnation=run.incarnation,
+        rank=run.rank,
+        world_size=run.world_size,
+        name=run.name,
+        project=run.project,
+        config=_object_from_json("config_json", run.config_json),
+        tags=tuple(run.tags),
+        started_at=run.started_at,
+        probe_version=run.probe_version,
+        capabilities=tuple(run.capabilities),
+        planned_steps=run.planned_steps if run.HasField("planned_steps") else None,
+        initial_control=(control_snapshot_from_pb(run.initial_control) if run.HasField("initial_control") else None),
+    )
+
+
+def control_snapshot_to_pb(snapshot: ControlSnapshot) -> pb.ControlSnapshot:
+    control = snapshot.control
+    return pb.ControlSnapshot(
+        version=snapshot.version,
+        method=control.method,
+        mu_low=control.mu_low,
+        mu_high=control.mu_high,
+        scope=control.scope,
+        parameters_json=_to_json(control.parameters),
+        hold_json=None if control.hold is None else _to_json(control.hold),
+        reason=control.reason,
+        author=snapshot.author,
+        requested_at=snapshot.requested_at,
+        expires_at=snapshot.expires_at,
+    )
+
+
+def control_snapshot_from_pb(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
+    """Read a snapshot back.
+
+    Raises:
+        CodecError: the snapshot holds a control that no probe could apply.
+    """
+    try:
+        control = Control.from_document(
+            {
+                "method": snapshot.method,
+                "mu_low": snapshot.mu_low if snapshot.HasField("mu_low") else None,
+                "mu_high": snapshot.mu_high if snapshot.HasField("mu_high") else None,
+                "scope": snapshot.scope,
+                "parameters": _object_from_json("parameters_json", snapshot.parameters_json),
+                "hold": _object_from_json("hold_json", snapshot.hold_json) if snapshot.HasField("hold_json") else None,
+                "reason": snapshot.reason,
+            }
+        )
+    except ControlError as error:
+        raise CodecError(f"Control version {snapshot.version} can't be read: {error}") from error
+    return ControlSnapshot(
+        version=snapshot.version,
+        control=control,
+        author=snapshot.author,
+        requested_at=snapshot.requested_at,
+        expires_at=snapshot.expires_at if snapshot.HasField("expires_at") else None,
+    )
+
+
+def _step_report_to_pb(report: StepReport) -> pb.StepReport:
+    return pb.StepReport(
+        step=report.step,
+        recorded_at=report.recorded_at,
+        scalars=report.scalars,
+        histograms=[
+            pb.ScoreHistogram(name=h.name, low=h.low, high=h.high, counts=h.counts, not_finite=h.not_finite)
+            for h in report.histograms
+        ],
+        control_version=report.control_version,
+        outcomes=[_outcome_to_pb(outcome) for outcome in report.outcomes],
+        labels=report.labels,
+    )
+
+
+def _step_report_from_pb(report: pb.StepReport) -> StepReport:
+    return StepReport(
+        step=report.step,
+        recorded_at=report.recorded_at,
+        scalars=dict(report.scalars),
+        histograms=tuple(
+            ScoreHistogram(name=h.name, low=h.low, high=h.high, counts=tuple(h.counts), not_finite=h.not_finite)
+            for h in report.histograms
+        ),
+        control_version=report.control_version,
+        outcomes=tuple(_outcome_from_pb(outcome) for outcome in report.outcomes),
+        labels=dict(report.labels),
+    )
+
+
+def _run_finished_to_pb(finished: RunFinished) -> pb.RunFinished:
+    return pb.RunFinished(
+        status=finished.status,
+        step=finished.step,
+        finished_at=finished.finished_at,
+        error=finished.error,
+        outcomes=[_outcome_to_pb(outcome) for outcome in finished.outcomes],
+    )
+
+
+def _run_finished_from_pb(finished: pb.RunFinished) -> RunFinished:
+    return RunFinished(
+        status=finished.status,
+        step=finished.step if finished.HasField("step") else None,
+        finished_at=finished.finished_at,
+        error=finished.error,
+        outcomes=tuple(_outcome_from_pb(outcome) for outcome in finished.outcomes),
+    )
+
+
+def _outcome_to_pb(outcome: ControlOutcome) -> pb.ControlOutcome:
+    return pb.ControlOutcome(
+        version=outcome.version,
+        state=outcome.state,
+        step=outcome.step,
+        at=outcome.at,
+        code=outcome.code,
+        message=outcome.message,
+    )
+
+
+def _outcome_from_pb(outcome: pb.ControlOutcome) -> ControlOutcome:
+    try:
+        state = OutcomeState(outcome.state)
+    except ValueError:
+        raise CodecError(f"A control outcome is one of {', '.join(OutcomeState)}; got {outcome.state!r}.") from None
+    return ControlOutcome(
+        version=outcome.version,
+        state=state,
+        step=outcome.step if outcome.HasField("step") else None,
+        at=outcome.at,
+        code=outcome.code,
+        message=outcome.message,
+    )
+
+
+def _to_json(value: Mapping[str, object]) -> str:
+    return json.dumps(dict(value), sort_keys=True, separators=(",", ":"))
+
+
+def _object_from_json(name: str, text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.") from error
+    if not isinstance(value, dict):
+        raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.")
+    return value

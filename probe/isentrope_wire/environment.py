@@ -1,0 +1,40 @@
+"""The environment variables both sides read, and the files of the home folder that carry a token between them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DEFAULT_URL = "http://127.0.0.1:7070"
+DEFAULT_GRPC = "127.0.0.1:7071"
+
+
+def home() -> Path:
+    """`ISENTROPE_HOME`: database, tokens, spools. Default `~/.isentrope`."""
+    return Path(os.environ.get("ISENTROPE_HOME") or "~/.isentrope").expanduser()
+
+
+def url() -> str:
+    """`ISENTROPE_URL`: the server's REST API and pages."""
+    return (os.environ.get("ISENTROPE_URL") or DEFAULT_URL).rstrip("/")
+
+
+def grpc_target() -> str:
+    """`ISENTROPE_GRPC`: host:port of the server's ingest."""
+    return os.environ.get("ISENTROPE_GRPC") or DEFAULT_GRPC
+
+
+def owner_token_file() -> Path:
+    """Where a server that shares this home keeps the owner's token (mode 0600), so that local clients find it."""
+    return home() / "owner-token"
+
+
+def token() -> str | None:
+    """`ISENTROPE_TOKEN`, or the owner's token of a server with the same home; None when there is neither."""
+    from_environment = os.environ.get("ISENTROPE_TOKEN")
+    if from_environment:
+        return from_environment
+    try:
+        return owner_token_file().read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None

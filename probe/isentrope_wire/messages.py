@@ -1,0 +1,138 @@
+"""What probe and server tell each other, as plain frozen dataclasses.
+
+Times are seconds since the Unix epoch, entropies and scores are in nats. A quantity that was not measured is absent
+from `scalars`, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from isentrope_wire.control import Control
+
+PROTOCOL_VERSION = 1
+
+
+class OutcomeState(StrEnum):
+    """How one rank ended one control version. Each version ends in exactly one of these."""
+
+    APPLIED = "APPLIED"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+    SUPERSEDED = "SUPERSEDED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSnapshot:
+    """The whole desired control of a run at one version, so that one message after a reconnect is enough."""
+
+    version: int
+    control: Control
+    author: str
+    requested_at: float
+    expires_at: float | None = None
+    """A probe that reads the snapshot later than this does not apply it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlOutcome:
+    """What became of a control version on one rank; travels up with the next report."""
+
+    version: int
+    state: OutcomeState
+    at: float
+    step: int | None = None
+    """The first step the control was in force; only when APPLIED."""
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """One rank of one incarnation of a run says what it is. The first record of every spool, and the Hello."""
+
+    run_id: str
+    incarnation: str
+    rank: int
+    world_size: int
+    name: str
+    project: str
+    started_at: float
+    probe_version: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    """What this probe can be told to do, e.g. `method:clip_v`; the server refuses anything else at the door."""
+    planned_steps: int | None = None
+    initial_control: ControlSnapshot | None = None
+    """The control the run starts with: version 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreHistogram:
+    """Counts over equal bins of [low, high]; values that are not finite are counted apart."""
+
+    name: str
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    not_finite: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """All that was measured in one optimiser update on one rank."""
+
+    step: int
+    recorded_at: float
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    histograms: tuple[ScoreHistogram, ...] = ()
+    control_version: int = 0
+    """The control in force during this step; 0 is the one the run started with."""
+    outcomes: tuple[ControlOutcome, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Facts that are words, e.g. `control/method`, `threshold/source`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The training process said goodbye."""
+
+    status: str
+    """`finished` or `failed`."""
+    finished_at: float
+    step: int | None = None
+    error: str = ""
+    outcomes: tuple[ControlOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Records first_seq..last_seq will never come, and why."""
+
+    first_seq: int
+    last_seq: int
+    reason: str
+
+
+Payload = RunStarted | StepReport | RunFinished | Gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One spooled payload. Its key is (run_id, incarnation, rank, seq)."""
+
+    seq: int
+    payload: bytes
+    payload_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A record the server keeps aside because it can't use it."""
+
+    seq: int
+    code: str
+    message: str

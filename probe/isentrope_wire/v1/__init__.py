@@ -1,0 +1,1 @@
+"""Version 1 of the wire: `telemetry.proto` and the code generated from it (`make proto`)."""
