@@ -1,0 +1,5 @@
+"""Which control is in force on this rank, how a new one takes effect and how that is answered. No torch here.
+
+- `desk`: at a step boundary decides what becomes of the desired control: applied, rejected, expired, superseded
+- `control_file`: the desired control as a small file, written by the shipper and read by the training process
+"""

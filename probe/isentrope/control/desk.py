@@ -1,0 +1,94 @@
+"""The desk that decides, at a step boundary, which control is in force from the next step on.
+
+A pure state machine: no clock, no file, no torch. The same calls give the same answers, so ranks that are told the
+same snapshot and the same time switch at the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState
+
+CAPABILITY_MISSING = "capability_missing"
+TIME_TO_LIVE_OVER = "time_to_live_over"
+NEWER_VERSION_DECIDED = "newer_version_decided"
+
+
+class ControlDesk:
+    """Holds the control in force and ends every version it is shown in exactly one terminal state.
+
+    No version is decided twice, and the versions applied only rise. A version that is never shown (because a newer
+    one replaced it between two boundaries) gets no outcome from here.
+    """
+
+    def __init__(self, initial: ControlSnapshot, capabilities: Collection[str]) -> None:
+        """
+        Args:
+            initial: what the run starts with (version 0), or what a checkpoint says was in force.
+            capabilities: what this probe can carry out, in the words of `Control.capability` (`method:clip_v` ...).
+        """
+        self._in_force = initial
+        self._capabilities = frozenset(capabilities)
+        self._decided = {initial.version}
+
+    @property
+    def in_force(self) -> ControlSnapshot:
+        """The control for the step that runs now."""
+        return self._in_force
+
+    def at_step_boundary(self, desired: ControlSnapshot | None, *, step: int, now: float) -> tuple[ControlOutcome, ...]:
+        """Decide about the newest desired control between two optimiser updates.
+
+        Args:
+            desired: the newest snapshot known on this rank (rank 0's, where there are several), or None.
+            step: the step about to begin: the first one a newly applied control is in force for.
+            now: seconds since the Unix epoch (rank 0's, where there are several).
+        Returns: the outcomes to send with the next report; empty when there is nothing new.
+        """
+        if desired is None or desired.version in self._decided:
+            return ()
+        newest_decided = max(self._decided)
+        self._decided.add(desired.version)
+        if desired.version < newest_decided:
+            return (_superseded(desired, newest_decided, now),)
+        if desired.expires_at is not None and now > desired.expires_at:
+            return (_expired(desired, now),)
+        if desired.control.capability not in self._capabilities:
+            return (self._rejected(desired, now),)
+        self._in_force = desired
+        return (ControlOutcome(version=desired.version, state=OutcomeState.APPLIED, step=step, at=now),)
+
+    def _rejected(self, desired: ControlSnapshot, now: float) -> ControlOutcome:
+        return ControlOutcome(
+            version=desired.version,
+            state=OutcomeState.REJECTED,
+            at=now,
+            code=CAPABILITY_MISSING,
+            message=(
+                f"This probe can carry out {', '.join(sorted(self._capabilities)) or 'nothing'}; "
+                f"the control asks for {desired.control.capability}. "
+                f"Version {self._in_force.version} stays in force."
+            ),
+        )
+
+
+def _superseded(desired: ControlSnapshot, newest_decided: int, now: float) -> ControlOutcome:
+    return ControlOutcome(
+        version=desired.version,
+        state=OutcomeState.SUPERSEDED,
+        at=now,
+        code=NEWER_VERSION_DECIDED,
+        message=f"Version {newest_decided} was decided before version {desired.version} arrived.",
+    )
+
+
+def _expired(desired: ControlSnapshot, now: float) -> ControlOutcome:
+    late_seconds = now - (desired.expires_at or now)
+    return ControlOutcome(
+        version=desired.version,
+        state=OutcomeState.EXPIRED,
+        at=now,
+        code=TIME_TO_LIVE_OVER,
+        message=f"The change reached a step boundary {late_seconds:.1f} s after its time to live. Push it again if still wanted.",
+    )

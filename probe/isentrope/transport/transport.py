@@ -1,0 +1,47 @@
+"""What a probe needs of a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from isentrope_wire.messages import ControlSnapshot, RunFinished, StepReport
+
+Message = StepReport | RunFinished
+MakeMessage = Callable[[], Message]
+"""Builds a message. Runs on the writer thread, where it may wait for a copy from the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportStatistics:
+    """Counts of records since the transport was opened."""
+
+    accepted: int = 0
+    """Taken by `put`."""
+    dropped: int = 0
+    """Refused by `put`, or lost later because building failed or the disk was full. A gap stands in the spool."""
+    spooled: int = 0
+    """Written to the spool, the record of the run's start included."""
+    acknowledged: int = 0
+    """Stored by the server, by its own word."""
+
+
+class Transport(Protocol):
+    """Takes reports away from the training loop; never blocks it and never raises into it."""
+
+    def put(self, make: MakeMessage) -> bool:
+        """Queue one message. False: the queue is full, or the transport is closed; the message is counted as dropped."""
+        ...
+
+    def desired_control(self) -> ControlSnapshot | None:
+        """The newest control the server asked for, None before there is one. An attribute read."""
+        ...
+
+    def statistics(self) -> TransportStatistics:
+        """The counts as they stand."""
+        ...
+
+    def close(self, timeout_seconds: float = 1.0) -> None:
+        """Write what fits in the time. What is spooled stays on disk, and goes up without this process."""
+        ...
