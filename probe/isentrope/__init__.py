@@ -1,0 +1,50 @@
+"""What the trainer carries: the probe and the pure functions behind it.
+
+Read `probe.py` first. Then:
+
+- `scores/`: the equations, one small function each
+- `kernels/`: how the token scores are computed in one pass
+- `statistics/`: mergeable sums of a step
+- `interventions/`: which tokens' gradients take part
+- `transport/`, `control/`: reports up, thresholds down, through a folder on disk
+- `cli.py`, `commands.py`, `client.py`: the command line and the REST client
+
+Importing this package imports neither torch nor any network library; the names below load what they need when used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from isentrope import scores
+    from isentrope.client import Client
+    from isentrope.errors import IsentropeError
+    from isentrope.probe import Probe
+    from isentrope.scores import TokenScores
+    from isentrope_wire.control import Control
+
+__version__ = "0.1.0"
+
+__all__ = ["Client", "Control", "IsentropeError", "Probe", "TokenScores", "__version__", "scores"]
+
+_HOME_OF = {
+    "Client": "isentrope.client",
+    "Control": "isentrope_wire.control",
+    "IsentropeError": "isentrope.errors",
+    "Probe": "isentrope.probe",
+    "TokenScores": "isentrope.scores",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "scores":
+        return importlib.import_module("isentrope.scores")
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'isentrope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -117,7 +117,7 @@ class Control:
 
 def _member(kind: type[_E], name: str, value: object) -> _E:
     try:
-        return kind(value)
+        return kind(str(value))
     except ValueError:
         known = ", ".join(kind)
         raise ControlError(f"{name} must be one of {known}; got {value!r}.") from None

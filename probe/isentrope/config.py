@@ -1,0 +1,126 @@
+"""What a probe must know before the first step. Checked once, here."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from isentrope.errors import ConfigurationError
+from isentrope_wire import environment
+
+Mode = Literal["online", "offline", "disabled"]
+ThresholdSource = Literal["batch", "previous_step"]
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeConfig:
+    """Settings of one probe. `from_environment` fills in what the caller left out.
+
+    Raises:
+        ConfigurationError: naming the setting, what was expected and what came.
+    """
+
+    run: str
+    project: str = "default"
+    run_id: str = ""
+    """Left empty: made from the name. Ranks and resumes of one run share it."""
+    rank: int = 0
+    world_size: int = 1
+    mode: Mode = "online"
+    """online: spool and ship. offline: spool only, `isentrope sync` ships later. disabled: neither."""
+    home: Path = field(default_factory=environment.home)
+    grpc_target: str = environment.DEFAULT_GRPC
+    token: str | None = None
+    planned_steps: int | None = None
+    threshold_source: ThresholdSource = "batch"
+    """Where thresholds take their sigma from. batch: the tokens of the same `gate` call, exact when a step is one call.
+    previous_step: all tokens of the step before, for gradient accumulation (the first step falls back to batch)."""
+
+    def __post_init__(self) -> None:
+        if not self.run or len(self.run) > 200:
+            raise ConfigurationError(f"run must be a name of 1 to 200 characters, got {len(self.run)} of them.")
+        object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.run))
+        if not _RUN_ID.fullmatch(self.run_id):
+            raise ConfigurationError(
+                f"run_id may hold letters, digits, '.', '_' and '-' (at most 100), got {self.run_id!r}."
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigurationError(f"rank must lie in [0, world_size), got {self.rank} of {self.world_size}.")
+        if self.mode not in get_args(Mode):
+            raise ConfigurationError(f"mode must be one of {', '.join(get_args(Mode))}; got {self.mode!r}.")
+        if self.threshold_source not in get_args(ThresholdSource):
+            known = ", ".join(get_args(ThresholdSource))
+            raise ConfigurationError(f"threshold_source must be one of {known}; got {self.threshold_source!r}.")
+        if self.planned_steps is not None and self.planned_steps < 1:
+            raise ConfigurationError(f"planned_steps must be at least 1, got {self.planned_steps}.")
+
+    @classmethod
+    def from_environment(
+        cls,
+        *,
+        run: str | None,
+        project: str | None,
+        run_id: str | None,
+        mode: str | None,
+        planned_steps: int | None,
+        threshold_source: ThresholdSource,
+    ) -> ProbeConfig:
+        """Arguments win over ISENTROPE_* variables, these over defaults; RANK and WORLD_SIZE as torchrun sets them."""
+        world_size = _integer_from_environment("WORLD_SIZE", 1)
+        run_id = run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
+        if world_size > 1 and not run_id:
+            raise ConfigurationError(
+                f"All {world_size} ranks must report under one run id. "
+                "Set ISENTROPE_RUN_ID for the whole job, or pass run_id=."
+            )
+        return cls(
+            run=run or os.environ.get("ISENTROPE_RUN") or "run",
+            project=project or os.environ.get("ISENTROPE_PROJECT") or "default",
+            run_id=run_id,
+            rank=_integer_from_environment("RANK", 0),
+            world_size=world_size,
+            mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
+            grpc_target=environment.grpc_target(),
+            token=environment.token(),
+            planned_steps=planned_steps,
+            threshold_source=threshold_source,
+        )
+
+
+def jsonable(config: Mapping[str, object]) -> dict[str, object]:
+    """A user's run configuration as plain JSON: what JSON can't say becomes its text."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [plain(item) for item in value]
+        if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        return str(value)
+
+    return cast("dict[str, object]", json.loads(json.dumps(plain(config))))
+
+
+def _new_run_id(name: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
+    return f"{slug or 'run'}-{secrets.token_hex(3)}"
+
+
+def _integer_from_environment(name: str, default: int) -> int:
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(f"{name} must be a whole number, got {text!r}.") from None

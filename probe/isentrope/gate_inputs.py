@@ -1,0 +1,75 @@
+"""What `score` and `gate` accept, and what they say about the rest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import InputError
+from isentrope.scores import TokenScores
+from isentrope.scores.token_scores import check_token_inputs
+
+
+def check_token_ids(logits: Tensor, token_ids: Tensor, temperature: float, *, wait_for_device: bool) -> None:
+    """Shapes and types always; the ids' range where looking at them costs nothing, or the caller may wait."""
+    check_token_inputs(logits, token_ids, temperature)
+    if token_ids.numel() == 0 or (token_ids.device.type != "cpu" and not wait_for_device):
+        return
+    lowest, highest = (int(bound) for bound in torch.aminmax(token_ids))
+    vocabulary = logits.shape[-1]
+    if lowest < 0 or highest >= vocabulary:
+        worst = lowest if lowest < 0 else highest
+        raise InputError(
+            f"token_ids must lie in [0, {vocabulary}) for logits over {vocabulary} tokens, got {worst}. "
+            "Replace padding ids (such as -100) by any real id and leave them out with the mask."
+        )
+
+
+def check_first_values(scores: TokenScores) -> None:
+    """One look at the values of the first call, when a person is watching and waiting for the device is fine."""
+    broken = int(scores.entropies.isnan().sum())
+    if broken:
+        raise InputError(
+            f"logits must hold numbers or -inf: {broken} of {scores.entropies.numel()} rows hold NaN or +Inf, or mask "
+            "the whole vocabulary. Look at the model's forward pass, and score no padding rows."
+        )
+
+
+def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
+    """Advantages [batch], [batch, 1] or [batch, tokens] as one per token, detached."""
+    if advantages.shape == logprobs.shape:
+        return advantages.detach()
+    if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
+        return advantages.detach().reshape(-1, 1).expand_as(logprobs)
+    per_sequence = f" or one per sequence [{logprobs.shape[0]}]" if logprobs.dim() == 2 else ""
+    raise InputError(
+        f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got {list(advantages.shape)}."
+    )
+
+
+def valid_mask(mask: Tensor | None, logprobs: Tensor) -> Tensor:
+    """The mask as bool, of the log-probs' shape."""
+    if mask is None:
+        return torch.ones_like(logprobs, dtype=torch.bool)
+    return matching("mask", mask, logprobs).detach() != 0
+
+
+def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
+    """`tensor` itself when its shape is the log-probs'."""
+    if tensor.shape != logprobs.shape:
+        raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
+    return tensor
+
+
+def loggable(name: str, value: float | Tensor) -> float | Tensor:
+    """One number, or a tensor of one number that stays on its device until the report is built."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise InputError(
+                f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its mean, say."
+            )
+        return value.detach().clone()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number, got {value!r}.") from None

@@ -1,0 +1,33 @@
+"""Clip_V: leave out the tokens whose vocabulary-centred score is large."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isentrope.interventions.threshold_statistics import ThresholdStatistics
+from isentrope.scores import TokenScores
+
+
+def outside_thresholds(
+    scores: TokenScores, statistics: ThresholdStatistics, mu_low: float | None, mu_high: float | None
+) -> Tensor:
+    """True where the token is NOT kept by
+
+        -mu_low sigma' <= S_c <= mu_high sigma',   sigma' = std_B(S_c)         arXiv:2602.03392, eq. 16
+
+    S_c = S* - E[S] is centred once, as in the paper's text (eq. 16 as printed subtracts E[S] twice). A side that is
+    None does not clip; a score that is not finite is kept.
+
+    Args:
+        scores: of any shape.
+        statistics: of the batch the thresholds refer to.
+        mu_low, mu_high: in standard deviations, not negative.
+    """
+    centred = scores.vocab_centered_scores.detach().double()
+    outside = torch.zeros_like(centred, dtype=torch.bool)
+    if mu_low is not None:
+        outside |= centred < -mu_low * statistics.vocab_centered_std
+    if mu_high is not None:
+        outside |= centred > mu_high * statistics.vocab_centered_std
+    return outside

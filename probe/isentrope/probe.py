@@ -1,0 +1,351 @@
+"""The probe: score -> gate -> report. Attaches to any torch training loop.
+
+    probe = isentrope.Probe(run="countdown", project="demo")
+    ...
+    scores = probe.score(logits, token_ids, temperature=1.0)
+    logprobs = probe.gate(scores, advantages, mask)           # same values; gradient only where kept
+    loss = -(advantages * logprobs)[mask].mean(); loss.backward(); optimizer.step()
+    probe.log({"reward/mean": rewards.mean()})
+    probe.step(step, optimizer, rescore=lambda: probe.score(model(ids), token_ids))
+    ...
+    probe.finish()
+
+It opens no socket, waits for no device and keeps no logits. With no intervention in force `gate` returns the very
+tensor it was given. Reports go to a folder on disk, from where a side process ships them; thresholds come back the
+same way and change only between two steps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+
+import isentrope
+from isentrope.config import ProbeConfig, ThresholdSource, jsonable
+from isentrope.control.desk import ControlDesk
+from isentrope.errors import ConfigurationError
+from isentrope.gate_inputs import (
+    broadcast_advantages,
+    check_first_values,
+    check_token_ids,
+    loggable,
+    matching,
+    valid_mask,
+)
+from isentrope.guard import Guard
+from isentrope.interventions.keep_mask import CAPABILITIES, keep_mask
+from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
+from isentrope.scores import TokenScores, importance_ratios, token_scores
+from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
+from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
+from isentrope.transport.transport import Transport
+from isentrope_wire.control import Control, Method
+from isentrope_wire.messages import ControlOutcome, ControlSnapshot, RunFinished, RunStarted, StepReport
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+RescoredTokens = TokenScores | Sequence[TokenScores]
+
+
+class Probe:
+    """Measures, gates and reports one rank of one run. Not thread-safe: it belongs to the training thread."""
+
+    def __init__(
+        self,
+        run: str | None = None,
+        project: str | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        control: Control | None = None,
+        run_id: str | None = None,
+        planned_steps: int | None = None,
+        mode: str | None = None,
+        threshold_source: ThresholdSource = "batch",
+        tags: Sequence[str] = (),
+        transport: Transport | None = None,
+    ) -> None:
+        """
+        Args:
+            run: the run's name. Default: `ISENTROPE_RUN`, or "run".
+            project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
+            config: the run's hyper-parameters, shown with it.
+            control: the intervention the run starts with. Default: none.
+            run_id: continue this run, or share one among ranks. Default: `ISENTROPE_RUN_ID`, or a new one.
+            planned_steps: for the progress shown.
+            mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
+            threshold_source: see `ProbeConfig.threshold_source`.
+            tags: words to find the run by.
+            transport: where reports go instead of the spool (tests).
+
+        Raises:
+            ConfigurationError: a setting that can't work.
+        """
+        self.config = ProbeConfig.from_environment(
+            run=run,
+            project=project,
+            run_id=run_id,
+            mode=mode,
+            planned_steps=planned_steps,
+            threshold_source=threshold_source,
+        )
+        initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
+        if initial.control.capability not in CAPABILITIES:
+            raise ConfigurationError(
+                f"This probe can carry out {', '.join(CAPABILITIES)}; the control asks for {initial.control.capability}."
+            )
+        self._run_started = _run_started(self.config, initial, config or {}, tags)
+        self._desk = ControlDesk(initial, CAPABILITIES)
+        self._transport = transport if transport is not None else _open_transport(self.config, self._run_started)
+        self._closer = StepCloser()
+        self._guard = Guard()
+        self._ledger = TokenLedger()
+        self._thresholds_of_previous_step: ThresholdStatistics | None = None
+        self._logged: dict[str, float | Tensor] = {}
+        self._outcomes: tuple[ControlOutcome, ...] = ()
+        self._step_is_open = False
+        self._last_step: int | None = None
+        self._seconds = 0.0
+        self._process = os.getpid()
+        self._finished = False
+
+    @property
+    def run_id(self) -> str:
+        """What the server, the CLI and the pages call this run."""
+        return self.config.run_id
+
+    @property
+    def control(self) -> Control:
+        """The control in force now."""
+        return self._desk.in_force.control
+
+    @property
+    def latest(self) -> StepReport | None:
+        """The last report that is complete, e.g. for a progress bar; it may lag a step behind."""
+        return self._closer.latest
+
+    def score(self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> TokenScores:
+        """Score sampled tokens: `isentrope.scores.token_scores`, plus a check of the values at the first call.
+
+        Args:
+            logits: [..., vocabulary]; row t is the distribution token_ids[t] was drawn from.
+            token_ids: [...], integer.
+            temperature: T of the sampler.
+
+        Raises:
+            InputError: shapes or types that can't be meant, a token id outside the vocabulary; at the first call
+                also NaN or +Inf logits. (Ids on an accelerator are checked at the first call only: looking at them
+                waits for the device.)
+        """
+        with self._timed():
+            check_token_ids(logits, token_ids, temperature, wait_for_device=not self._guard.settled)
+            scores = token_scores(logits, token_ids, temperature)
+            if not self._guard.settled:
+                check_first_values(scores)
+            return scores
+
+    def gate(
+        self,
+        scores: TokenScores,
+        advantages: Tensor,
+        mask: Tensor | None = None,
+        sampler_logprobs: Tensor | None = None,
+    ) -> Tensor:
+        """Record a micro-batch, and let gradient through only where the control in force keeps it.
+
+        Args:
+            scores: of `score`, shape [batch, tokens] (or any).
+            advantages: same shape, or one per sequence: [batch] or [batch, 1].
+            mask: same shape, True (or non-zero) where the token counts. None: everywhere.
+            sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy.
+        Returns: `scores.logprobs` with the same values. The very same tensor when no intervention is in force.
+
+        Raises:
+            InputError: shapes that don't fit; before the first step has closed only, later it is counted and logged.
+        """
+        if self._inactive():
+            return scores.logprobs
+        with self._timed(), self._guard.protect("gating a batch"):
+            self._open_step()
+            advantages = broadcast_advantages(advantages, scores.logprobs)
+            mask = valid_mask(mask, scores.logprobs)
+            ratios = None
+            if sampler_logprobs is not None:
+                sampler_logprobs = matching("sampler_logprobs", sampler_logprobs, scores.logprobs)
+                ratios = importance_ratios(scores.logprobs.detach(), sampler_logprobs.detach())
+            keep = self._keep_mask(scores, advantages, mask)
+            self._ledger.add(
+                TokenBatch(detached(scores), advantages, mask, torch.ones_like(mask) if keep is None else keep, ratios)
+            )
+            if keep is not None:
+                return torch.where(keep, scores.logprobs, scores.logprobs.detach())
+        return scores.logprobs
+
+    def observe(
+        self,
+        scores: TokenScores,
+        advantages: Tensor,
+        mask: Tensor | None = None,
+        sampler_logprobs: Tensor | None = None,
+    ) -> None:
+        """`gate` for a loop that keeps its own log-probs and only wants to watch."""
+        with torch.no_grad():
+            self.gate(scores, advantages, mask, sampler_logprobs)
+
+    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
+        """Add scalars to the report of the step that is open. Tensors of one element are read later, off this thread."""
+        if self._inactive():
+            return
+        with self._timed(), self._guard.protect("logging scalars"):
+            for name, value in scalars.items():
+                self._logged[name] = loggable(name, value)
+
+    def step(
+        self,
+        step: int,
+        optimizer: Optimizer | None = None,
+        rescore: Callable[[], RescoredTokens] | None = None,
+    ) -> None:
+        """Close a step after its optimiser update, and send its report.
+
+        Args:
+            step: the number of the optimiser update. It may go backwards (a resume), nothing is overwritten.
+            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware.
+            rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
+                `gate` call in the same order (or the only one). Gives the observed entropy change.
+        """
+        if self._inactive():
+            return
+        after = None
+        with self._timed(), self._guard.protect("closing a step"):
+            self._open_step()
+            batches = self._ledger.take()
+        if rescore is not None and batches:
+            started, seconds = time.perf_counter(), self._seconds
+            with self._guard.protect("re-scoring a step"):
+                after = entropies_after_update(rescore, batches)
+            # Re-scoring is another forward pass of the model: reported apart from the probe's own time.
+            self._seconds = seconds
+            self._logged["probe/rescore_seconds"] = time.perf_counter() - started
+        with self._timed(), self._guard.protect("reporting a step"):
+            self._report(step, batches, after, momentum_of(optimizer))
+            self._guard.settled = True
+
+    def finish(self, status: str = "finished", error: str = "") -> None:
+        """Say goodbye. What is spooled goes up without this process; safe to repeat."""
+        if self._inactive() or self._finished:
+            return
+        self._finished = True
+        with self._guard.protect("finishing the run"):
+            goodbye = RunFinished(
+                status=status,
+                finished_at=time.time(),
+                step=self._last_step,
+                error=error[:2000],
+                outcomes=self._outcomes,
+            )
+            self._transport.put(lambda: goodbye)
+            self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.finish("failed", f"{type(error).__name__}: {error}")
+
+    def _keep_mask(self, scores: TokenScores, advantages: Tensor, mask: Tensor) -> Tensor | None:
+        """None when no intervention is in force, so that `gate` can hand back the tensor it was given."""
+        control = self.control
+        if control.method == Method.NONE:
+            return None
+        thresholds = self._thresholds_of_previous_step or threshold_statistics([scores], [mask])
+        return keep_mask(control, detached(scores), advantages, thresholds)
+
+    def _open_step(self) -> None:
+        """The step boundary: the only moment a control may change."""
+        if self._step_is_open:
+            return
+        self._step_is_open = True
+        next_step = 0 if self._last_step is None else self._last_step + 1
+        self._outcomes += self._desk.at_step_boundary(
+            self._transport.desired_control(), step=next_step, now=time.time()
+        )
+
+    def _report(
+        self, step: int, batches: Sequence[TokenBatch], after: Sequence[Tensor] | None, momentum: float | None
+    ) -> None:
+        if self.config.threshold_source == "previous_step" and batches:
+            self._thresholds_of_previous_step = threshold_statistics(
+                [batch.scores for batch in batches], [batch.mask for batch in batches]
+            )
+        statistics = self._transport.statistics()
+        self._logged |= {"probe/seconds": self._seconds, "probe/dropped_reports": float(statistics.dropped)}
+        if self._guard.failures:
+            self._logged["probe/failures"] = float(self._guard.failures)
+        sent = self._transport.put(
+            self._closer.close(
+                step=step,
+                batches=batches,
+                entropies_after=after,
+                logged=self._logged,
+                in_force=self._desk.in_force,
+                outcomes=self._outcomes,
+                momentum=momentum,
+                threshold_source=self.config.threshold_source,
+            )
+        )
+        # An outcome that found no room travels with a later report: a control's end must not be lost.
+        self._outcomes = () if sent else self._outcomes
+        self._logged, self._seconds = {}, 0.0
+        self._last_step, self._step_is_open = step, False
+
+    def _inactive(self) -> bool:
+        """A forked child (a DataLoader worker, say) must not report in its parent's name."""
+        return os.getpid() != self._process
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - started
+
+
+def _run_started(
+    config: ProbeConfig, initial: ControlSnapshot, run_config: Mapping[str, object], tags: Sequence[str]
+) -> RunStarted:
+    return RunStarted(
+        run_id=config.run_id,
+        incarnation=uuid.uuid4().hex,
+        rank=config.rank,
+        world_size=config.world_size,
+        name=config.run,
+        project=config.project,
+        started_at=time.time(),
+        probe_version=isentrope.__version__,
+        config=jsonable(run_config),
+        tags=tuple(tags),
+        capabilities=CAPABILITIES,
+        planned_steps=config.planned_steps,
+        initial_control=initial,
+    )
+
+
+def _open_transport(config: ProbeConfig, run: RunStarted) -> Transport:
+    from isentrope.transport.open_transport import open_transport
+
+    return open_transport(run, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token)

@@ -1,0 +1,106 @@
+"""Log-prob, entropy and entropy-change scores of sampled tokens, from the logits they were drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import InputError
+from isentrope.kernels import reference
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Scores of sampled tokens; every field has the token ids' shape and is in nats.
+
+    float32, or float64 when the logits were float64.
+    """
+
+    logprobs: Tensor
+    """log p of the sampled tokens; differentiable with respect to the logits."""
+    entropies: Tensor
+    """H of the distributions the tokens were drawn from (detached)."""
+    discriminator_scores: Tensor
+    """S* = p (H + log p) (detached)."""
+    expected_scores: Tensor
+    """E_p[S] (detached)."""
+    vocab_centered_scores: Tensor
+    """S_c = S* - E_p[S] (detached), subtracted in float64."""
+
+
+def token_scores(logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> TokenScores:
+    """Score sampled tokens in one pass over the logits.
+
+        p = softmax(z / T)   H = -sum p log p   S* = p_k (H + log p_k)   S_c = S* - sum_i p_i S_i    arXiv:2602.03392
+
+    The logits are neither written to nor copied whole. `logprobs` carries gradient to them; everything else is
+    detached. A row with NaN or +inf logits, or with -inf everywhere, gives NaN in every field of that row.
+
+    Args:
+        logits: [..., vocabulary], floating point; row t is the distribution token_ids[t] was drawn from.
+        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device
+            (`Probe.score` checks its first call).
+        temperature: T of the sampler, positive.
+
+    Raises:
+        InputError: shapes, types or temperature that can't be meant.
+    """
+    check_token_inputs(logits, token_ids, temperature)
+    results = _TokenScoresFunction.apply(logits, token_ids, float(temperature))  # type: ignore[no-untyped-call]
+    return TokenScores(*results)
+
+
+def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float) -> None:
+    """Everything about the arguments that can be checked without looking at values."""
+    if not logits.is_floating_point():
+        raise InputError(f"logits must be floating point, got {logits.dtype}. Pass the model's raw logits.")
+    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
+        raise InputError(f"token_ids must be integers, got {token_ids.dtype}. Pass the sampled tokens' ids.")
+    if logits.dim() == 0 or logits.shape[-1] == 0:
+        raise InputError(f"logits must have shape [..., vocabulary], got {list(logits.shape)}.")
+    if logits.shape[:-1] != token_ids.shape:
+        raise InputError(
+            f"logits [..., vocabulary] need one row per token: got logits {list(logits.shape)} and token_ids "
+            f"{list(token_ids.shape)}.{_alignment_hint(logits, token_ids)}"
+        )
+    if logits.device != token_ids.device:
+        raise InputError(f"logits are on {logits.device}, token_ids on {token_ids.device}. Move one to the other.")
+    if not temperature > 0 or temperature == float("inf"):
+        raise InputError(f"temperature must be positive and finite, got {temperature}.")
+
+
+def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
+    shifted_by_one = (
+        token_ids.dim() >= 1
+        and logits.dim() == token_ids.dim() + 1
+        and logits.shape[:-2] == token_ids.shape[:-1]
+        and abs(logits.shape[-2] - token_ids.shape[-1]) == 1
+    )
+    if not shifted_by_one:
+        return ""
+    return " Row t must be the distribution token t was drawn from: pass logits[:, :-1] with token_ids[:, 1:]."
+
+
+class _TokenScoresFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
+        token_ids = token_ids.long()
+        moments = reference.row_moments(logits, token_ids, temperature)
+        rows = reference.finish(moments)
+        centred = rows.discriminator_scores - rows.expected_scores
+        dtype, shape = reference.accumulation_dtype(logits.dtype), token_ids.shape
+        outputs = (rows.logprobs, rows.entropies, rows.discriminator_scores, rows.expected_scores, centred)
+        logprobs, *detached = (output.to(dtype).reshape(shape) for output in outputs)
+        ctx.save_for_backward(logits, token_ids, moments.maximum, rows.log_total)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(*detached)
+        return logprobs, *detached
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, None, None]:
+        logits, token_ids, maximum, log_total = ctx.saved_tensors
+        gradient = reference.logprob_gradient(logits, token_ids, maximum, log_total, upstream[0], ctx.temperature)
+        return gradient, None, None

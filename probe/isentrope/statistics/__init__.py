@@ -1,0 +1,7 @@
+"""Sums of a step: frozen, mergeable, honest about their reduction.
+
+- `moments.py`: count, mean and spread; `covariance.py`: the same for pairs; `histogram.py`: 64 bins that merge exactly
+- `token_ledger.py`: the tokens of the step that is open, on the device
+- `step_summary.py`: everything reported about a step, from the ledger in one device-to-host copy
+- `calibration.py`: gain, R² and sign agreement of the prediction, fitted on the past only
+"""

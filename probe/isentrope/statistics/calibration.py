@@ -1,0 +1,104 @@
+"""From the unit prediction to nats: a gain fitted on the past only, with its R² and sign agreement.
+
+The unit prediction knows neither learning rate nor what Adam and shared weights make of it. Nor does it know that an
+optimiser with momentum moves along past gradients too, which is why the regressor is the exponential average of the
+unit prediction with the optimiser's own beta_1:
+
+    m_t = beta_1 m_(t-1) + (1 - beta_1) u_t          x_t = m_t / (1 - beta_1^t)          (bias-corrected, as in Adam)
+    predicted_t = g_(t-1) x_t                        g = sum w y x / sum w x^2           (y: observed change)
+
+with weights w halving every HALF_LIFE steps. Every figure is prequential: step t is predicted before it is observed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+HALF_LIFE = 50.0
+"""Steps after which an observation counts half: long enough to average noise, short enough to follow a run."""
+
+WARM_UP = 3
+"""Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedPrediction:
+    """What can be said of a step. A value is None while there is too little past to say it."""
+
+    predicted_change: float | None
+    """In nats; made from the past alone."""
+    gain: float | None
+    r2: float | None
+    """1 - (squared error of the predictions) / (squared error of predicting the past's mean change)."""
+    sign_agreement: float | None
+    """Share of steps whose predicted and observed change had the same sign."""
+
+
+@dataclass(slots=True)
+class Calibration:
+    """Feed it one step at a time, in order."""
+
+    _average: float = 0.0
+    _average_weight: float = 0.0
+    _xy: float = 0.0
+    _xx: float = 0.0
+    _observations: int = 0
+    _weight: float = 0.0
+    _mean_observed: float = 0.0
+    _compared: float = 0.0
+    _squared_error: float = 0.0
+    _squared_error_of_mean: float = 0.0
+    _same_sign: float = 0.0
+
+    def step(self, unit_prediction: float, observed_change: float | None, momentum: float) -> CalibratedPrediction:
+        """Predict this step from the past, then learn from its observed change if there is one.
+
+        Args:
+            unit_prediction: -mean(keep r A S_c) of the step.
+            observed_change: mean change of H on the same tokens in nats, None when it was not measured.
+            momentum: the optimiser's beta_1, 0 for plain SGD.
+        """
+        if not math.isfinite(unit_prediction):
+            return self._prediction(None)
+        self._average = momentum * self._average + (1 - momentum) * unit_prediction
+        self._average_weight = momentum * self._average_weight + (1 - momentum)
+        regressor = self._average / self._average_weight
+        gain = self._gain()
+        predicted = None if gain is None else gain * regressor
+        if observed_change is not None and math.isfinite(observed_change):
+            if predicted is not None:
+                self._compare(predicted, observed_change)
+            self._learn(regressor, observed_change)
+        return self._prediction(predicted)
+
+    def _gain(self) -> float | None:
+        return self._xy / self._xx if self._observations >= WARM_UP and self._xx > 0 else None
+
+    def _prediction(self, predicted: float | None) -> CalibratedPrediction:
+        compared = self._compared > 0
+        return CalibratedPrediction(
+            predicted_change=predicted,
+            gain=self._gain(),
+            r2=(
+                1 - self._squared_error / self._squared_error_of_mean
+                if compared and self._squared_error_of_mean > 0
+                else None
+            ),
+            sign_agreement=self._same_sign / self._compared if compared else None,
+        )
+
+    def _compare(self, predicted: float, observed: float) -> None:
+        keep = 0.5 ** (1 / HALF_LIFE)
+        self._compared = keep * self._compared + 1
+        self._squared_error = keep * self._squared_error + (observed - predicted) ** 2
+        self._squared_error_of_mean = keep * self._squared_error_of_mean + (observed - self._mean_observed) ** 2
+        self._same_sign = keep * self._same_sign + ((predicted > 0) == (observed > 0))
+
+    def _learn(self, regressor: float, observed: float) -> None:
+        keep = 0.5 ** (1 / HALF_LIFE)
+        self._observations += 1
+        self._xy = keep * self._xy + regressor * observed
+        self._xx = keep * self._xx + regressor * regressor
+        self._weight = keep * self._weight + 1
+        self._mean_observed += (observed - self._mean_observed) / self._weight

@@ -1,0 +1,27 @@
+"""Device to host without making the training thread wait."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class HostCopy:
+    """Starts copying a vector when built; `wait`, on another thread, gives its numbers."""
+
+    def __init__(self, vector: Tensor) -> None:
+        self._ready: torch.cuda.Event | None = None
+        if vector.device.type == "cuda":
+            self._host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            self._host.copy_(vector, non_blocking=True)
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record(torch.cuda.current_stream(vector.device))
+        else:
+            self._host = vector
+
+    def wait(self) -> list[float]:
+        """The vector's numbers, once they have arrived."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        numbers: list[float] = self._host.tolist()
+        return numbers

@@ -1,0 +1,37 @@
+"""Count, mean and spread of a stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and spread of a stream; `merge` is exact, so ranks and chunks may be joined in any order."""
+
+    count: int = 0
+    mean: float = 0.0
+    sum_squares: float = 0.0
+    """Sum of squared deviations from the mean, not of the values."""
+
+    def merge(self, other: Moments) -> Moments:
+        count = self.count + other.count
+        if count == 0:
+            return self
+        shift = other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + shift * other.count / count,
+            self.sum_squares + other.sum_squares + shift * shift * self.count * other.count / count,
+        )
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the population, as sigma in Clip_B and Clip_V; NaN when empty."""
+        return math.sqrt(self.sum_squares / self.count) if self.count else math.nan
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean; NaN with fewer than two values."""
+        return math.sqrt(self.sum_squares / (self.count - 1) / self.count) if self.count > 1 else math.nan

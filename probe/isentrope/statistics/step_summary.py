@@ -1,0 +1,203 @@
+"""Everything reported about the tokens of a step, from one pass on the device and one copy to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.scores import entropy_contributions
+from isentrope.statistics.covariance import Covariance
+from isentrope.statistics.histogram import BINS, Histogram, bin_counts
+from isentrope.statistics.moments import Moments
+from isentrope.statistics.token_ledger import TokenBatch, flat
+
+QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
+"""Sign of A, and whether S_c > 0 (high) or S_c <= 0 (low)."""
+
+HISTOGRAMS = {
+    "score/vocab_centered": True,
+    "score/discriminator": True,
+    "entropy/token": False,
+    "token/probability": False,
+}
+"""Names in the order `measure` counts them, and whether their range is symmetric about 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignCounts:
+    """Tokens by the sign of their advantage, and how many of them an intervention dropped."""
+
+    positive: int = 0
+    negative: int = 0
+    dropped_positive: int = 0
+    dropped_negative: int = 0
+    dropped: int = 0
+
+    def merge(self, other: SignCounts) -> SignCounts:
+        return SignCounts(
+            self.positive + other.positive,
+            self.negative + other.negative,
+            self.dropped_positive + other.dropped_positive,
+            self.dropped_negative + other.dropped_negative,
+            self.dropped + other.dropped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """Sums over the valid tokens of one step; `merge` is exact over micro-batches and ranks.
+
+    A token counts when the mask says so and all its numbers are finite; the others are counted in `not_finite`.
+    """
+
+    not_finite: int
+    entropies: Moments
+    discriminator_scores: Moments
+    vocab_centered_scores: Moments
+    importance_ratios: Moments
+    """Empty when the loop gave no sampler log-probs."""
+    advantage_score: Covariance
+    """Of A and r S_c."""
+    advantage_logprob: Covariance
+    """Of A and log p."""
+    change_sums: tuple[float, ...]
+    """Sums of -keep r A S_c by QUADRANTS, in nats per unit gain."""
+    sign_counts: SignCounts
+    observed_change: Moments
+    """Of H after the update minus H before it on the same tokens; empty when nothing was re-scored."""
+    histograms: dict[str, Histogram]
+
+    @property
+    def tokens(self) -> int:
+        return self.entropies.count
+
+    def merge(self, other: StepSummary) -> StepSummary:
+        return StepSummary(
+            self.not_finite + other.not_finite,
+            self.entropies.merge(other.entropies),
+            self.discriminator_scores.merge(other.discriminator_scores),
+            self.vocab_centered_scores.merge(other.vocab_centered_scores),
+            self.importance_ratios.merge(other.importance_ratios),
+            self.advantage_score.merge(other.advantage_score),
+            self.advantage_logprob.merge(other.advantage_logprob),
+            tuple(a + b for a, b in zip(self.change_sums, other.change_sums, strict=True)),
+            self.sign_counts.merge(other.sign_counts),
+            self.observed_change.merge(other.observed_change),
+            {name: histogram.merge(other.histograms[name]) for name, histogram in self.histograms.items()},
+        )
+
+
+def measure(batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | None) -> Tensor:
+    """All sums of a step as one float64 vector, still on the device; read it with `read_measurement`.
+
+    Args:
+        batches: the step's micro-batches, at least one.
+        entropies_after: H of the same tokens after the optimiser step, one tensor per batch, or None.
+    """
+    mask = flat([batch.mask for batch in batches])
+    entropies, discriminator, centred, logprobs, advantages = (
+        flat(parts).double()
+        for parts in (
+            [batch.scores.entropies for batch in batches],
+            [batch.scores.discriminator_scores for batch in batches],
+            [batch.scores.vocab_centered_scores for batch in batches],
+            [batch.scores.logprobs for batch in batches],
+            [batch.advantages for batch in batches],
+        )
+    )
+    has_ratios = all(batch.importance_ratios is not None for batch in batches)
+    ratios = (
+        flat([batch.importance_ratios for batch in batches if batch.importance_ratios is not None]).double()
+        if has_ratios
+        else torch.ones_like(entropies)
+    )
+    finite = (entropies + discriminator + centred + logprobs + advantages + ratios).isfinite()
+    valid = mask & finite
+    # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
+    entropies, discriminator, centred, logprobs, advantages, ratios = (
+        torch.where(valid, values, 0.0) for values in (entropies, discriminator, centred, logprobs, advantages, ratios)
+    )
+    kept = flat([batch.keep_mask for batch in batches])
+    contributions = entropy_contributions(centred, advantages, ratios, kept & valid)
+    positive, negative, dropped = valid & (advantages > 0), valid & (advantages < 0), valid & ~kept
+    high = centred > 0
+    sums = [
+        (mask & ~finite).sum(),
+        *_moments(entropies, valid),
+        *_moments(discriminator, valid),
+        *_moments(centred, valid),
+        *_moments(ratios, valid & has_ratios),
+        *_covariance(advantages, ratios * centred, valid),
+        *_covariance(advantages, logprobs, valid),
+        *(
+            torch.where(region, contributions, 0.0).sum()
+            for region in (positive & high, positive & ~high, negative & high, negative & ~high)
+        ),
+        *(region.sum() for region in (positive, negative, positive & dropped, negative & dropped, dropped)),
+        *_observed_change(entropies, valid, entropies_after),
+    ]
+    return torch.cat(
+        [
+            torch.stack([value.double() for value in sums]),
+            bin_counts(centred, valid, symmetric=True),
+            bin_counts(discriminator, valid, symmetric=True),
+            bin_counts(entropies, valid, symmetric=False),
+            bin_counts(torch.where(valid, logprobs.exp(), 0.0), valid, symmetric=False),
+        ]
+    )
+
+
+def read_measurement(vector: Sequence[float]) -> StepSummary:
+    """The summary in the vector that `measure` made, once it is on the host."""
+    numbers = iter(vector)
+    return StepSummary(
+        not_finite=int(next(numbers)),
+        entropies=_read_moments(numbers),
+        discriminator_scores=_read_moments(numbers),
+        vocab_centered_scores=_read_moments(numbers),
+        importance_ratios=_read_moments(numbers),
+        advantage_score=_read_covariance(numbers),
+        advantage_logprob=_read_covariance(numbers),
+        change_sums=tuple(next(numbers) for _ in QUADRANTS),
+        sign_counts=SignCounts(*(int(next(numbers)) for _ in range(5))),
+        observed_change=_read_moments(numbers),
+        histograms={
+            name: Histogram(symmetric, int(next(numbers)), tuple(int(next(numbers)) for _ in range(BINS)))
+            for name, symmetric in HISTOGRAMS.items()
+        },
+    )
+
+
+def _moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and sum of squared deviations of the valid values (which are 0 elsewhere)."""
+    count = valid.sum()
+    mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
+    return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
+
+
+def _covariance(left: Tensor, right: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    count = valid.sum()
+    mean_left, mean_right = left.sum() / count.clamp(min=1), right.sum() / count.clamp(min=1)
+    products = torch.where(valid, (left - mean_left) * (right - mean_right), 0.0)
+    return count, mean_left, mean_right, products.sum()
+
+
+def _observed_change(
+    entropies: Tensor, valid: Tensor, entropies_after: Sequence[Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    if entropies_after is None:
+        return _moments(entropies, torch.zeros_like(valid))
+    after = flat(list(entropies_after)).double()
+    both = valid & after.isfinite()
+    return _moments(torch.where(both, after - entropies, 0.0), both)
+
+
+def _read_moments(numbers: Iterator[float]) -> Moments:
+    return Moments(int(next(numbers)), next(numbers), next(numbers))
+
+
+def _read_covariance(numbers: Iterator[float]) -> Covariance:
+    return Covariance(int(next(numbers)), next(numbers), next(numbers), next(numbers))
