@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TypeVar
 
 from isentrope_wire.errors import ControlError
-
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -43,7 +42,7 @@ class Scope(StrEnum):
 THRESHOLD_METHODS = frozenset({Method.CLIP_B, Method.CLIP_V})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Control:
     """What a person or a controller asks of a running trainer.
 
@@ -51,28 +50,45 @@ class Control:
         ControlError: naming the field, what was expected and what came.
     """
 
-    method: Method = Method.NONE
-    mu_low: float | None = None
+    method: Method
+    mu_low: float | None
     """µ⁻: drop tokens whose score lies more than this many standard deviations below the centre. None: no lower side."""
-    mu_high: float | None = None
+    mu_high: float | None
     """µ⁺: the same above the centre. None: no upper side."""
-    scope: Scope = Scope.ALL
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    hold: Mapping[str, object] | None = None
-    reason: str = ""
+    scope: Scope
+    parameters: Mapping[str, object]
+    hold: Mapping[str, object] | None
+    reason: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "method", _member(Method, "method", self.method))
-        object.__setattr__(self, "scope", _member(Scope, "scope", self.scope))
-        for name in ("mu_low", "mu_high"):
-            object.__setattr__(self, name, _threshold(name, getattr(self, name)))
-        thresholds_given = self.mu_low is not None or self.mu_high is not None
+    def __init__(
+        self,
+        *,
+        method: Method | str = Method.NONE,
+        mu_low: float | None = None,
+        mu_high: float | None = None,
+        scope: Scope | str = Scope.ALL,
+        parameters: Mapping[str, object] | None = None,
+        hold: Mapping[str, object] | None = None,
+        reason: str = "",
+    ) -> None:
+        # Written out so that users may pass the plain words of the JSON document.
+        object.__setattr__(self, "method", _member(Method, "method", method))
+        object.__setattr__(self, "scope", _member(Scope, "scope", scope))
+        object.__setattr__(self, "mu_low", _threshold("mu_low", mu_low))
+        object.__setattr__(self, "mu_high", _threshold("mu_high", mu_high))
+        object.__setattr__(self, "parameters", {} if parameters is None else parameters)
+        object.__setattr__(self, "hold", hold)
+        object.__setattr__(self, "reason", reason)
+        self._check()
+
+    def _check(self) -> None:
         if not isinstance(self.parameters, Mapping):
             raise ControlError(f"parameters must be an object of names and values, got {self.parameters!r}.")
         if self.hold is not None and not isinstance(self.hold, Mapping):
             raise ControlError(f"hold must be an object or null, got {self.hold!r}.")
         if not isinstance(self.reason, str):
             raise ControlError(f"reason must be text, got {self.reason!r}.")
+        thresholds_given = self.mu_low is not None or self.mu_high is not None
         if self.method in THRESHOLD_METHODS and not thresholds_given and self.hold is None:
             raise ControlError(
                 f"{self.method} needs mu_low, mu_high or both, got neither: it would clip nothing. "
@@ -107,7 +123,7 @@ class Control:
         unknown = sorted(set(document) - known)
         if unknown:
             raise ControlError(f"A control has the fields {', '.join(sorted(known))}; got {', '.join(unknown)}.")
-        return cls(**document)  # type: ignore[arg-type]  # __post_init__ checks each field
+        return cls(**document)  # type: ignore[arg-type]  # checked field by field
 
     @property
     def capability(self) -> str:

@@ -1,0 +1,246 @@
+"""Scores obey the papers' laws, agree with float64, and leave the logits alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.probe.scores import reference64
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from isentrope.errors import InputError
+from isentrope.kernels import reference
+from isentrope.scores import TokenScores, entropy_discriminator, token_scores, vocab_centered_scores
+
+FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+
+
+def all_scores(logits: Tensor) -> Tensor:
+    """S_i of every vocabulary entry of one distribution [vocabulary]."""
+    vocabulary = logits.shape[-1]
+    return token_scores(logits.expand(vocabulary, vocabulary), torch.arange(vocabulary)).discriminator_scores
+
+
+def random_case(shape: tuple[int, ...], vocabulary: int, scale: float = 3.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(vocabulary)
+    return (
+        torch.randn(*shape, vocabulary, generator=generator) * scale,
+        torch.randint(0, vocabulary, shape, generator=generator),
+    )
+
+
+def assert_close_to_float64(scores: TokenScores, logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> None:
+    expected = reference64.scores64(logits, token_ids, temperature)
+    for field in FIELDS:
+        # log-probs near -80 have a float32 spacing of 8e-6: allow two of them.
+        torch.testing.assert_close(
+            getattr(scores, field).double(), expected[field], rtol=1.2e-7, atol=2e-6, equal_nan=True
+        )
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 64, 1000, 50257])
+@pytest.mark.parametrize("scale", [3.0, 10.0])
+def test_scores_agree_with_float64(vocabulary: int, scale: float) -> None:
+    logits, token_ids = random_case((33,), vocabulary, scale)
+    assert_close_to_float64(token_scores(logits, token_ids), logits, token_ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_logits_are_accumulated_in_float32(dtype: torch.dtype) -> None:
+    logits, token_ids = random_case((20,), 5000)
+    logits = logits.to(dtype)
+    scores = token_scores(logits, token_ids)
+    assert scores.entropies.dtype == torch.float32
+    assert_close_to_float64(scores, logits, token_ids)
+
+
+@pytest.mark.parametrize("offset", [1e4, -1e4])
+def test_a_common_offset_of_the_logits_costs_no_accuracy(offset: float) -> None:
+    logits, token_ids = random_case((20,), 5000)
+    logits = logits + offset
+    assert_close_to_float64(token_scores(logits, token_ids), logits, token_ids)
+
+
+def test_a_common_offset_costs_the_gradient_no_accuracy() -> None:
+    logits, token_ids = random_case((20,), 500)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        leaf = (logits + 1e4).to(dtype).requires_grad_()
+        token_scores(leaf, token_ids).logprobs.sum().backward()
+        assert leaf.grad is not None
+        gradients.append(leaf.grad.double())
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=2e-6)
+
+
+def test_masked_logits_contribute_exactly_nothing() -> None:
+    logits, token_ids = random_case((16,), 3000)
+    masked = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1)) < 0.3
+    masked[:, :1024] = True
+    logits = logits.masked_fill(masked, -math.inf)
+    token_ids = logits.argmax(-1)
+    scores = token_scores(logits, token_ids)
+    assert_close_to_float64(scores, logits, token_ids)
+    shorter = token_scores(logits[:, 1024:], token_ids - 1024)
+    torch.testing.assert_close(scores.entropies, shorter.entropies, rtol=0, atol=1e-6)
+
+
+def test_a_masked_token_has_no_probability_and_no_score() -> None:
+    scores = token_scores(torch.tensor([[-math.inf, 0.0, 0.0]]), torch.tensor([0]))
+    assert scores.logprobs.item() == -math.inf
+    assert scores.discriminator_scores.item() == 0.0
+    assert scores.entropies.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, "all masked"])
+def test_a_broken_row_is_nan_everywhere_and_alone(poison: float | str) -> None:
+    logits, _ = random_case((4,), 50)
+    if isinstance(poison, str):
+        logits[1] = -math.inf
+    else:
+        logits[1, 7] = poison
+    logits[1, 0] = -math.inf
+    scores = token_scores(logits, torch.zeros(4, dtype=torch.long))
+    for field in FIELDS:
+        assert getattr(scores, field).isnan().tolist() == [False, True, False, False], field
+
+
+def test_a_distribution_within_5e_10_of_certain_is_accurate() -> None:
+    logits = torch.tensor([[0.0, math.log(5e-10)]], dtype=torch.float32)
+    token_ids = torch.tensor([1])
+    assert_close_to_float64(token_scores(logits, token_ids), logits, token_ids)
+
+
+def test_temperature_enters_every_field() -> None:
+    logits, token_ids = random_case((9,), 40)
+    assert_close_to_float64(token_scores(logits, token_ids, 0.6), logits, token_ids, 0.6)
+    scaled = token_scores(logits / 0.6, token_ids)
+    torch.testing.assert_close(token_scores(logits, token_ids, 0.6).entropies, scaled.entropies)
+
+
+@pytest.mark.parametrize("block_elements", [1, 40, 1 << 19])
+def test_strided_and_deep_logits_are_scored_in_order(block_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "BLOCK_ELEMENTS", block_elements)
+    logits, token_ids = random_case((3, 5, 6), 10)
+    assert_close_to_float64(
+        token_scores(logits[:, :, :-1], token_ids[:, :, 1:]), logits[:, :, :-1], token_ids[:, :, 1:]
+    )
+    turned, turned_ids = logits[0].transpose(0, 1), token_ids[0].transpose(0, 1)
+    assert_close_to_float64(token_scores(turned, turned_ids), turned, turned_ids)
+
+
+def test_one_token_and_no_token_are_scored() -> None:
+    assert token_scores(torch.zeros(4), torch.tensor(2)).entropies.item() == pytest.approx(math.log(4))
+    assert token_scores(torch.zeros(0, 7), torch.zeros(0, dtype=torch.long)).entropies.shape == (0,)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest tensor any operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and not any(out.untyped_storage().data_ptr() == a for a in self.known(args)):
+            self.elements = max(self.elements, out.untyped_storage().nbytes() // out.element_size())
+        return out
+
+    @staticmethod
+    def known(args: Any) -> list[int]:
+        return [a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor)]
+
+
+def test_the_logits_are_never_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "BLOCK_ELEMENTS", 1000)
+    logits, token_ids = random_case((8, 51), 100)
+    with LargestTensor() as largest:  # type: ignore[no-untyped-call]
+        token_scores(logits[:, :-1], token_ids[:, 1:])
+    assert 0 < largest.elements <= 8 * 51 * 100 / 10
+
+
+def test_the_logits_are_only_read() -> None:
+    logits, token_ids = random_case((12,), 30)
+    before = logits.clone()
+    leaf = logits.requires_grad_()
+    token_scores(leaf, token_ids).logprobs.sum().backward()
+    assert torch.equal(leaf.detach(), before)
+
+
+def test_logprob_gradients_match_finite_differences() -> None:
+    logits, token_ids = random_case((4, 3), 7)
+    leaf = logits.double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: token_scores(z, token_ids, 0.7).logprobs, (leaf,))
+
+
+def test_only_logprobs_carry_gradient() -> None:
+    logits, token_ids = random_case((4,), 7)
+    scores = token_scores(logits.requires_grad_(), token_ids)
+    assert [getattr(scores, field).requires_grad for field in FIELDS] == [True, False, False, False, False]
+
+
+def test_raising_a_logit_changes_entropy_by_minus_its_score() -> None:
+    logits = torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    step = 1e-6
+    raised = torch.stack([logits + step * row for row in torch.eye(12, dtype=torch.float64)])
+    lowered = torch.stack([logits - step * row for row in torch.eye(12, dtype=torch.float64)])
+    slope = (reference64.entropy(raised) - reference64.entropy(lowered)) / (2 * step)
+    torch.testing.assert_close(slope, -all_scores(logits), rtol=0, atol=1e-9)
+
+
+def test_a_policy_gradient_step_changes_entropy_by_minus_its_centred_score() -> None:
+    logits = torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    p = logits.softmax(-1)
+    strength = 1e-6
+    for token in range(12):
+        direction = torch.nn.functional.one_hot(torch.tensor(token), 12) - p
+        forward, backward = (reference64.entropy(logits + sign * strength * direction) for sign in (1, -1))
+        centred = token_scores(logits.unsqueeze(0), torch.tensor([token])).vocab_centered_scores.item()
+        assert (forward - backward).item() / (2 * strength) == pytest.approx(-centred, abs=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 60), st.floats(0.1, 30), st.integers(0, 2**31))
+def test_laws_over_the_whole_vocabulary(vocabulary: int, scale: float, seed: int) -> None:
+    logits = torch.randn(vocabulary, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) * scale
+    every, p = all_scores(logits), logits.softmax(-1)
+    centred = token_scores(logits.expand(vocabulary, vocabulary), torch.arange(vocabulary)).vocab_centered_scores
+    assert every.sum().item() == pytest.approx(0, abs=1e-12)
+    assert (p * centred).sum().item() == pytest.approx(0, abs=1e-12)
+    assert every.min().item() >= -0.22389
+
+
+@pytest.mark.parametrize("logits", [torch.zeros(9), torch.tensor([50.0] + [-math.inf] * 8)])
+def test_uniform_and_certain_distributions_have_zero_scores(logits: Tensor) -> None:
+    torch.testing.assert_close(all_scores(logits), torch.zeros(9), rtol=0, atol=1e-7)
+
+
+def test_the_equations_one_by_one_agree_with_the_single_pass() -> None:
+    logits, token_ids = random_case((15,), 20)
+    scores = token_scores(logits.double(), token_ids)
+    torch.testing.assert_close(entropy_discriminator(scores.logprobs, scores.entropies), scores.discriminator_scores)
+    torch.testing.assert_close(
+        vocab_centered_scores(scores.discriminator_scores, scores.expected_scores), scores.vocab_centered_scores
+    )
+
+
+@pytest.mark.parametrize(
+    ("logits", "token_ids", "temperature", "words"),
+    [
+        (torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long), 1.0, r"pass logits\[:, :-1\]"),
+        (torch.zeros(2, 5, 9), torch.zeros(3, 5, dtype=torch.long), 1.0, "one row per token"),
+        (torch.zeros(2, 9), torch.zeros(2), 1.0, "token_ids must be integers"),
+        (torch.zeros(2, 9, dtype=torch.long), torch.zeros(2, dtype=torch.long), 1.0, "logits must be floating point"),
+        (torch.zeros(2, 0), torch.zeros(2, dtype=torch.long), 1.0, r"\[\.\.\., vocabulary\]"),
+        (torch.zeros(2, 9), torch.zeros(2, dtype=torch.long), 0.0, "temperature must be positive"),
+        (torch.zeros(2, 9), torch.zeros(2, dtype=torch.long), math.nan, "temperature must be positive"),
+    ],
+)
+def test_inputs_that_cannot_be_meant_are_named(
+    logits: Tensor, token_ids: Tensor, temperature: float, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        token_scores(logits, token_ids, temperature)

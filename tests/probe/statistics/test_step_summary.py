@@ -1,0 +1,128 @@
+"""The sums of a step are those of its valid tokens, in any split, and nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from isentrope.scores import TokenScores, token_scores
+from isentrope.statistics.report_scalars import summary_scalars
+from isentrope.statistics.step_summary import StepSummary, measure, read_measurement
+from isentrope.statistics.token_ledger import TokenBatch
+
+
+def batch_of(rows: int, tokens: int, seed: int) -> TokenBatch:
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, tokens, 30, generator=g) * 2
+    token_ids = torch.randint(0, 30, (rows, tokens), generator=g)
+    return TokenBatch(
+        scores=token_scores(logits, token_ids),
+        advantages=torch.randint(-1, 2, (rows, tokens), generator=g).float(),
+        mask=torch.rand(rows, tokens, generator=g) < 0.8,
+        keep_mask=torch.rand(rows, tokens, generator=g) < 0.7,
+        importance_ratios=torch.rand(rows, tokens, generator=g) + 0.5,
+    )
+
+
+def summary_of(*batches: TokenBatch, after: list[torch.Tensor] | None = None) -> StepSummary:
+    return read_measurement(measure(batches, after).tolist())
+
+
+def test_scalars_are_what_numpy_says() -> None:
+    batch = batch_of(6, 9, 0)
+    after = batch.scores.entropies - 0.25 + 0.1 * torch.rand(6, 9)
+    scalars = summary_scalars(summary_of(batch, after=[after]))
+    m = batch.mask.numpy()
+    a, c, lp, h, s, r, k = (
+        x.double().numpy()[m]
+        for x in (
+            batch.advantages,
+            batch.scores.vocab_centered_scores,
+            batch.scores.logprobs,
+            batch.scores.entropies,
+            batch.scores.discriminator_scores,
+            batch.importance_ratios if batch.importance_ratios is not None else torch.empty(0),
+            batch.keep_mask,
+        )
+    )
+    contribution = -k * r * a * c
+    expected = {
+        "token/count": m.sum(),
+        "entropy/mean": h.mean(),
+        "entropy/observed_change": (after.double().numpy()[m] - h).mean(),
+        "entropy/unit_predicted_change": contribution.mean(),
+        "score/discriminator_mean": s.mean(),
+        "score/discriminator_std": s.std(),
+        "score/vocab_centered_mean": c.mean(),
+        "score/vocab_centered_std": c.std(),
+        "score/self_check_z": c.mean() / (c.std(ddof=1) / math.sqrt(m.sum())),
+        "covariance/advantage_score": np.cov(a, r * c, bias=True)[0, 1],
+        "covariance/advantage_logprob": np.cov(a, lp, bias=True)[0, 1],
+        "change/positive_high": contribution[(a > 0) & (c > 0)].sum() / m.sum(),
+        "change/positive_low": contribution[(a > 0) & (c <= 0)].sum() / m.sum(),
+        "change/negative_high": contribution[(a < 0) & (c > 0)].sum() / m.sum(),
+        "change/negative_low": contribution[(a < 0) & (c <= 0)].sum() / m.sum(),
+        "clip/fraction": 1 - k.mean(),
+        "clip/fraction_positive": 1 - k[a > 0].mean(),
+        "clip/fraction_negative": 1 - k[a < 0].mean(),
+        "ratio/mean": r.mean(),
+        "token/effective_fraction": (a != 0).mean(),
+    }
+    assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_the_four_parts_of_the_change_sum_to_the_unit_prediction() -> None:
+    scalars = summary_scalars(summary_of(batch_of(8, 8, 1)))
+    parts = [value for name, value in scalars.items() if name.startswith("change/")]
+    assert len(parts) == 4
+    assert sum(parts) == pytest.approx(scalars["entropy/unit_predicted_change"], rel=1e-12)
+
+
+def test_summaries_of_micro_batches_merge_to_the_summary_of_the_step() -> None:
+    batches = [batch_of(3, 7, 2), batch_of(5, 4, 3), batch_of(1, 9, 4)]
+    whole = summary_of(*batches)
+    first, second, third = (summary_of(batch) for batch in batches)
+    for merged in (first.merge(second).merge(third), third.merge(first.merge(second))):
+        assert summary_scalars(merged) == pytest.approx(summary_scalars(whole), rel=1e-9, abs=1e-12)
+        assert {name: sum(h.counts) for name, h in merged.histograms.items()} == dict.fromkeys(
+            merged.histograms, whole.tokens
+        )
+
+
+def test_whatever_stands_on_padding_never_enters_a_sum() -> None:
+    batch = batch_of(4, 6, 5)
+    poison = torch.where(batch.mask, 0.0, math.nan)
+    poisoned = TokenBatch(
+        TokenScores(*(getattr(batch.scores, field) + poison for field in TokenScores.__slots__)),
+        batch.advantages + poison,
+        batch.mask,
+        batch.keep_mask,
+        batch.importance_ratios,
+    )
+    assert summary_scalars(summary_of(poisoned)) == summary_scalars(summary_of(batch))
+
+
+def test_tokens_that_are_not_finite_are_counted_apart() -> None:
+    batch = batch_of(4, 6, 6)
+    valid = batch.mask.nonzero()[0]
+    batch.scores.entropies[tuple(valid)] = math.nan
+    summary = summary_of(batch)
+    assert summary.not_finite == 1
+    assert summary.tokens == int(batch.mask.sum()) - 1
+    assert math.isfinite(summary_scalars(summary)["entropy/mean"])
+
+
+def test_what_was_not_measured_is_absent() -> None:
+    batch = batch_of(4, 6, 7)
+    on_policy = TokenBatch(batch.scores, batch.advantages.abs(), batch.mask, batch.keep_mask, None)
+    scalars = summary_scalars(summary_of(on_policy))
+    assert not {"ratio/mean", "entropy/observed_change", "clip/fraction_negative", "token/not_finite"} & set(scalars)
+
+
+def test_a_step_whose_mask_is_empty_says_so_and_nothing_more() -> None:
+    batch = batch_of(4, 6, 8)
+    empty = TokenBatch(batch.scores, batch.advantages, torch.zeros_like(batch.mask), batch.keep_mask, None)
+    assert summary_scalars(summary_of(empty)) == {"token/count": 0.0, "token/not_finite": 0.0}

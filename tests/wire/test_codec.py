@@ -1,0 +1,152 @@
+"""A message that crosses the wire arrives as it was."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isentrope_wire import codec
+from isentrope_wire.control import Control
+from isentrope_wire.errors import CodecError
+from isentrope_wire.messages import (
+    ControlOutcome,
+    ControlSnapshot,
+    Gap,
+    OutcomeState,
+    RunFinished,
+    RunStarted,
+    ScoreHistogram,
+    StepReport,
+)
+from isentrope_wire.v1 import telemetry_pb2 as pb
+
+text = st.text(max_size=30)
+seconds = st.floats(0, 4e9)
+thresholds = st.none() | st.floats(0, 100)
+outcomes = st.builds(
+    ControlOutcome,
+    version=st.integers(0, 2**40),
+    state=st.sampled_from(OutcomeState),
+    at=seconds,
+    step=st.none() | st.integers(0, 2**40),
+    code=text,
+    message=text,
+)
+clip_controls = st.builds(
+    Control,
+    method=st.sampled_from(["clip_b", "clip_v"]),
+    mu_low=st.floats(0, 100),
+    mu_high=thresholds,
+    scope=st.sampled_from(["negative", "positive", "all", "decreasing", "increasing"]),
+    parameters=st.dictionaries(text, st.integers() | text, max_size=3),
+    reason=text,
+)
+snapshots = st.builds(
+    ControlSnapshot,
+    version=st.integers(0, 2**40),
+    control=st.just(Control()) | clip_controls,
+    author=text,
+    requested_at=seconds,
+    expires_at=st.none() | seconds,
+)
+messages = st.one_of(
+    st.builds(
+        RunStarted,
+        run_id=text,
+        incarnation=text,
+        rank=st.integers(0, 2**31),
+        world_size=st.integers(1, 2**31),
+        name=text,
+        project=text,
+        started_at=seconds,
+        probe_version=text,
+        config=st.dictionaries(text, st.none() | st.booleans() | st.integers(-(2**40), 2**40) | text, max_size=4),
+        tags=st.lists(text, max_size=3).map(tuple),
+        capabilities=st.lists(text, max_size=3).map(tuple),
+        planned_steps=st.none() | st.integers(1, 2**40),
+        initial_control=st.none() | snapshots,
+    ),
+    st.builds(
+        StepReport,
+        step=st.integers(0, 2**40),
+        recorded_at=seconds,
+        scalars=st.dictionaries(text, st.floats(allow_nan=False), max_size=5),
+        histograms=st.lists(
+            st.builds(
+                ScoreHistogram,
+                name=text,
+                low=st.floats(-10, 0),
+                high=st.floats(0, 10),
+                counts=st.lists(st.integers(0, 2**40), max_size=64).map(tuple),
+                not_finite=st.integers(0, 2**40),
+            ),
+            max_size=2,
+        ).map(tuple),
+        control_version=st.integers(0, 2**40),
+        outcomes=st.lists(outcomes, max_size=2).map(tuple),
+        labels=st.dictionaries(text, text, max_size=3),
+    ),
+    st.builds(
+        RunFinished,
+        status=text,
+        finished_at=seconds,
+        step=st.none() | st.integers(0, 2**40),
+        error=text,
+        outcomes=st.lists(outcomes, max_size=2).map(tuple),
+    ),
+    st.builds(Gap, first_seq=st.integers(0, 2**60), last_seq=st.integers(0, 2**60), reason=text),
+)
+
+
+@given(messages)
+def test_a_message_arrives_as_it_was(message: RunStarted | StepReport | RunFinished | Gap) -> None:
+    assert codec.decode_payload(codec.encode_payload(message)) == message
+
+
+@given(messages)
+def test_the_same_message_always_has_the_same_bytes(message: RunStarted | StepReport | RunFinished | Gap) -> None:
+    copy = codec.decode_payload(codec.encode_payload(message))
+    assert codec.record_of(7, copy) == codec.record_of(7, message)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_infinities_are_data(value: float) -> None:
+    report = StepReport(step=1, recorded_at=0.0, scalars={"a": value})
+    assert codec.decode_payload(codec.encode_payload(report)) == report
+
+
+def test_nan_is_data_and_a_missing_scalar_stays_missing() -> None:
+    report = codec.decode_payload(codec.encode_payload(StepReport(step=1, recorded_at=0.0, scalars={"a": math.nan})))
+    assert isinstance(report, StepReport)
+    assert math.isnan(report.scalars["a"])
+    assert "b" not in report.scalars
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"\xff\xff\xff", "other bytes"),
+        (b"", "no message this version knows"),
+        (pb.Payload(run_started=pb.RunStarted(config_json="[1]")).SerializeToString(), "config_json"),
+        (
+            pb.Payload(step_report=pb.StepReport(outcomes=[pb.ControlOutcome(state="MAYBE")])).SerializeToString(),
+            "'MAYBE'",
+        ),
+    ],
+)
+def test_bytes_that_are_no_message_say_what_they_are(payload: bytes, words: str) -> None:
+    with pytest.raises(CodecError, match=words):
+        codec.decode_payload(payload)
+
+
+def test_the_words_need_neither_torch_nor_grpc() -> None:
+    code = (
+        "import sys; import isentrope_wire.codec, isentrope_wire.environment; "
+        "print([m for m in ('torch', 'grpc', 'fastapi', 'numpy') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
