@@ -1,0 +1,56 @@
+"""A lock that says: the process that took it is still alive."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class ProcessLock:
+    """An exclusive lock on a file, released by the system when its process ends, however it ends.
+
+    A POSIX record lock, not `flock`: a forked child (a DataLoader's worker) must not keep its parent alive by
+    inheriting the lock. The price: it does not exclude a second lock within one process, and closing any other
+    descriptor of the same file in this process would release it. So nothing else opens these files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock if nobody else holds it; never waits.
+
+        Raises:
+            OSError: the file can't be opened, or its file system knows no locks.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_held_by_another_process(path: Path) -> bool:
+    """Whether some other process holds the lock on `path`.
+
+    Raises:
+        OSError: as `ProcessLock.acquire`.
+    """
+    lock = ProcessLock(path)
+    taken = lock.acquire()
+    lock.release()
+    return not taken

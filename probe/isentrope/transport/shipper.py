@@ -1,0 +1,254 @@
+"""The side process that carries a spool to the server and brings the desired control back.
+
+    python -m isentrope.transport.shipper DIR
+
+It lives beside the training process and outlives it until everything is acknowledged. It reads its token from the
+environment or the home at each attempt, retries for ever while the trainer lives, and never drops a record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import logging.handlers
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# Before anything imports grpc: its fork handlers are for processes that fork, and this one never does.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+from isentrope.control.control_file import ControlFile
+from isentrope.transport.backoff import Backoff
+from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process
+from isentrope.transport.shipper_status import ShipperState, ShipperStatus
+from isentrope.transport.spool_folder import SpoolError, SpoolFolder
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection
+from isentrope_wire import environment
+from isentrope_wire.messages import ControlSnapshot
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 600.0
+DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
+
+EXIT_DELIVERED = 0
+EXIT_GAVE_UP = 1
+EXIT_NO_SPOOL = 2
+EXIT_OTHER_SHIPPER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipperSettings:
+    """How a shipper behaves."""
+
+    batch_records: int = 50
+    batch_bytes: int = 1024 * 1024
+    poll_seconds: float = 0.1
+    """How often an empty spool is looked at: what a report waits at most before it is sent."""
+    drain_seconds: float = DRAIN_SECONDS
+    """How long after the training process's end a shipper tries without any success before it leaves the rest on disk."""
+    longest_pause_seconds: float = 30.0
+
+
+class Shipper:
+    """Delivers one spool folder."""
+
+    def __init__(
+        self,
+        folder: SpoolFolder,
+        settings: ShipperSettings,
+        *,
+        target: str | None = None,
+        find_token: Callable[[], str | None] = environment.token,
+    ) -> None:
+        """
+        Args:
+            target: host:port instead of the one the spool names.
+            find_token: asked before each attempt, so that a token that is put right takes effect.
+
+        Raises:
+            SpoolError: `folder` is no spool folder.
+        """
+        self._folder = folder
+        self._settings = settings
+        self._find_token = find_token
+        self._run = folder.run()
+        self._target = target or folder.grpc_target()
+        self._reader = SpoolReader(folder.path)
+        self._control_file = ControlFile(folder.control)
+        self._backoff = Backoff(longest_seconds=settings.longest_pause_seconds)
+        self._status = ShipperStatus(pid=os.getpid())
+        self._last_success_at = time.monotonic()
+        self._trainer_gone_at: float | None = None
+
+    def run(self) -> ShipperStatus:
+        """Deliver until the training process is gone and everything is acknowledged, or the drain limit is over.
+
+        Raises:
+            OSError: the spool folder vanished.
+        """
+        self._tell(ShipperState.STARTING)
+        while not self._gave_up():
+            try:
+                self._deliver_over_one_connection()
+            except ServerRefuses as error:
+                self._pause(ShipperState.HOLDING, error)
+            except ServerAway as error:
+                self._pause(ShipperState.RETRYING, error)
+            else:
+                self._tell(ShipperState.DRAINED)
+                return self._status
+        self._tell(ShipperState.GAVE_UP, self._status.error)
+        return self._status
+
+    def _deliver_over_one_connection(self) -> None:
+        """Returns when there is nothing left to deliver and nothing more will come.
+
+        Raises:
+            ServerAway, ServerRefuses: try again from Hello.
+        """
+        with TelemetryConnection(
+            self._target,
+            self._find_token(),
+            self._run,
+            receive_control=self._receive_control,
+            report_problem=logger.error,
+        ) as connection:
+            acked_through = connection.hello()
+            self._succeed()
+            logger.info("Connected to %s; the server has records up to %d.", self._target, acked_through)
+            self._reader.resume_after(acked_through)
+            self._acknowledge(acked_through)
+            connection.watch()
+            while True:
+                # Asked before reading: what a trainer wrote as its last act must still be seen.
+                trainer_gone = self._trainer_is_gone()
+                if self._push_next(connection):
+                    continue
+                if trainer_gone:
+                    self._reader.discard_last_segment()
+                    return
+                connection.check_watch()
+                time.sleep(self._settings.poll_seconds)
+
+    def _push_next(self, connection: TelemetryConnection) -> bool:
+        batch = self._reader.next_batch(self._settings.batch_records, self._settings.batch_bytes)
+        if not batch:
+            return False
+        acked_through, quarantined = connection.push(batch)
+        for item in quarantined:
+            logger.error("The server keeps record %d aside (%s): %s", item.seq, item.code, item.message)
+        if acked_through < batch[-1].seq:
+            raise ServerAway(
+                f"Records up to {batch[-1].seq} were sent, the server has stored them up to {acked_through} only."
+            )
+        self._succeed()
+        self._acknowledge(acked_through)
+        return True
+
+    def _acknowledge(self, acked_through: int) -> None:
+        self._reader.acknowledge(acked_through)
+        self._tell(ShipperState.DELIVERING)
+
+    def _receive_control(self, snapshot: ControlSnapshot) -> None:
+        logger.info("Control version %d by %s: %s.", snapshot.version, snapshot.author, snapshot.control.method)
+        try:
+            self._control_file.write(snapshot)
+        except OSError as error:
+            # The server repeats the whole snapshot on the next connection.
+            logger.error("Control version %d can't be handed to the trainer: %s.", snapshot.version, error)
+
+    def _succeed(self) -> None:
+        self._last_success_at = time.monotonic()
+        self._backoff.reset()
+
+    def _pause(self, state: ShipperState, error: ServerAway | ServerRefuses) -> None:
+        # A held or absent server says the same thing for hours; the log says it once.
+        if str(error) != self._status.error:
+            logger.log(logging.ERROR if state is ShipperState.HOLDING else logging.WARNING, "%s: %s", state, error)
+        self._tell(state, str(error))
+        end = time.monotonic() + self._backoff.next_pause_seconds()
+        while time.monotonic() < end and not self._gave_up():
+            time.sleep(self._settings.poll_seconds)
+
+    def _gave_up(self) -> bool:
+        if not self._trainer_is_gone() or self._trainer_gone_at is None:
+            return False
+        idle_since = max(self._trainer_gone_at, self._last_success_at)
+        return time.monotonic() - idle_since > self._settings.drain_seconds
+
+    def _trainer_is_gone(self) -> bool:
+        if self._trainer_gone_at is None and not is_held_by_another_process(self._folder.trainer_lock):
+            logger.info("The training process is gone; what is left of its spool is delivered.")
+            self._trainer_gone_at = time.monotonic()
+        return self._trainer_gone_at is not None
+
+    def _tell(self, state: ShipperState, error: str = "") -> None:
+        acked_through = self._reader.acked_through
+        if (state, acked_through, error) == (self._status.state, self._status.acked_through, self._status.error):
+            return
+        self._status = ShipperStatus(state=state, acked_through=acked_through, error=error, pid=os.getpid())
+        try:
+            self._status.write(self._folder.status)
+        except OSError as trouble:
+            # On a full disk delivering goes on: it is what makes room.
+            logger.warning("The status file can't be written: %s.", trouble)
+
+
+def ship(
+    folder: SpoolFolder,
+    settings: ShipperSettings,
+    *,
+    target: str | None = None,
+    find_token: Callable[[], str | None] = environment.token,
+) -> ShipperStatus | None:
+    """Deliver a folder, unless another shipper is at it (None).
+
+    Raises:
+        SpoolError: `folder` is no spool folder.
+    """
+    shipper = Shipper(folder, settings, target=target, find_token=find_token)
+    lock = ProcessLock(folder.shipper_lock)
+    if not lock.acquire():
+        return None
+    try:
+        return shipper.run()
+    finally:
+        lock.release()
+
+
+def main() -> int:
+    """Parse the command line and deliver; the exit status says how it ended."""
+    parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the spool folder of one rank")
+    parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
+    arguments = parser.parse_args()
+    folder = SpoolFolder(arguments.folder)
+    try:
+        folder.run()
+        _log_into(folder.log)
+        status = ship(folder, ShipperSettings(drain_seconds=arguments.drain_seconds))
+    except SpoolError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_NO_SPOOL
+    except FileNotFoundError:
+        # Somebody removed the spool on purpose: there is nothing left to deliver, and nowhere to say it.
+        return EXIT_NO_SPOOL
+    if status is None:
+        return EXIT_OTHER_SHIPPER
+    return EXIT_DELIVERED if status.state is ShipperState.DRAINED else EXIT_GAVE_UP
+
+
+def _log_into(path: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=512 * 1024, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Starts the shipper beside the training process, and again when it died."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from isentrope.transport.spool_folder import SpoolFolder
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+STEADY_SECONDS = 30.0
+"""A shipper that lived this long was well; the next restart starts with a short pause again."""
+
+
+class ShipperSupervisor:
+    """Keeps one shipper process at work on a spool folder. Used by the writer thread alone."""
+
+    def __init__(self, folder: SpoolFolder, *, home: Path, token: str | None) -> None:
+        """
+        Args:
+            home: where the shipper looks for the owner's token.
+            token: what to send to the server; None: whatever the shipper finds in the home.
+        """
+        self._folder = folder
+        self._environment = _shipper_environment(home, token)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._not_before = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The shipper's process id, None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def tend(self) -> None:
+        """Start the shipper if none runs and the pause after its last death is over.
+
+        Raises:
+            OSError: the process can't be started.
+        """
+        now = time.monotonic()
+        if self._process is not None:
+            status = self._process.poll()
+            if status is None:
+                return
+            self._process = None
+            self._plan_restart(status, now)
+        if now >= self._not_before:
+            self._started_at = now
+            self._process = self._start()
+
+    def _plan_restart(self, status: int, now: float) -> None:
+        if now - self._started_at >= STEADY_SECONDS:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        logger.warning(
+            "The shipper ended with status %d and starts again in %.0f s; reports stay in %s meanwhile.",
+            status,
+            self._pause_seconds,
+            self._folder.path,
+        )
+        self._not_before = now + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the real one.
+        command = [sys.executable, "-P", "-m", "isentrope.transport.shipper", str(self._folder.path)]
+        with self._folder.errors.open("wb") as errors:
+            return subprocess.Popen(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                # A Ctrl-C in the trainer's terminal must not reach the one who delivers its last reports.
+                start_new_session=True,
+            )
+
+
+def _shipper_environment(home: Path, token: str | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment["ISENTROPE_HOME"] = str(home.absolute())
+    environment["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    if token is not None:
+        # The environment, not the command line: any user of the machine can read the latter.
+        environment["ISENTROPE_TOKEN"] = token
+    return environment

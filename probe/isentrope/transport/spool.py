@@ -1,0 +1,151 @@
+"""The transport of the training process: reports go to a spool on disk, and this process opens no socket."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+
+from isentrope.control.control_file import ControlFile
+from isentrope.transport.message_queue import MessageQueue
+from isentrope.transport.process_lock import ProcessLock
+from isentrope.transport.shipper_status import ShipperStatus
+from isentrope.transport.shipper_supervisor import ShipperSupervisor
+from isentrope.transport.spool_folder import SpoolError, SpoolFolder
+from isentrope.transport.spool_writer import SpoolLimits, SpoolWriter
+from isentrope.transport.transport import MakeMessage, TransportStatistics
+from isentrope_wire.messages import ControlSnapshot, RunStarted
+
+logger = logging.getLogger(__name__)
+
+ROUND_SECONDS = 0.05
+"""How long a report waits at most before the writer thread wakes. It polls: waking it would cost the loop a lock."""
+STATUS_SECONDS = 0.5
+LONGEST_CLOSE_SECONDS = 1.1
+
+
+class SpoolTransport:
+    """Queue, writer thread, spool folder and, when online, the shipper beside them.
+
+    `put`, `desired_control` and `statistics` are for one thread, the training loop's, and touch neither disk nor
+    lock. In a forked child (a DataLoader's worker) every method does nothing: the spool belongs to the parent.
+    """
+
+    def __init__(
+        self,
+        folder: SpoolFolder,
+        run: RunStarted,
+        supervisor: ShipperSupervisor | None,
+        limits: SpoolLimits | None = None,
+    ) -> None:
+        """
+        Args:
+            supervisor: keeps a shipper running; None: spool only, for `isentrope sync` to deliver later.
+
+        Raises:
+            SpoolError: the folder's file system knows no locks.
+        """
+        limits = limits or SpoolLimits()
+        self.folder = folder
+        self._supervisor = supervisor
+        self._queue = MessageQueue(max_messages=limits.max_queued_messages, max_bytes=limits.max_queued_bytes)
+        self._writer = SpoolWriter(folder.path, run, self._queue, limits)
+        self._control_file = ControlFile(folder.control)
+        self._desired: ControlSnapshot | None = None
+        self._acked_through = 0
+        self._next_status_at = 0.0
+        self._trouble_logged = False
+        self._refused_after_close = 0
+        self._owner_pid = os.getpid()
+        self._closing = threading.Event()
+        self._give_up_at = float("inf")
+        self._alive_lock = ProcessLock(folder.trainer_lock)
+        try:
+            self._alive_lock.acquire()
+        except OSError as error:
+            raise SpoolError(
+                f"The spool needs a file system with locks, and {folder.path} has none ({error}). "
+                "Point ISENTROPE_HOME at a folder on a local disk."
+            ) from error
+        self._thread = threading.Thread(target=self._work, name="isentrope-spool", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def put(self, make: MakeMessage) -> bool:
+        """Queue one message; see `Transport.put`."""
+        if os.getpid() != self._owner_pid:
+            return False
+        if self._closing.is_set():
+            self._refused_after_close += 1
+            return False
+        return self._queue.put(make)
+
+    def desired_control(self) -> ControlSnapshot | None:
+        """The newest control the shipper brought."""
+        return self._desired
+
+    def statistics(self) -> TransportStatistics:
+        """The counts as they stand; `acknowledged` lags by up to half a second."""
+        return TransportStatistics(
+            accepted=self._queue.accepted,
+            dropped=self._queue.refused + self._writer.lost + self._refused_after_close,
+            spooled=self._writer.spooled_through,
+            acknowledged=self._acked_through,
+        )
+
+    def close(self, timeout_seconds: float = 1.0) -> None:
+        """Write what fits in the time, at most 1.1 s, and let the shipper deliver the rest without this process."""
+        if os.getpid() != self._owner_pid or self._closing.is_set():
+            return
+        allowed_seconds = min(max(timeout_seconds, 0.0), LONGEST_CLOSE_SECONDS)
+        # The rest of the time is for the last write, which can't be interrupted.
+        self._give_up_at = time.monotonic() + 0.8 * allowed_seconds
+        self._closing.set()
+        self._thread.join(allowed_seconds)
+        atexit.unregister(self.close)
+
+    def _work(self) -> None:
+        while not self._closing.wait(ROUND_SECONDS):
+            self._guarded_round()
+        while time.monotonic() < self._give_up_at:
+            if not self._guarded_round():
+                time.sleep(ROUND_SECONDS)
+            elif self._writer.idle:
+                break
+        self._finish()
+
+    def _guarded_round(self) -> bool:
+        try:
+            return self._round()
+        except Exception:  # the sender thread's guard: whatever happens here, training goes on
+            if not self._trouble_logged:
+                self._trouble_logged = True
+                logger.warning("The spool at %s is in trouble; training goes on.", self.folder.path, exc_info=True)
+            return False
+
+    def _round(self) -> bool:
+        """Write what waits, then look after the shipper, the control and the status. False: the disk refuses."""
+        written = self._writer.write_queued()
+        while written and not self._writer.idle and not self._closing.is_set():
+            written = self._writer.write_queued()
+        self._writer.sync()
+        self._desired = self._control_file.read()
+        now = time.monotonic()
+        if now >= self._next_status_at or self._closing.is_set():
+            self._next_status_at = now + STATUS_SECONDS
+            status = ShipperStatus.read(self.folder.status)
+            if status is not None:
+                self._acked_through = status.acked_through
+            if self._supervisor is not None:
+                self._supervisor.tend()
+        return written
+
+    def _finish(self) -> None:
+        try:
+            self._writer.close()
+        except OSError as error:
+            logger.warning("The end of the spool at %s may not survive a power cut: %s.", self.folder.path, error)
+        # From here on the shipper knows that nothing more will come.
+        self._alive_lock.release()

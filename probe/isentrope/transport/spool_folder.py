@@ -1,0 +1,108 @@
+"""The folder through which training process and shipper talk, and the names of the files in it.
+
+    ISENTROPE_HOME/spool/RUN/INCARNATION/rank-N/
+        run.payload       who reports: RunStarted, serialised         written once by the training process
+        target            host:port of the server's ingest            written once by the training process
+        NUMBER.seg        records, see `segments`                     training process writes, shipper deletes
+        trainer.lock      held while the training process lives
+        shipper.lock      held while a shipper works on the folder
+        control.json      the desired control                         shipper writes, training process reads
+        status.json       how far the shipper is, and its trouble     shipper writes, training process reads
+        shipper.log       what the shipper has to say; bounded
+        shipper.errors    what a shipper that died had not caught
+
+Everything is readable by the owner alone: configurations hold secrets. No token is ever written here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from isentrope.atomic_file import write_atomically
+from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.errors import CodecError, IsentropeError
+from isentrope_wire.messages import RunStarted
+
+_RUN_FILE = "run.payload"
+_NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class SpoolError(IsentropeError, OSError):
+    """A spool folder that can't be made, or is none."""
+
+
+class SpoolFolder:
+    """The spool of one rank of one incarnation of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.trainer_lock = self.path / "trainer.lock"
+        self.shipper_lock = self.path / "shipper.lock"
+        self.control = self.path / "control.json"
+        self.status = self.path / "status.json"
+        self.log = self.path / "shipper.log"
+        self.errors = self.path / "shipper.errors"
+
+    @classmethod
+    def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:
+        """Make the folder of a new incarnation.
+
+        Raises:
+            SpoolError: the home can't be written to, or this incarnation has a spool already.
+        """
+        path = home / "spool" / folder_name(run.run_id) / folder_name(run.incarnation) / f"rank-{run.rank}"
+        folder = cls(path)
+        try:
+            # mode= reaches only the last folder, and this one holds the data.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+            write_atomically(folder.path / "target", grpc_target.encode())
+            write_atomically(folder.path / _RUN_FILE, encode_payload(run))
+        except FileExistsError:
+            raise SpoolError(
+                f"Expected a new incarnation of run {run.run_id}, but there is something at {path} already. "
+                "Give each start of the training process its own incarnation."
+            ) from None
+        except OSError as error:
+            raise SpoolError(
+                f"The spool needs a folder it can write to, and {path} is none ({os.strerror(error.errno or 0)}). "
+                "Point ISENTROPE_HOME at a folder on a local disk that you own."
+            ) from error
+        return folder
+
+    def run(self) -> RunStarted:
+        """Who reports through this folder.
+
+        Raises:
+            SpoolError: this is no spool folder, or its description is damaged.
+        """
+        try:
+            message = decode_payload((self.path / _RUN_FILE).read_bytes())
+        except (OSError, CodecError) as error:
+            raise SpoolError(f"{self.path} is no spool folder: it lacks a readable {_RUN_FILE} ({error}).") from error
+        if not isinstance(message, RunStarted):
+            raise SpoolError(f"{self.path / _RUN_FILE} should say which run reports; it holds another message.")
+        return message
+
+    def grpc_target(self) -> str:
+        """host:port the reports were meant for.
+
+        Raises:
+            SpoolError: this is no spool folder.
+        """
+        try:
+            return (self.path / "target").read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
+
+
+def find_spool_folders(root: Path) -> list[SpoolFolder]:
+    """All spool folders at or below `root`, in the order of their paths."""
+    return [SpoolFolder(file.parent) for file in sorted(root.rglob(_RUN_FILE))]
+
+
+def folder_name(identifier: str) -> str:
+    """An identifier as a folder's name: no separators, nothing hidden, never empty."""
+    return _NOT_IN_A_FOLDER_NAME.sub("_", identifier).lstrip(".") or "_"

@@ -1,0 +1,154 @@
+"""Reads a spool in order, from one acknowledged record to the next, while it is still being written."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import deque
+from pathlib import Path
+
+from isentrope.transport.segments import Frame, first_seq_of, list_segments, read_segment
+from isentrope_wire.codec import decode_payload, payload_hash, record_of
+from isentrope_wire.errors import CodecError
+from isentrope_wire.messages import Gap, Record
+
+logger = logging.getLogger(__name__)
+
+DAMAGED = "the spool on disk was damaged"
+LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no longer"
+
+
+class SpoolReader:
+    """The records of one spool folder as an endless sequence without holes.
+
+    Whatever is missing between two records comes as a record that carries a `Gap`, under the last missing number.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._acked_through = 0
+        self._next_seq = 1
+        self._segment: Path | None = None
+        self._offset = 0
+        self._damaged_segments: set[Path] = set()
+        self._waiting: deque[Record] = deque()
+
+    @property
+    def acked_through(self) -> int:
+        """Every record up to this one is stored by the server."""
+        return self._acked_through
+
+    def resume_after(self, acked_through: int) -> None:
+        """Start again behind the last record the server says it has."""
+        if acked_through < self._acked_through:
+            logger.error(
+                "The server has records up to %d, but had acknowledged %d: it lost data. What is no longer in the "
+                "spool will be shown as a gap.",
+                acked_through,
+                self._acked_through,
+            )
+        self._acked_through = acked_through
+        self._next_seq = acked_through + 1
+        self._waiting.clear()
+        self._segment, self._offset = None, 0
+
+    def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
+        """The next records to send; empty when nothing new has been written. At least one, whatever its size."""
+        batch: list[Record] = []
+        size_bytes = 0
+        while len(batch) < max_records:
+            if not self._waiting and not self._read_more():
+                break
+            if batch and size_bytes + len(self._waiting[0].payload) > max_bytes:
+                break
+            record = self._waiting.popleft()
+            size_bytes += len(record.payload)
+            batch.append(record)
+        return batch
+
+    def acknowledge(self, acked_through: int) -> None:
+        """Remember what the server has, and delete the segments that hold nothing else."""
+        self._acked_through = max(acked_through, self._acked_through)
+        segments = list_segments(self._folder)
+        # The last segment is still being written: only a newer one, or the writer's end, closes it.
+        for segment, newer in itertools.pairwise(segments):
+            if first_seq_of(newer) - 1 <= self._acked_through:
+                self._discard(segment)
+
+    def discard_last_segment(self) -> None:
+        """Delete what `acknowledge` leaves. Only when the writer is gone and everything is acknowledged."""
+        for segment in list_segments(self._folder):
+            self._discard(segment)
+
+    def _discard(self, segment: Path) -> None:
+        if segment in self._damaged_segments:
+            # Kept for whoever wants to know what happened; readers no longer see it.
+            os.replace(segment, segment.with_suffix(".damaged"))
+        else:
+            segment.unlink(missing_ok=True)
+
+    def _read_more(self) -> bool:
+        """Move on until records wait or the spool's end is reached."""
+        while not self._waiting:
+            segment = self._segment or self._segment_to_start_with()
+            if segment is None:
+                return False
+            self._segment = segment
+            # Looked up before reading: once a newer segment exists, nothing is appended to this one.
+            newer = self._newer_segment(segment)
+            self._read(segment)
+            if newer is not None:
+                self._waiting.extend(self._missing_before(first_seq_of(newer)))
+                self._segment, self._offset = newer, 0
+            elif not self._waiting:
+                return False
+        return True
+
+    def _segment_to_start_with(self) -> Path | None:
+        segments = list_segments(self._folder)
+        holding = [segment for segment in segments if first_seq_of(segment) <= self._next_seq]
+        return holding[-1] if holding else (segments[0] if segments else None)
+
+    def _newer_segment(self, segment: Path) -> Path | None:
+        return next((path for path in list_segments(self._folder) if path.name > segment.name), None)
+
+    def _read(self, segment: Path) -> None:
+        content = read_segment(segment, self._offset)
+        if content.damaged:
+            logger.error("%s is damaged; what could be read of it is delivered.", segment)
+            self._damaged_segments.add(segment)
+        for frame in content.frames:
+            self._offset = frame.end_offset
+            self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.seq < self._next_seq:
+            return
+        if frame.seq > self._next_seq:
+            gap = _gap_in(frame)
+            first_covered = gap.first_seq if gap is not None else frame.seq
+            self._waiting.extend(self._missing_before(first_covered))
+        self._waiting.append(Record(seq=frame.seq, payload=frame.payload, payload_hash=payload_hash(frame.payload)))
+        self._next_seq = frame.seq + 1
+
+    def _missing_before(self, seq: int) -> list[Record]:
+        """One record that says what is missing between the last record read and `seq`, if anything is."""
+        first, last = self._next_seq, seq - 1
+        if first > last:
+            return []
+        self._next_seq = seq
+        reason = LOST_BY_THE_SERVER if self._segment_is_first_and_later(first) else DAMAGED
+        logger.error("Records %d to %d are missing: %s.", first, last, reason)
+        return [record_of(last, Gap(first_seq=first, last_seq=last, reason=reason))]
+
+    def _segment_is_first_and_later(self, seq: int) -> bool:
+        return self._segment is not None and first_seq_of(self._segment) > seq
+
+
+def _gap_in(frame: Frame) -> Gap | None:
+    try:
+        message = decode_payload(frame.payload)
+    except CodecError:
+        return None
+    return message if isinstance(message, Gap) else None

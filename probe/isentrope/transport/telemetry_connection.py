@@ -1,0 +1,166 @@
+"""One connection to the server's ingest: Hello, Push and the Watch that runs beside them. Only the shipper imports this."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb
+from isentrope_wire.errors import CodecError, IsentropeError
+from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
+
+CALL_SECONDS = 5.0
+"""A frozen server holds a call for ever; gRPC's own keep-alive notices after a minute."""
+SILENCE_SECONDS = 45.0
+"""A Watch without even a heartbeat for so long is dead."""
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+_HOLD = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+class ServerAway(IsentropeError, ConnectionError):
+    """The server does not answer, or not in time. Try again."""
+
+
+class ServerRefuses(IsentropeError, ConnectionError):
+    """The server answers that it won't take this: token or format. Keep the data, say it loudly, try again later."""
+
+
+class TelemetryConnection:
+    """A channel and the calls on it. `with` closes it, and ends the Watch."""
+
+    def __init__(
+        self,
+        target: str,
+        token: str | None,
+        run: RunStarted,
+        *,
+        receive_control: Callable[[ControlSnapshot], None],
+        report_problem: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            target: host:port. Nothing is sent before `hello`.
+            receive_control: called with each desired control, also from the Watch's thread.
+            report_problem: called with a sentence about a control that can't be read, likewise.
+        """
+        self._run = run
+        self._receive_control = receive_control
+        self._report_problem = report_problem
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel = grpc.insecure_channel(
+            target,
+            options=(
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                # Pauses between attempts are the shipper's; gRPC's own would grow to two minutes and be shared.
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.enable_retries", 0),
+            ),
+        )
+        self._stub = TelemetryStub(self._channel)
+        self._watch_failure: str | None = None
+        self._heard_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def hello(self) -> int:
+        """Introduce the run and receive the desired control. Returns: the last record the server has.
+
+        Raises:
+            ServerAway, ServerRefuses
+        """
+        request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION)
+        try:
+            reply = self._stub.Hello(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _named(error) from error
+        if reply.HasField("control"):
+            self._hand_over(reply.control)
+        return reply.acked_through
+
+    def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
+        """Deliver records. Returns: the last record the server has stored, and those it keeps aside.
+
+        Raises:
+            ServerAway, ServerRefuses
+        """
+        request = pb.PushRequest(
+            run_id=self._run.run_id,
+            incarnation=self._run.incarnation,
+            rank=self._run.rank,
+            records=[record_to_pb(record) for record in records],
+        )
+        try:
+            reply = self._stub.Push(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _named(error) from error
+        aside = [Quarantined(seq=item.seq, code=item.code, message=item.message) for item in reply.quarantined]
+        return reply.acked_through, aside
+
+    def watch(self) -> None:
+        """Follow the desired control on a thread of its own until the connection ends."""
+        threading.Thread(target=self._watch, name="isentrope-watch", daemon=True).start()
+
+    def check_watch(self) -> None:
+        """
+        Raises:
+            ServerAway: the Watch ended, or has been silent for too long.
+        """
+        if self._watch_failure is not None:
+            raise ServerAway(self._watch_failure)
+        silent_seconds = time.monotonic() - self._heard_at
+        if silent_seconds > SILENCE_SECONDS:
+            raise ServerAway(f"The server has said nothing for {silent_seconds:.0f} s, not even a heartbeat.")
+
+    def _watch(self) -> None:
+        request = pb.WatchRequest(run_id=self._run.run_id, incarnation=self._run.incarnation, rank=self._run.rank)
+        try:
+            for reply in self._stub.Watch(request, metadata=self._metadata):
+                self._heard_at = time.monotonic()
+                if reply.WhichOneof("body") == "control":
+                    self._hand_over(reply.control)
+        except grpc.RpcError as error:
+            self._watch_failure = str(_named(error))
+        else:
+            self._watch_failure = "The server ended the Watch."
+
+    def _hand_over(self, control: pb.ControlSnapshot) -> None:
+        try:
+            snapshot = control_snapshot_from_pb(control)
+        except CodecError as error:
+            self._report_problem(f"A control this probe can't read is left out: {error}")
+        else:
+            self._receive_control(snapshot)
+
+
+def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
+    """One sentence about a failed call, as the kind of trouble it is."""
+    # Errors of a call are RpcError and Call at once; the type stubs can't say so.
+    assert isinstance(error, grpc.Call)
+    code, details = error.code(), error.details() or "no reason given"
+    sentence = f"{code.name}: {details}"
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return ServerRefuses(f"{sentence} Set ISENTROPE_TOKEN to a token with scope ingest, then `isentrope sync`.")
+    return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)

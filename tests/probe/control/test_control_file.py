@@ -1,0 +1,99 @@
+"""The control file: whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from isentrope.control.control_file import ControlFile
+from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.messages import ControlSnapshot
+
+SNAPSHOT = ControlSnapshot(
+    version=7,
+    control=Control(
+        method=Method.CLIP_V,
+        mu_low=1.5,
+        scope=Scope.NEGATIVE,
+        parameters={"denominator": "keep"},
+        reason="entropy falls too fast — µ⁻",
+    ),
+    author="ada",
+    requested_at=1000.25,
+    expires_at=1060.5,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.json"
+
+
+def test_what_was_written_is_what_is_read(path: Path) -> None:
+    ControlFile(path).write(SNAPSHOT)
+    assert ControlFile(path).read() == SNAPSHOT
+
+
+def test_there_is_no_control_before_there_is_a_file(path: Path) -> None:
+    assert ControlFile(path).read() is None
+
+
+def test_a_reader_sees_each_new_version(path: Path) -> None:
+    reader = ControlFile(path)
+    for version in (1, 2, 3):
+        ControlFile(path).write(ControlSnapshot(version=version, control=Control(), author="a", requested_at=0.0))
+        snapshot = reader.read()
+        assert snapshot is not None
+        assert snapshot.version == version
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"version": 8, "contr',
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"version": 8}',
+        b'{"version": "8", "control": {}, "author": "a", "requested_at": 0, "expires_at": null}',
+        b'{"version": 8, "control": {"method": "clip_v", "mu_low": -1}, "author": "a", "requested_at": 0, '
+        b'"expires_at": null}',
+        b'{"version": 8, "control": {"method": "magic"}, "author": "a", "requested_at": 0, "expires_at": null}',
+        b'{"version": 8, "control": 5, "author": "a", "requested_at": 0, "expires_at": null}',
+    ],
+)
+def test_torn_or_invalid_content_leaves_the_last_good_control_and_is_said_once(
+    path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = ControlFile(path)
+    reader.write(SNAPSHOT)
+    assert reader.read() == SNAPSHOT
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert [reader.read() for _ in range(3)] == [SNAPSHOT] * 3
+    assert len(caplog.records) == 1
+
+
+def test_a_good_file_after_a_bad_one_counts(path: Path) -> None:
+    path.write_bytes(b"torn")
+    reader = ControlFile(path)
+    assert reader.read() is None
+    reader.write(SNAPSHOT)
+    assert reader.read() == SNAPSHOT
+
+
+def test_a_vanished_file_changes_nothing(path: Path) -> None:
+    reader = ControlFile(path)
+    reader.write(SNAPSHOT)
+    reader.read()
+    path.unlink()
+    assert reader.read() == SNAPSHOT
+
+
+def test_only_the_owner_can_read_it_and_no_draft_stays_behind(path: Path) -> None:
+    ControlFile(path).write(SNAPSHOT)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["control.json"]

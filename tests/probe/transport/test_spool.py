@@ -1,0 +1,270 @@
+"""The training process's side: never waits, never raises, no socket; what it accepted is on disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from isentrope.control.control_file import ControlFile
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.open_transport import open_transport
+from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.shipper_status import ShipperState, ShipperStatus
+from isentrope.transport.spool import SpoolTransport
+from isentrope.transport.spool_folder import SpoolError, SpoolFolder, find_spool_folders
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.spool_writer import SpoolLimits
+from isentrope.transport.transport import Message
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.control import Control
+from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunFinished, RunStarted, StepReport
+
+RUN = RunStarted(
+    run_id="r/1", incarnation="i", rank=3, world_size=4, name="n", project="p", started_at=0.0, probe_version="0"
+)
+
+
+def report(step: int) -> StepReport:
+    return StepReport(step=step, recorded_at=1.0, scalars={"entropy/mean": float("nan")})
+
+
+def opened(home: Path, limits: SpoolLimits | None = None) -> SpoolTransport:
+    transport = open_transport(RUN, mode="offline", home=home, grpc_target="127.0.0.1:1", token=None, limits=limits)
+    assert isinstance(transport, SpoolTransport)
+    return transport
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> Iterator[SpoolTransport]:
+    a_transport = opened(tmp_path)
+    yield a_transport
+    a_transport.close()
+
+
+def on_disk(transport: SpoolTransport) -> list[Payload]:
+    return [decode_payload(record.payload) for record in SpoolReader(transport.folder.path).next_batch(10**6, 10**9)]
+
+
+def wait_until(condition: object, seconds: float = 5.0) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_everything_accepted_before_the_close_is_on_disk_after_it(transport: SpoolTransport) -> None:
+    finished = RunFinished(status="finished", finished_at=2.0, step=299)
+    for step in range(300):
+        assert transport.put(lambda step=step: report(step))  # type: ignore[misc]
+    assert transport.put(lambda: finished)
+    transport.close()
+    messages = on_disk(transport)
+    assert messages[0] == RUN
+    assert [message.step for message in messages[1:-1] if isinstance(message, StepReport)] == list(range(300))
+    assert messages[-1] == finished
+    statistics = transport.statistics()
+    assert (statistics.accepted, statistics.dropped, statistics.spooled) == (301, 0, 302)
+
+
+def test_reports_reach_the_disk_without_a_close(transport: SpoolTransport) -> None:
+    transport.put(lambda: report(7))
+    wait_until(lambda: len(on_disk(transport)) == 2)
+
+
+def test_put_does_not_wait_for_a_report_that_is_slow_to_build(tmp_path: Path) -> None:
+    transport = opened(tmp_path, SpoolLimits(max_queued_messages=5))
+    release = threading.Event()
+
+    def slow() -> Message:
+        release.wait(5.0)
+        return report(0)
+
+    transport.put(slow)
+    wait_until(lambda: len(transport._queue) == 0)
+    start = time.perf_counter()
+    taken = [transport.put(lambda: report(1)) for _ in range(8)]
+    seconds = time.perf_counter() - start
+    release.set()
+    transport.close()
+    assert taken == [True] * 5 + [False] * 3
+    assert seconds < 0.05
+    assert transport.statistics().dropped == 3
+    assert Gap(first_seq=8, last_seq=10, reason="the queue of reports was full") in on_disk(transport)
+
+
+def test_closing_takes_at_most_little_more_than_a_second_whatever_hangs(tmp_path: Path) -> None:
+    transport = opened(tmp_path)
+    release = threading.Event()
+
+    def hangs() -> Message:
+        release.wait(10.0)
+        return report(0)
+
+    transport.put(hangs)
+    start = time.monotonic()
+    transport.close(timeout_seconds=30.0)
+    seconds = time.monotonic() - start
+    release.set()
+    assert seconds < 1.2
+
+
+def test_after_the_close_reports_are_refused_and_counted(transport: SpoolTransport) -> None:
+    transport.close()
+    transport.close()
+    assert not transport.put(lambda: report(1))
+    assert transport.statistics().dropped == 1
+
+
+def test_the_desired_control_comes_from_the_control_file(transport: SpoolTransport) -> None:
+    assert transport.desired_control() is None
+    wish = ControlSnapshot(version=4, control=Control(reason="try"), author="ada", requested_at=1.0)
+    ControlFile(transport.folder.control).write(wish)
+    wait_until(lambda: transport.desired_control() == wish)
+    transport.folder.control.write_bytes(b"torn")
+    time.sleep(0.15)
+    assert transport.desired_control() == wish
+
+
+def test_what_the_server_acknowledged_shows_in_the_statistics(transport: SpoolTransport) -> None:
+    ShipperStatus(state=ShipperState.DELIVERING, acked_through=17).write(transport.folder.status)
+    wait_until(lambda: transport.statistics().acknowledged == 17)
+
+
+def test_a_second_spool_of_the_same_incarnation_is_refused(tmp_path: Path, transport: SpoolTransport) -> None:
+    with pytest.raises(SpoolError, match="its own incarnation"):
+        opened(tmp_path)
+
+
+def test_a_home_that_is_no_folder_is_named_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(SpoolError, match=r"needs a folder it can write to.*Point ISENTROPE_HOME"):
+        opened(tmp_path / "home")
+
+
+def test_names_from_outside_stay_inside_the_spool(tmp_path: Path) -> None:
+    hostile = RunStarted(
+        run_id="../../etc", incarnation="..", rank=0, world_size=1, name="", project="", started_at=0, probe_version=""
+    )
+    folder = SpoolFolder.create(tmp_path, hostile, "127.0.0.1:1")
+    assert folder.path.resolve().is_relative_to(tmp_path / "spool")
+    assert folder.run() == hostile
+
+
+def test_the_spool_is_the_owners_alone_and_says_what_a_shipper_needs(tmp_path: Path, transport: SpoolTransport) -> None:
+    (folder,) = find_spool_folders(tmp_path)
+    assert folder.path == transport.folder.path
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert folder.run() == RUN
+    assert folder.grpc_target() == "127.0.0.1:1"
+
+
+def test_disabled_makes_no_file(tmp_path: Path) -> None:
+    transport = open_transport(RUN, mode="disabled", home=tmp_path / "none", grpc_target="", token=None)
+    assert isinstance(transport, InMemoryTransport)
+    assert transport.put(lambda: report(1))
+    assert not (tmp_path / "none").exists()
+
+
+def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+OPEN = """
+import os, sys, time
+from pathlib import Path
+from isentrope.transport.open_transport import open_transport
+from isentrope_wire.messages import RunStarted, StepReport
+run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
+                 probe_version="0")
+transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target="x", token=None)
+def put(step): return transport.put(lambda: StepReport(step=step, recorded_at=0.0))
+"""
+
+
+def steps_of(home: Path) -> list[int]:
+    (folder,) = find_spool_folders(home)
+    messages = [decode_payload(r.payload) for r in SpoolReader(folder.path).next_batch(10**6, 10**9)]
+    return [message.step for message in messages if isinstance(message, StepReport)]
+
+
+def test_a_process_that_just_ends_has_written_its_reports(tmp_path: Path) -> None:
+    result = run_python(OPEN + "for step in range(100): put(step)", tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert steps_of(tmp_path) == list(range(100))
+
+
+def test_a_process_that_fails_has_written_its_reports(tmp_path: Path) -> None:
+    result = run_python(OPEN + "put(1); put(2); raise SystemExit(3)", tmp_path)
+    assert result.returncode == 3
+    assert steps_of(tmp_path) == [1, 2]
+
+
+def test_a_killed_process_loses_only_what_the_last_round_had_not_written(tmp_path: Path) -> None:
+    result = run_python(OPEN + "put(1); time.sleep(0.3); put(2); os.kill(os.getpid(), 9)", tmp_path)
+    assert result.returncode == -9
+    assert steps_of(tmp_path) in ([1], [1, 2])
+
+
+def test_a_forked_child_neither_writes_nor_closes_the_spool(tmp_path: Path) -> None:
+    program = """
+    put(1)
+    child = os.fork()
+    if child == 0:
+        taken = put(2)
+        transport.close()
+        sys.exit(5 if taken else 0)  # runs the exit handlers, as some workers do
+    assert os.waitpid(child, 0)[1] == 0
+    assert put(3)
+    """
+    result = run_python(OPEN + textwrap.dedent(program), tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert steps_of(tmp_path) == [1, 3]
+
+
+def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_spool_alive(tmp_path: Path) -> None:
+    program = """
+    if os.fork() == 0:
+        os.close(1); os.close(2)
+        time.sleep(3)
+        os._exit(0)
+    print("parent ends", flush=True)
+    """
+    start = time.monotonic()
+    run_python(OPEN + textwrap.dedent(program), tmp_path)
+    (folder,) = find_spool_folders(tmp_path)
+    assert not is_held_by_another_process(folder.trainer_lock)
+    assert time.monotonic() - start < 3, "the child is gone as well: this shows nothing"
+
+
+def test_the_lock_tells_a_living_trainer_from_a_dead_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OPEN + "print('open', flush=True); time.sleep(30)", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None
+        trainer.stdout.readline()
+        (folder,) = find_spool_folders(tmp_path)
+        assert is_held_by_another_process(folder.trainer_lock)
+        trainer.kill()
+        trainer.wait()
+        assert not is_held_by_another_process(folder.trainer_lock)
+
+
+def test_the_training_process_imports_no_grpc_no_torch_and_opens_no_socket(tmp_path: Path) -> None:
+    program = """
+    put(1)
+    time.sleep(0.2)
+    sockets = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+               if os.path.islink(f"/proc/self/fd/{fd}")]
+    print([name for name in ("grpc", "torch", "socket", "httpx") if name in sys.modules],
+          [link for link in sockets if link.startswith("socket:")])
+    """
+    result = run_python(OPEN + textwrap.dedent(program), tmp_path)
+    assert (result.stdout.strip(), result.stderr) == ("[] []", "")

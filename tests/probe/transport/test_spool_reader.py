@@ -1,0 +1,181 @@
+"""Reading a spool: in order, without holes, deleting only what is acknowledged."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments, read_segment
+from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, SpoolReader
+from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
+from isentrope_wire.messages import Gap, Record, StepReport
+
+
+def payload(seq: int) -> bytes:
+    return encode_payload(StepReport(step=seq, recorded_at=1.0))
+
+
+def write(folder: Path, first_seq: int, last_seq: int) -> Path:
+    """One closed segment."""
+    writer = SegmentWriter(folder, first_seq)
+    writer.append(encode_frame(seq, payload(seq)) for seq in range(first_seq, last_seq + 1))
+    writer.close()
+    return writer.path
+
+
+def names(folder: Path) -> list[int]:
+    return [int(path.stem) for path in list_segments(folder)]
+
+
+def everything(reader: SpoolReader) -> list[Record]:
+    return reader.next_batch(10_000, 10**9)
+
+
+def as_text(records: list[Record]) -> list[str]:
+    """`5` for the step report 5, `6..8` for a gap."""
+    texts = []
+    for record in records:
+        assert record.payload_hash == payload_hash(record.payload)
+        message = decode_payload(record.payload)
+        if isinstance(message, Gap):
+            assert record.seq == message.last_seq
+            texts.append(f"{message.first_seq}..{message.last_seq}")
+        else:
+            texts.append(str(record.seq))
+    return texts
+
+
+def damage(segment: Path, seq: int) -> None:
+    """Spoil the record `seq` on disk."""
+    content = bytearray(segment.read_bytes())
+    frame = next(frame for frame in read_segment(segment).frames if frame.seq == seq)
+    content[frame.end_offset - 1] ^= 0xFF
+    segment.write_bytes(content)
+
+
+def test_records_come_in_order_across_segments(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3)
+    write(tmp_path, 4, 5)
+    write(tmp_path, 6, 9)
+    assert as_text(everything(SpoolReader(tmp_path))) == [str(seq) for seq in range(1, 10)]
+
+
+def test_what_is_written_later_is_read_later(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 1)
+    reader = SpoolReader(tmp_path)
+    assert everything(reader) == []
+    writer.append([encode_frame(1, payload(1))])
+    assert as_text(everything(reader)) == ["1"]
+    assert everything(reader) == []
+    writer.append([encode_frame(2, payload(2))])
+    write(tmp_path, 3, 3)
+    assert as_text(everything(reader)) == ["2", "3"]
+    writer.close()
+
+
+def test_a_frame_half_written_is_waited_for(tmp_path: Path) -> None:
+    segment = write(tmp_path, 1, 2)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-5])
+    reader = SpoolReader(tmp_path)
+    assert as_text(everything(reader)) == ["1"]
+    segment.write_bytes(whole)
+    assert as_text(everything(reader)) == ["2"]
+
+
+def test_batches_end_at_their_limits_but_hold_one_record_at_least(tmp_path: Path) -> None:
+    write(tmp_path, 1, 7)
+    reader = SpoolReader(tmp_path)
+    size_bytes = len(payload(1))
+    assert as_text(reader.next_batch(3, 10**9)) == ["1", "2", "3"]
+    assert as_text(reader.next_batch(50, 2 * size_bytes)) == ["4", "5"]
+    assert as_text(reader.next_batch(50, 1)) == ["6"]
+
+
+def test_reading_resumes_behind_what_the_server_has(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3)
+    write(tmp_path, 4, 9)
+    reader = SpoolReader(tmp_path)
+    reader.resume_after(5)
+    assert as_text(everything(reader)) == ["6", "7", "8", "9"]
+    reader.resume_after(2)
+    assert as_text(everything(reader)) == ["3", "4", "5", "6", "7", "8", "9"]
+
+
+def test_a_segment_is_deleted_when_every_record_in_it_is_acknowledged(tmp_path: Path) -> None:
+    for first, last in ((1, 3), (4, 6), (7, 9)):
+        write(tmp_path, first, last)
+    reader = SpoolReader(tmp_path)
+    everything(reader)
+    remaining = []
+    for acked in (2, 3, 5, 6, 9):
+        reader.acknowledge(acked)
+        remaining.append(names(tmp_path))
+    assert remaining == [[1, 4, 7], [4, 7], [4, 7], [7], [7]]
+    reader.discard_last_segment()
+    assert names(tmp_path) == []
+
+
+def test_a_damaged_middle_becomes_a_gap_and_the_segment_is_kept_aside(tmp_path: Path) -> None:
+    segment = write(tmp_path, 1, 6)
+    write(tmp_path, 7, 8)
+    damage(segment, 3)
+    damage(segment, 4)
+    reader = SpoolReader(tmp_path)
+    records = everything(reader)
+    assert as_text(records) == ["1", "2", "3..4", "5", "6", "7", "8"]
+    gap = decode_payload(records[2].payload)
+    assert isinstance(gap, Gap)
+    assert gap.reason == DAMAGED
+    reader.acknowledge(8)
+    assert names(tmp_path) == [7]
+    assert segment.with_suffix(".damaged").exists()
+
+
+def test_a_tail_torn_before_the_next_segment_becomes_a_gap(tmp_path: Path) -> None:
+    segment = write(tmp_path, 1, 4)
+    write(tmp_path, 5, 6)
+    damage(segment, 4)
+    assert as_text(everything(SpoolReader(tmp_path))) == ["1", "2", "3", "4..4", "5", "6"]
+
+
+def test_a_vanished_segment_becomes_a_gap(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2)
+    write(tmp_path, 6, 7)
+    assert as_text(everything(SpoolReader(tmp_path))) == ["1", "2", "3..5", "6", "7"]
+
+
+def test_the_writers_own_gaps_are_no_second_gap(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 1)
+    own_gap = encode_payload(Gap(first_seq=2, last_seq=5, reason="the queue of reports was full"))
+    writer.append([encode_frame(1, payload(1)), encode_frame(5, own_gap), encode_frame(6, payload(6))])
+    writer.close()
+    records = everything(SpoolReader(tmp_path))
+    assert as_text(records) == ["1", "2..5", "6"]
+    assert records[1].payload == own_gap
+
+
+def test_a_server_that_lost_data_is_named_loudly_and_gets_what_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 1, 5)
+    write(tmp_path, 6, 8)
+    reader = SpoolReader(tmp_path)
+    everything(reader)
+    reader.acknowledge(8)
+    with caplog.at_level(logging.ERROR):
+        reader.resume_after(2)
+    assert "lost data" in caplog.text
+    records = everything(reader)
+    assert as_text(records) == ["3..5", "6", "7", "8"]
+    gap = decode_payload(records[0].payload)
+    assert isinstance(gap, Gap)
+    assert gap.reason == LOST_BY_THE_SERVER
+
+
+def test_the_same_damage_gives_the_same_record_again(tmp_path: Path) -> None:
+    damage(write(tmp_path, 1, 5), 3)
+    first, second = everything(SpoolReader(tmp_path)), everything(SpoolReader(tmp_path))
+    assert first == second

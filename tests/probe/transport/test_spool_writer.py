@@ -1,0 +1,188 @@
+"""The writer: every accepted report lies on disk, or a gap says why not."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from isentrope.transport.message_queue import MessageQueue
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, list_segments
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.spool_writer import NOT_BUILT, OUT_OF_TIME, QUEUE_FULL, TOO_LARGE, SpoolLimits, SpoolWriter
+from isentrope.transport.transport import MakeMessage, Message
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.messages import Gap, Payload, RunStarted, StepReport
+
+RUN = RunStarted(
+    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
+)
+
+
+def making(step: int, label: str = "") -> MakeMessage:
+    def make() -> Message:
+        return StepReport(step=step, recorded_at=1.0, labels={"label": label} if label else {})
+
+    return make
+
+
+def fails() -> Message:
+    raise ZeroDivisionError("the report divides by zero")
+
+
+@pytest.fixture
+def queue() -> MessageQueue:
+    return MessageQueue(max_messages=4, max_bytes=10**9)
+
+
+@pytest.fixture
+def writer(tmp_path: Path, queue: MessageQueue) -> SpoolWriter:
+    return SpoolWriter(tmp_path, RUN, queue, SpoolLimits())
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Every append fails until `undo`."""
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SegmentWriter, "append", no_space)
+    return monkeypatch
+
+
+def on_disk(folder: Path) -> list[Payload]:
+    return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10_000, 10**9)]
+
+
+def test_the_first_record_says_which_run_it_is(tmp_path: Path, writer: SpoolWriter) -> None:
+    assert writer.write_queued()
+    assert on_disk(tmp_path) == [RUN]
+    assert writer.spooled_through == 1
+
+
+def test_reports_follow_in_the_order_of_the_queue(tmp_path: Path, writer: SpoolWriter, queue: MessageQueue) -> None:
+    for step in range(4):
+        queue.put(making(step))
+    while not writer.idle:
+        writer.write_queued()
+    assert on_disk(tmp_path) == [RUN, *(making(step)() for step in range(4))]
+    assert (writer.spooled_through, writer.lost) == (5, 0)
+
+
+def test_a_full_queue_leaves_a_gap_with_its_reason_at_its_place(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue
+) -> None:
+    writer.write_queued()
+    for step in range(7):
+        queue.put(making(step))
+    writer.write_queued()
+    queue.put(making(7))
+    writer.write_queued()
+    assert on_disk(tmp_path)[5:] == [Gap(first_seq=6, last_seq=8, reason=QUEUE_FULL), making(7)()]
+
+
+def test_a_report_that_cannot_be_built_is_counted_logged_once_and_shown_as_a_gap(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.write_queued()
+    for make in (making(1), fails, fails, making(2)):
+        queue.put(make)
+    with caplog.at_level(logging.WARNING):
+        writer.write_queued()
+    assert on_disk(tmp_path)[1:] == [
+        making(1)(),
+        Gap(first_seq=3, last_seq=3, reason=NOT_BUILT),
+        Gap(first_seq=4, last_seq=4, reason=NOT_BUILT),
+        making(2)(),
+    ]
+    assert writer.lost == 2
+    assert len(caplog.records) == 1
+    assert "divides by zero" in caplog.text
+
+
+def test_a_report_too_large_for_a_record_becomes_a_gap(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue
+) -> None:
+    writer.write_queued()
+    queue.put(making(1, label="x" * MAX_PAYLOAD_BYTES))
+    writer.write_queued()
+    assert on_disk(tmp_path)[1:] == [Gap(first_seq=2, last_seq=2, reason=TOO_LARGE)]
+    assert writer.lost == 1
+
+
+def test_a_full_disk_loses_nothing_while_the_queue_has_room(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, full_disk: pytest.MonkeyPatch
+) -> None:
+    for step in range(3):
+        queue.put(making(step))
+        assert not writer.write_queued()
+    full_disk.undo()
+    while not writer.idle:
+        assert writer.write_queued()
+    assert on_disk(tmp_path) == [RUN, *(making(step)() for step in range(3))]
+    assert writer.lost == 0
+
+
+def test_a_disk_that_stays_full_leaves_a_gap_that_names_it(
+    tmp_path: Path, writer: SpoolWriter, queue: MessageQueue, full_disk: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    for step in range(10):
+        queue.put(making(step))
+        writer.write_queued()
+    full_disk.undo()
+    while not writer.idle:
+        writer.write_queued()
+    *before, gap = on_disk(tmp_path)
+    assert before == [RUN, *(making(step)() for step in range(4))]
+    assert isinstance(gap, Gap)
+    assert (gap.first_seq, gap.last_seq) == (6, 11)
+    assert QUEUE_FULL in gap.reason
+
+
+def test_a_spool_at_its_limit_behaves_like_a_full_disk(tmp_path: Path, queue: MessageQueue) -> None:
+    writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(max_spool_bytes=2000, segment_bytes=1000))
+    written = []
+    for step in range(8):
+        queue.put(making(step, label="x" * 600))
+        written.append(writer.write_queued())
+        writer.sync()
+    assert written == [True] * 3 + [False] * 5 or written == [True] * 4 + [False] * 4
+    for segment in list_segments(tmp_path):
+        segment.unlink()
+    assert writer.write_queued()
+
+
+def test_segments_close_at_their_size(tmp_path: Path, queue: MessageQueue) -> None:
+    writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(segment_bytes=500))
+    for step in range(6):
+        queue.put(making(step, label="x" * 200))
+        writer.write_queued()
+        writer.sync()
+    *closed, _ = list_segments(tmp_path)
+    assert len(closed) >= 2
+    assert all(500 <= segment.stat().st_size < 800 for segment in closed)
+
+
+def test_segments_close_at_their_age(tmp_path: Path, queue: MessageQueue) -> None:
+    writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(segment_seconds=0.0))
+    for step in range(2):
+        queue.put(making(step))
+        writer.write_queued()
+        writer.sync()
+    queue.put(making(2))
+    writer.write_queued()
+    assert [int(path.stem) for path in list_segments(tmp_path)] == [1, 2, 4]
+
+
+def test_what_is_not_written_before_the_end_is_named(tmp_path: Path, writer: SpoolWriter, queue: MessageQueue) -> None:
+    writer.write_queued()
+    for step in range(6):
+        queue.put(making(step))
+    writer.close()
+    assert on_disk(tmp_path) == [RUN, Gap(first_seq=2, last_seq=7, reason=OUT_OF_TIME)]
+    assert writer.lost == 4
+    assert queue.refused == 2
