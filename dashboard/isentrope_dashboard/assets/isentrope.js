@@ -1,0 +1,166 @@
+// What the browser does without asking the server: colour scheme, form, freshness, grid cells.
+(function () {
+  "use strict";
+  const noUpdate = () => window.dash_clientside.no_update;
+  const MISSING = "–";
+
+  // ---- grids -------------------------------------------------------------------------------------------------
+  const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
+  functions.isentropeGridTheme = {
+    fontFamily: "Inter, sans-serif", fontSize: 12.5, headerFontSize: 11.5, headerFontWeight: 500,
+    wrapperBorder: false, wrapperBorderRadius: 0, backgroundColor: "transparent",
+    foregroundColor: "var(--mantine-color-text)", headerBackgroundColor: "transparent",
+    headerTextColor: "var(--mantine-color-dimmed)", borderColor: "var(--line)", rowBorder: { color: "var(--line)" },
+    rowHoverColor: "var(--hover)", accentColor: "var(--mantine-primary-color-filled)",
+    headerColumnResizeHandleColor: "transparent", cellHorizontalPadding: 10, spacing: 6, columnBorder: false,
+    tooltipBackgroundColor: "var(--card)", tooltipTextColor: "var(--mantine-color-text)",
+  };
+  const missing = (value) => value === null || value === undefined;
+  functions.isentropeCount = (value) => (missing(value) ? MISSING : Number(value).toLocaleString("en-US"));
+  functions.isentropeSeconds = (value) => (missing(value) ? MISSING : value.toFixed(value < 10 ? 1 : 0) + " s");
+  functions.isentropeTime = (value) =>
+    missing(value) ? MISSING : new Date(1000 * value).toLocaleTimeString("en-GB");
+  functions.isentropeDate = (value) =>
+    missing(value) ? MISSING : new Date(1000 * value).toLocaleString("sv-SE");
+  // A spreadsheet runs cells that start like a formula; an apostrophe makes them text.
+  functions.isentropeCsvCell = (params) => {
+    let value = params.value;
+    if (params.column.getColId() === "time" && !missing(value)) {
+      return new Date(1000 * value).toISOString();
+    }
+    value = missing(value) ? "" : String(value);
+    return typeof params.value === "string" && /^[=+\-@\t\r]/.test(value) ? "'" + value : value;
+  };
+  const renderers = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
+  renderers.IsentropeState = (params) => {
+    const name = String(params.value || "").toLowerCase();
+    const known = /^[a-z]+$/.test(name) ? name : "unknown";
+    return window.React.createElement("span", { className: "state state-" + known }, name);
+  };
+  renderers.IsentropeRunLink = (params) =>
+    window.React.createElement("a", { href: params.data.href, className: "run-link" }, params.value);
+
+  // ---- form --------------------------------------------------------------------------------------------------
+  const DEFAULT_THRESHOLD = 1;
+  const THRESHOLD_METHODS = ["clip_b", "clip_v"];
+  const number = (value) => (value === "" || missing(value) || Number.isNaN(Number(value)) ? null : Number(value));
+  const asForm = (control) => [
+    control.method, control.scope,
+    !missing(control.mu_low), missing(control.mu_low) ? null : control.mu_low,
+    !missing(control.mu_high), missing(control.mu_high) ? null : control.mu_high,
+  ];
+  const asControl = (method, scope, lowOn, low, highOn, high) => {
+    const clips = THRESHOLD_METHODS.includes(method);
+    return {
+      method: method, scope: scope,
+      mu_low: clips && lowOn ? number(low) : null, mu_high: clips && highOn ? number(high) : null,
+    };
+  };
+  const sameNumber = (a, b) => (missing(a) || missing(b) ? missing(a) && missing(b) : Math.abs(a - b) < 1e-9);
+  const changes = (a, b) =>
+    (a.method !== b.method) + (a.scope !== b.scope) + !sameNumber(a.mu_low, b.mu_low) + !sameNumber(a.mu_high, b.mu_high);
+
+  // ---- look --------------------------------------------------------------------------------------------------
+  // The document knows the scheme that is shown; the switch knows only the one that was chosen, perhaps "auto".
+  const shownScheme = () => document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+
+  // ---- freshness ---------------------------------------------------------------------------------------------
+  const LIVE_TIMEOUT_MILLISECONDS = 20000;
+  const clock = { ahead: 0, beat: Date.now() };
+  const triggered = () => window.dash_clientside.callback_context.triggered_id;
+  const age = (seconds) => {
+    if (seconds < 10) return seconds.toFixed(1) + " s";
+    if (seconds < 120) return Math.round(seconds) + " s";
+    if (seconds < 7200) return Math.round(seconds / 60) + " min";
+    if (seconds < 172800) return Math.round(seconds / 3600) + " h";
+    return Math.round(seconds / 86400) + " days";
+  };
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    isentrope: {
+      retheme(_scheme, templates, ...figures) {
+        const name = shownScheme();
+        const template = templates[name] || templates.light;
+        const way = template.layout.colorway;
+        return figures.map((figure) => {
+          if (!figure) return noUpdate();
+          const patch = new window.dash_clientside.Patch();
+          (figure.data || []).forEach((trace, index) => {
+            const meta = trace.meta || {};
+            if (!missing(meta.slot)) patch.assign(["data", index, "line", "color"], way[meta.slot]);
+            if (meta.slots) patch.assign(["data", index, "marker", "color"], meta.slots.map((slot) => way[slot]));
+          });
+          return patch.assign(["layout", "template"], template).build();
+        });
+      },
+      view(_scheme, steps) {
+        return { scheme: shownScheme(), window: steps };
+      },
+      title(text) {
+        if (text) document.title = text;
+        return noUpdate();
+      },
+      openRun(runId, shown) {
+        return runId && runId !== shown ? "/runs/" + encodeURIComponent(runId) : noUpdate();
+      },
+      reportAge(_ticks, last) {
+        if (!last) return "";
+        if (triggered() === "last-report") clock.ahead = last.server_time - Date.now() / 1000;
+        if (missing(last.reported_at)) return "no report yet";
+        const seconds = Math.max(0, Date.now() / 1000 + clock.ahead - last.reported_at);
+        return (last.status === "running" ? "updated " : "last report ") + age(seconds) + " ago";
+      },
+      pollWhenNothingIsLive(_ticks, _beat) {
+        if (triggered() === "live-beat") clock.beat = Date.now();
+        const live = typeof SharedWorker !== "undefined" && Date.now() - clock.beat < LIVE_TIMEOUT_MILLISECONDS;
+        return live;
+      },
+      joinSliderAndNumber(slider, value, maximum) {
+        const entered = number(value);
+        if (String(triggered()).endsWith("-slider")) {
+          const shown = entered === null ? null : Math.min(entered, maximum);
+          return [noUpdate(), sameNumber(shown, slider) ? noUpdate() : slider];
+        }
+        if (entered === null) return [noUpdate(), noUpdate()];
+        const shown = Math.min(entered, maximum);
+        return [sameNumber(shown, slider) ? noUpdate() : shown, noUpdate()];
+      },
+      followControl(control, _reset, base, method, scope, lowOn, low, highOn, high) {
+        const keep = Array(6).fill(noUpdate());
+        if (!control) return [...keep, noUpdate()];
+        const reference = control.reference;
+        const form = asControl(method, scope, lowOn, low, highOn, high);
+        const edited = base && changes(form, base) > 0 && changes(form, reference) > 0;
+        if (triggered() !== "control-reset" && edited) return [...keep, reference];
+        const wanted = asForm(reference);
+        // A side that does not clip keeps its last number, so that switching it on again is one click.
+        if (wanted[3] === null) wanted[3] = number(low) === null ? DEFAULT_THRESHOLD : noUpdate();
+        if (wanted[5] === null) wanted[5] = number(high) === null ? DEFAULT_THRESHOLD : noUpdate();
+        return [...wanted, reference];
+      },
+      formState(method, scope, lowOn, low, highOn, high, control, methods) {
+        const clips = THRESHOLD_METHODS.includes(method);
+        const sides = [!clips, !clips || !lowOn, !clips || !lowOn, !clips, !clips || !highOn, !clips || !highOn];
+        if (!control) return ["no control", "gray", true, true, "This run takes no control.", ...sides];
+        const form = asControl(method, scope, lowOn, low, highOn, high);
+        const count = changes(form, control.reference);
+        const able = (methods || []).some((choice) => choice.value === method);
+        const hint = !able
+          ? "This run's probe can't carry out this method."
+          : clips && form.mu_low === null && form.mu_high === null
+            ? "Switch on a threshold: without one, nothing is clipped."
+            : (form.mu_low !== null && form.mu_low < 0) || (form.mu_high !== null && form.mu_high < 0)
+              ? "A threshold counts standard deviations and can't be negative."
+              : "";
+        if (!count) {
+          const pending = control.pending;
+          return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, ...sides];
+        }
+        return [count + (count > 1 ? " changes" : " change"), "orange", Boolean(hint), false, hint, ...sides];
+      },
+      exportCsv(clicks) {
+        return clicks ? true : noUpdate();
+      },
+    },
+  });
+})();

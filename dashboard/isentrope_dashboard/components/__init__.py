@@ -1,0 +1,10 @@
+"""Pieces of the pages; each builds components and knows no server.
+
+shell          header, colour-scheme switch, notifications, the stores every page needs
+panel          a card with a title; icons; a chart in a card
+kpi_cards      four numbers with their trend
+status_line    which run, how far, how fresh
+control_panel  the form that pushes a control, and what became of the last push
+history_grid   every control version
+runs_grid      every run
+"""

@@ -1,0 +1,143 @@
+"""Four numbers: where the run stands, against the mean of its last hundred steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dash_mantine_components as dmc
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.components.panel import icon
+from isentrope_dashboard.figures.sparkline import sparkline
+from isentrope_dashboard.formatting import number, percent
+from isentrope_dashboard.records import StepRow
+
+REFERENCE_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indicator:
+    """One card: which metric, how it is written, and whether a rise is good news (None: neither)."""
+
+    name: str
+    metric: str
+    label: str
+    unit: str
+    show: Callable[[float | None], str]
+    show_difference: Callable[[float | None], str]
+    rise_is_good: bool | None = None
+
+
+# Entropy may fall too far or rise too far: its change is news, but neither good nor bad.
+INDICATORS = (
+    Indicator(
+        name="entropy",
+        metric="entropy/mean",
+        label="Entropy",
+        unit="nats",
+        show=number,
+        show_difference=lambda v: number(v, 4),
+    ),
+    Indicator(
+        name="predicted",
+        metric="entropy/predicted_change",
+        label="Predicted ΔH",
+        unit="nats / step",
+        show=lambda v: number(v, 4, signed=True),
+        show_difference=lambda v: number(v, 4),
+    ),
+    Indicator(
+        name="clip",
+        metric="clip/fraction",
+        label="Clip fraction",
+        unit="of tokens",
+        show=percent,
+        show_difference=percent,
+    ),
+    Indicator(
+        name="reward",
+        metric="reward/mean",
+        label="Reward",
+        unit="mean",
+        show=number,
+        show_difference=lambda v: number(v, 4),
+        rise_is_good=True,
+    ),
+)
+
+
+def kpi_cards() -> dmc.SimpleGrid:
+    """The cards, without values."""
+    return dmc.SimpleGrid(
+        [_card(indicator) for indicator in INDICATORS], cols={"base": 1, "xs": 2, "lg": 4}, spacing="md"
+    )
+
+
+def kpi_props(rows: Sequence[StepRow]) -> dict[str, dict[str, Any]]:
+    """Component id -> properties of all cards, from the run's last steps."""
+    props: dict[str, dict[str, Any]] = {}
+    for indicator in INDICATORS:
+        values = [row.scalars.get(indicator.metric) for row in rows]
+        props |= _card_props(indicator, values)
+    return props
+
+
+def _card(indicator: Indicator) -> dmc.Card:
+    part = indicator.name
+    top = dmc.Group(
+        [dmc.Text(indicator.label, size="sm", c="dimmed", fw=500), dmc.Text(indicator.unit, size="xs", c="dimmed")],
+        justify="space-between",
+        gap=4,
+    )
+    value = dmc.Text("–", id=ids.kpi(part, "value"), className="kpi-value")
+    difference = dmc.Group(
+        [
+            dmc.Badge("–", id=ids.kpi(part, "delta"), variant="light", color="gray", size="sm", radius="sm", tt="none"),
+            dmc.Text("", id=ids.kpi(part, "reference"), size="xs", c="dimmed"),
+        ],
+        gap=6,
+        wrap="nowrap",
+    )
+    spark = dmc.Sparkline(
+        id=ids.kpi(part, "spark"),
+        data=[],
+        w=104,
+        h=44,
+        color="iris.5",
+        fillOpacity=0.14,
+        strokeWidth=1.6,
+        curveType="monotone",
+    )
+    bottom = dmc.Group(
+        [dmc.Stack([value, difference], gap=6), spark], justify="space-between", align="flex-end", wrap="nowrap", mt=8
+    )
+    return dmc.Card([top, bottom], className="kpi")
+
+
+def _card_props(indicator: Indicator, values: Sequence[float | None]) -> dict[str, dict[str, Any]]:
+    current = values[-1] if values else None
+    before = [v for v in values[-REFERENCE_STEPS - 1 : -1] if v is not None and math.isfinite(v)]
+    reference = sum(before) / len(before) if before else None
+    difference = current - reference if current is not None and reference is not None else None
+    part = indicator.name
+    return {
+        ids.kpi(part, "value"): {"children": indicator.show(current)},
+        ids.kpi(part, "delta"): _delta_props(indicator, difference),
+        ids.kpi(part, "reference"): {"children": f"vs {len(before)}-step mean" if difference is not None else ""},
+        ids.kpi(part, "spark"): {"data": sparkline(values)},
+    }
+
+
+def _delta_props(indicator: Indicator, difference: float | None) -> dict[str, Any]:
+    if difference is None or not math.isfinite(difference):
+        return {"children": number(difference), "color": "gray"}
+    rises = difference > 0
+    good = None if indicator.rise_is_good is None else rises == indicator.rise_is_good
+    color = {None: "iris", True: "teal", False: "red"}[good]
+    return {
+        "children": [icon("up" if rises else "down", 11), " ", indicator.show_difference(abs(difference))],
+        "color": color,
+    }

@@ -1,0 +1,53 @@
+"""A card with a title, an icon, a chart: what the other components are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+Content = Component | str | list[Any] | None
+
+
+def icon(name: str, size: int = 16) -> html.Span:
+    """A decorative icon drawn by the style sheet; whatever it stands beside carries the words."""
+    return html.Span(className=f"icon icon-{name}", style={"width": size, "height": size}, **{"aria-hidden": "true"})
+
+
+def panel(
+    title: Content,
+    subtitle: Content,
+    body: Component,
+    *,
+    aside: Component | None = None,
+    subtitle_id: str = "",
+    stretched: bool = False,
+) -> dmc.Card:
+    """A titled card. `aside` stands to the right of the title; a `stretched` body fills the card's height."""
+    identity = {"id": subtitle_id} if subtitle_id else {}
+    heading = dmc.Stack(
+        [dmc.Title(title, order=2, className="panel-title"), dmc.Text(subtitle, size="xs", c="dimmed", **identity)],
+        gap=1,
+    )
+    # A component without children is falsy, hence `is None`.
+    beside = html.Span() if aside is None else aside
+    head = dmc.Group([heading, beside], justify="space-between", align="flex-start", wrap="nowrap", mb="xs")
+    return dmc.Card([head, body], h="100%", className="stretched" if stretched else "")
+
+
+def chart(component_id: str, height: int, description: str) -> html.Div:
+    """An empty chart; `description` is what a screen reader says."""
+    graph = dcc.Graph(
+        id=component_id,
+        responsive=True,
+        config={"displaylogo": False, "displayModeBar": False, "scrollZoom": False},
+        style={"minHeight": height, "margin": "0 -4px"},
+    )
+    return html.Div(graph, className="chart", role="img", **{"aria-label": description})
+
+
+def score_symbol() -> list[Any]:
+    """S with a subscript c."""
+    return ["S", html.Sub("c")]

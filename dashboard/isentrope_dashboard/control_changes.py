@@ -1,0 +1,89 @@
+"""What a control changed, in words: for the history, the chart's markers and the status of a push."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from isentrope_dashboard.figures.entropy import ControlMarker
+from isentrope_dashboard.formatting import method, scope, threshold
+from isentrope_dashboard.records import IN_FORCE_STATES, ControlItem, ControlValues
+
+ARROW = "→"
+UNCHANGED = "no change"
+
+
+def describe(new: ControlValues, old: ControlValues | None) -> str:
+    """`µ₋ 0.15 → 0.22, scope all → negative`; without an old control the new one alone."""
+    if old is None:
+        return (
+            f"{method(new.method)}, µ₋ {threshold(new.mu_low)}, µ₊ {threshold(new.mu_high)}, scope {scope(new.scope)}"
+        )
+    pairs = (
+        ("method", method(old.method), method(new.method)),
+        ("µ₋", threshold(old.mu_low), threshold(new.mu_low)),
+        ("µ₊", threshold(old.mu_high), threshold(new.mu_high)),
+        ("scope", scope(old.scope), scope(new.scope)),
+    )
+    changed = [f"{name} {before} {ARROW} {after}" for name, before, after in pairs if before != after]
+    return ", ".join(changed) or UNCHANGED
+
+
+def short_label(new: ControlValues, old: ControlValues | None) -> str:
+    """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`."""
+    parts = []
+    if old is None or new.method != old.method:
+        parts.append(method(new.method))
+    if new.mu_low is not None and (old is None or new.mu_low != old.mu_low):
+        parts.append(f"µ₋ {threshold(new.mu_low)}")
+    if new.mu_high is not None and (old is None or new.mu_high != old.mu_high):
+        parts.append(f"µ₊ {threshold(new.mu_high)}")
+    if old is not None and new.scope != old.scope:
+        parts.append(scope(new.scope))
+    return " · ".join(parts) or "control"
+
+
+def previous_in_force(item: ControlItem, history: Sequence[ControlItem]) -> ControlValues | None:
+    """The control the trainer ran with before `item`: the newest earlier version that it applied."""
+    earlier = [
+        other
+        for other in history
+        if other.version < item.version and (other.state in IN_FORCE_STATES or was_applied(other))
+    ]
+    return max(earlier, key=lambda other: other.version).values if earlier else None
+
+
+def was_applied(item: ControlItem) -> bool:
+    """Whether the trainer ever ran with this version; a later one may have replaced it since."""
+    return item.applied_step is not None or item.state in IN_FORCE_STATES
+
+
+def markers(history: Sequence[ControlItem]) -> list[ControlMarker]:
+    """One mark for each applied version after the one the run started with, in the order of their steps."""
+    marks = [
+        ControlMarker(item.applied_step, short_label(item.values, previous_in_force(item, history)))
+        for item in history
+        if item.version > 0 and item.applied_step is not None
+    ]
+    return sorted(marks, key=lambda mark: mark.step)
+
+
+def history_rows(history: Sequence[ControlItem]) -> list[dict[str, Any]]:
+    """Rows of the history grid, newest first. Times stay seconds: the browser knows the reader's time zone."""
+    return [
+        {
+            "id": f"v{item.version}",
+            "version": item.version,
+            "time": item.requested_at,
+            "author": item.author,
+            "change": describe(item.values, previous_in_force(item, history)),
+            "method": method(item.values.method),
+            "state": item.state,
+            "requested": item.requested_step,
+            "applied": item.applied_step,
+            "latency": item.latency_seconds,
+            "reason": item.reason,
+            "outcome": " ".join(part for part in (item.code, item.message) if part),
+        }
+        for item in sorted(history, key=lambda item: item.version, reverse=True)
+    ]

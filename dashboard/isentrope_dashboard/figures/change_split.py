@@ -1,0 +1,91 @@
+"""The unit prediction, split by the sign of the advantage and the sign of the score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from isentrope_dashboard import theme
+from isentrope_dashboard.figures.placeholder import say
+from isentrope_dashboard.formatting import number
+from isentrope_dashboard.records import StepRow
+
+HEIGHT = 300
+STEPS = 100
+_PARTS = (
+    ("change/positive_low", "A<sub>+</sub> · S<sub>c</sub> &lt; 0"),
+    ("change/positive_high", "A<sub>+</sub> · S<sub>c</sub> &gt; 0"),
+    ("change/negative_low", "A<sub>−</sub> · S<sub>c</sub> &lt; 0"),
+    ("change/negative_high", "A<sub>−</sub> · S<sub>c</sub> &gt; 0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePart:
+    """Mean contribution of one of the four kinds of tokens."""
+
+    metric: str
+    label: str
+    mean: float
+
+
+def change_parts(rows: Sequence[StepRow]) -> list[ChangePart]:
+    """Means over the last STEPS steps that measured a part; a part never measured is left out."""
+    parts = []
+    for metric, label in _PARTS:
+        values = [row.scalars[metric] for row in rows[-STEPS:] if metric in row.scalars]
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            parts.append(ChangePart(metric, label, sum(finite) / len(finite)))
+    return parts
+
+
+def change_split_figure(rows: Sequence[StepRow], *, scheme: theme.Scheme, revision: str) -> go.Figure:
+    """Four bars that sum to the unit prediction: to the right raises entropy, to the left lowers it."""
+    figure = go.Figure(layout=_layout(scheme, revision))
+    parts = change_parts(rows)
+    if not parts:
+        say(figure, "No change measured yet")
+        return figure
+    means = [part.mean for part in parts]
+    reach = max(max(abs(mean) for mean in means), 1e-12)
+    digits = min(8, max(4, 2 - math.floor(math.log10(reach)))) if reach > 1e-12 else 4
+    slots = [theme.SLOT_POSITIVE if mean > 0 else theme.SLOT_NEGATIVE for mean in means]
+    figure.add_bar(
+        y=[part.label for part in parts],
+        x=means,
+        orientation="h",
+        width=0.58,
+        marker={"color": [theme.colorway(scheme)[slot] for slot in slots], "cornerradius": 4},
+        text=[number(mean, digits, signed=True) for mean in means],
+        textposition="outside",
+        cliponaxis=False,
+        textfont={"size": 11},
+        hovertemplate="%{y}<br>%{text}<extra></extra>",
+        meta={"slots": slots},
+    )
+    figure.update_xaxes(range=[-1.45 * reach, 1.45 * reach])
+    return figure
+
+
+def _layout(scheme: theme.Scheme, revision: str) -> dict[str, Any]:
+    return {
+        "template": theme.TEMPLATES[scheme],
+        "uirevision": revision,
+        "autosize": True,
+        "hovermode": "closest",
+        "showlegend": False,
+        "bargap": 0.3,
+        "margin": {"l": 8, "t": 26, "r": 16},
+        "xaxis": {
+            "zeroline": True,
+            "nticks": 6,
+            "exponentformat": "power",
+            "title": {"text": "contribution to the unit prediction (nats per unit gain)"},
+        },
+        "yaxis": {"autorange": "reversed", "showgrid": False, "tickfont": {"size": 12}},
+    }

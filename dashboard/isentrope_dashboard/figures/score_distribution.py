@@ -1,0 +1,97 @@
+"""How a score is distributed over the tokens of each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from isentrope_dashboard import theme
+from isentrope_dashboard.figures.histogram_axis import Floats, on_common_axis, quantile
+from isentrope_dashboard.figures.placeholder import say
+from isentrope_dashboard.records import HistogramColumns
+
+HEIGHT = 300
+_QUANTILES = (
+    (0.99, "p99", theme.SLOT_PREDICTED, "3px,3px"),
+    (0.5, "median", theme.SLOT_OBSERVED, "solid"),
+    (0.01, "p1", theme.SLOT_NEGATIVE, "3px,3px"),
+)
+_TICK_SHARES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def score_distribution_figure(histograms: HistogramColumns, *, scheme: theme.Scheme, revision: str) -> go.Figure:
+    """Heat map: step to the right, score upwards, colour the share of the step's tokens in a bin.
+
+    Most tokens lie next to zero, so colour follows the square root of the share; hover text and colour bar give the
+    share itself. Quantiles are read from each step's own histogram.
+    """
+    figure = go.Figure(layout=_layout(scheme, revision))
+    if not histograms.steps:
+        say(figure, "No score histogram yet")
+        return figure
+    axis = on_common_axis(histograms)
+    centres = (axis.edges[:-1] + axis.edges[1:]) / 2
+    shown = _occupied(axis.shares)
+    shares = axis.shares.T[shown]
+    figure.add_heatmap(
+        x=list(histograms.steps),
+        y=centres[shown].tolist(),
+        z=_plain(np.sqrt(shares)),
+        customdata=_plain(shares),
+        coloraxis="coloraxis",
+        zsmooth=False,
+        hovertemplate="step %{x}<br>S<sub>c</sub> %{y:.3f}<br>%{customdata:.2%} of tokens<extra></extra>",
+    )
+    _add_quantiles(figure, histograms, scheme)
+    figure.update_layout(coloraxis=_color_axis(float(np.nanmax(shares))))
+    return figure
+
+
+def _layout(scheme: theme.Scheme, revision: str) -> dict[str, Any]:
+    return {
+        "template": theme.TEMPLATES[scheme],
+        "uirevision": revision,
+        "autosize": True,
+        "hovermode": "closest",
+        "margin": {"t": 26, "r": 8},
+        "xaxis": {"title": {"text": "step"}, "showgrid": False},
+        "yaxis": {"title": {"text": "S<sub>c</sub> (nats)"}, "showgrid": False},
+    }
+
+
+def _occupied(shares: Floats) -> slice:
+    """The bins between the lowest and the highest that ever held one token in ten thousand."""
+    seen = np.flatnonzero(np.nanmax(np.nan_to_num(shares), axis=0) >= 1e-4)
+    return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(None)
+
+
+def _add_quantiles(figure: go.Figure, histograms: HistogramColumns, scheme: theme.Scheme) -> None:
+    columns = list(zip(histograms.counts, histograms.low, histograms.high, strict=True))
+    for share, name, slot, dash in _QUANTILES:
+        figure.add_scatter(
+            x=list(histograms.steps),
+            y=[quantile(share, counts, low, high) for counts, low, high in columns],
+            mode="lines",
+            name=name,
+            line={"width": 1.4, "dash": dash, "color": theme.colorway(scheme)[slot]},
+            hovertemplate=name + " %{y:.3f}<extra></extra>",
+            meta={"slot": slot},
+        )
+
+
+def _color_axis(largest_share: float) -> dict[str, Any]:
+    ticks = [share for share in _TICK_SHARES if share <= largest_share] or [largest_share]
+    return {
+        "cmin": 0,
+        "colorbar": {
+            "tickvals": [float(np.sqrt(share)) for share in ticks],
+            "ticktext": [f"{100 * share:g}%" for share in ticks],
+        },
+    }
+
+
+def _plain(values: Floats) -> list[list[float | None]]:
+    """Plain lists: numpy arrays in a figure travel in a form that the browser can't extend. NaN becomes a gap."""
+    return [[None if np.isnan(value) else round(float(value), 6) for value in row] for row in values]

@@ -1,0 +1,72 @@
+"""Numbers, times and controls as the pages print them. What was not measured is a dash, never a zero."""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+MINUS = "−"
+
+METHOD_LABELS = {
+    "none": "None (observe only)",
+    "clip_b": "Clip_B",
+    "clip_v": "Clip_V",
+    "clip_cov": "Clip-Cov",
+    "kl_cov": "KL-Cov",
+    "score_sign": "Score sign",
+    "top_entropy": "Top entropy",
+}
+SCOPE_LABELS = {
+    "all": "All tokens",
+    "negative": "Negative samples (A < 0)",
+    "positive": "Positive samples (A > 0)",
+    "decreasing": "Tokens that lower entropy",
+    "increasing": "Tokens that raise entropy",
+}
+
+
+def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
+    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names."""
+    if value is None:
+        return MISSING
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    return text.replace("-", MINUS)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in [0, 1] as per cent."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return f"{number(100 * value, digits)}%"
+
+
+def count(value: int | None) -> str:
+    """A step or a count with thousands separated."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in seconds with three significant digits."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{number(value, digits)} s"
+
+
+def threshold(value: float | None) -> str:
+    """µ in standard deviations; `off` on a side that does not clip."""
+    return "off" if value is None else f"{value:.2f}"
+
+
+def method(name: str) -> str:
+    """The method as people write it; a method this page does not know stays as it came."""
+    return METHOD_LABELS.get(name, name).removesuffix(" (observe only)")
+
+
+def scope(name: str) -> str:
+    """The scope's name in lower case, as it stands in a control document."""
+    return name

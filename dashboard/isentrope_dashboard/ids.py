@@ -1,0 +1,67 @@
+"""Every component id of the pages, so that a typing mistake is an AttributeError and not a callback that never fires."""
+
+from __future__ import annotations
+
+from typing import Final
+
+URL: Final = "url"
+PAGE: Final = "page"
+PAGE_READY: Final = "page-ready"
+SCHEME: Final = "color-scheme"
+NOTIFICATIONS: Final = "notifications"
+TICK: Final = "tick"
+POLL: Final = "poll"
+LIVE_BEAT: Final = "live-beat"
+VIEW: Final = "view"
+TEMPLATES: Final = "plotly-templates"
+NAVIGATED: Final = "navigated"
+
+RUNS_GRID: Final = "runs-grid"
+RUNS_COUNT: Final = "runs-count"
+
+RUN_SELECT: Final = "run-select"
+RUN_STATUS: Final = "run-status"
+RUN_STEP: Final = "run-step"
+RUN_PROGRESS: Final = "run-progress"
+STEP_SECONDS: Final = "step-seconds"
+REPORT_AGE: Final = "report-age"
+LAST_REPORT: Final = "last-report"
+TITLE: Final = "document-title"
+
+WINDOW: Final = "window"
+ENTROPY_GRAPH: Final = "entropy-graph"
+PREDICTION_QUALITY: Final = "prediction-quality"
+SCORE_GRAPH: Final = "score-graph"
+SCORE_SUBTITLE: Final = "score-subtitle"
+SPLIT_GRAPH: Final = "split-graph"
+SPLIT_SUBTITLE: Final = "split-subtitle"
+
+CONTROL: Final = "control"
+CONTROL_BASE: Final = "control-base"
+CONTROL_BADGE: Final = "control-badge"
+CONTROL_PROGRESS: Final = "control-progress"
+CONTROL_HINT: Final = "control-hint"
+METHOD: Final = "control-method"
+METHOD_RUNNING: Final = "control-method-running"
+SCOPE: Final = "control-scope"
+SCOPE_RUNNING: Final = "control-scope-running"
+REASON: Final = "control-reason"
+MU_LOW: Final = "mu-low"
+MU_HIGH: Final = "mu-high"
+PUSH: Final = "control-push"
+RESET: Final = "control-reset"
+
+HISTORY_GRID: Final = "history-grid"
+HISTORY_EXPORT: Final = "history-export"
+
+FIGURES: Final = (ENTROPY_GRAPH, SCORE_GRAPH, SPLIT_GRAPH)
+
+
+def kpi(name: str, part: str) -> str:
+    """Id of one part (`value`, `delta`, `reference`, `spark`) of one card."""
+    return f"kpi-{name}-{part}"
+
+
+def threshold(side: str, part: str) -> str:
+    """Id of one part (`slider`, `number`, `switch`, `running`) of one threshold; `side` is MU_LOW or MU_HIGH."""
+    return f"{side}-{part}"

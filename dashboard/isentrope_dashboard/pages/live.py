@@ -1,0 +1,283 @@
+"""One persistent WebSocket callback per open page keeps it up to date: subscribe, read, then follow.
+
+`set_props` has no back-pressure. After each batch the callback awaits a property from the page: the answer comes after
+the page has drawn what was sent, so a slow page gets fewer and larger batches, a closed one is noticed by its silence,
+and what the reader changed (window, colour scheme) arrives with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dash import Dash, State, ctx
+from dash.exceptions import PreventUpdate
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.api_client import ApiClient, ApiSource
+from isentrope_dashboard.credentials import current_credentials
+from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.figures.entropy import extension
+from isentrope_dashboard.pages.notice import control_notifications
+from isentrope_dashboard.pages.routing import run_of_path
+from isentrope_dashboard.pages.run_content import (
+    Props,
+    control_and_history_props,
+    entropy_props,
+    score_props,
+    snapshot_props,
+    step_props,
+)
+from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
+from isentrope_dashboard.pages.runs import runs_props
+from isentrope_dashboard.records import LiveEvent, RunSnapshot, View
+
+COALESCE_SECONDS = 0.25
+IDLE_SECONDS = 0.5
+LIST_SECONDS = 2.0
+HISTOGRAM_SECONDS = 3.0
+PAGE_TIMEOUT_SECONDS = 10.0
+BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
+QUEUE_EVENTS = 10_000
+
+
+class _Page:
+    """The page at the other end of the socket."""
+
+    def __init__(self, websocket: Any) -> None:
+        self._websocket = websocket
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._websocket.is_shutdown)
+
+    async def ask(self, component_id: str, name: str) -> Any:
+        """A property as the page has it now.
+
+        Raises:
+            TimeoutError: the page is gone.
+        """
+        return await self._websocket.get_prop(component_id, name, timeout=PAGE_TIMEOUT_SECONDS)
+
+    async def view(self) -> View:
+        """What the reader looks at. Tells the browser, too, that updates arrive."""
+        self.show({ids.LIVE_BEAT: {"data": time.time()}})
+        return View.from_json(await self.ask(ids.VIEW, "data"))
+
+    def show(self, content: Props) -> None:
+        for component_id, properties in content.items():
+            for name, value in properties.items():
+                self._websocket.set_prop_sync(component_id, name, value)
+
+
+@dataclass(slots=True)
+class _Following:
+    """A run page being followed: what it shows, and when its heat map was read."""
+
+    snapshot: RunSnapshot
+    view: View
+    drawn_points: int
+    first_batch: bool = True
+    histograms_at: float = 0.0
+    histograms_step: int = -1
+
+
+def register(app: Dash, source: ApiSource) -> None:
+    """Keep every open page up to date for as long as it is open."""
+
+    # No Output and no Input makes it persistent: it starts with the page and again after a reconnect.
+    @app.callback(State(ids.URL, "pathname"), websocket=True, persistent=True)
+    async def follow(path: str | None) -> None:
+        if ctx.websocket is None:  # no SharedWorker in this browser; `polling` takes over
+            raise PreventUpdate
+        page = _Page(ctx.websocket)
+        try:
+            await _until_ready(page)
+            async with source.open(current_credentials()) as api:
+                run_id = run_of_path(path)
+                await (_follow_runs(api, page) if run_id is None else _follow_run(api, page, run_id))
+        except TimeoutError:
+            return
+
+
+async def _until_ready(page: _Page) -> None:
+    while not page.closed and await page.ask(ids.PAGE_READY, "data") is None:
+        await asyncio.sleep(0.2)
+
+
+async def _follow_runs(api: ApiClient, page: _Page) -> None:
+    shown: Props = {}
+    while not page.closed:
+        try:
+            content = runs_props(await api.runs())
+        except ApiUnreachableError:
+            content = shown
+        if content != shown:
+            page.show(content)
+            shown = content
+        page.show({ids.LIVE_BEAT: {"data": time.time()}})
+        await page.ask(ids.PAGE_READY, "data")
+        await asyncio.sleep(LIST_SECONDS)
+
+
+async def _follow_run(api: ApiClient, page: _Page, run_id: str) -> None:
+    """Listen and draw; when the stream breaks off, wait a little and start over."""
+    failures = 0
+    while not page.closed:
+        try:
+            async with _listening(api, run_id) as queue:
+                failures = 0
+                await _draw(api, page, run_id, queue)
+        except ApiUnreachableError:
+            await page.view()
+            await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)])
+            failures += 1
+        except ApiError as error:
+            if error.status in (401, 403, 404):
+                return  # reloading the page says why
+            await asyncio.sleep(BACKOFF_SECONDS[-1])
+
+
+class _StreamEnd:
+    """Stands in the queue behind the last event."""
+
+    def __init__(self, error: ApiError | ApiUnreachableError) -> None:
+        self.error = error
+
+
+Queue = asyncio.Queue["LiveEvent | _StreamEnd"]
+
+
+@asynccontextmanager
+async def _listening(api: ApiClient, run_id: str) -> AsyncIterator[Queue]:
+    """Subscribe before anything is read, so that nothing falls between."""
+    queue: Queue = asyncio.Queue(QUEUE_EVENTS)
+    subscribed = asyncio.Event()
+
+    async def listen() -> None:
+        try:
+            async for event in api.live(run_id):
+                subscribed.set()
+                await queue.put(event)
+            await queue.put(_StreamEnd(ApiUnreachableError(f"The live stream of run {run_id} ended.")))
+        except (ApiError, ApiUnreachableError) as error:
+            await queue.put(_StreamEnd(error))
+        finally:
+            subscribed.set()
+
+    task = asyncio.create_task(listen())
+    try:
+        await subscribed.wait()
+        yield queue
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
+    following = await _start(api, page, run_id, await page.view())
+    while not page.closed:
+        events = await _batch(queue)
+        moved = advance(following.snapshot, events, first=following.first_batch, drawn_points=following.drawn_points)
+        if moved.start_over and (moved.new_rows or events):
+            following = await _start(api, page, run_id, following.view)
+        elif events:
+            await _show(page, following, moved)
+        await _refresh_histograms(api, page, following)
+        view = await page.view()
+        if view.window != following.view.window:
+            following = await _start(api, page, run_id, view)
+        elif view != following.view:
+            following.view = view
+            page.show(await asyncio.to_thread(snapshot_props, following.snapshot, view))
+
+
+async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Following:
+    snapshot = await api.snapshot(run_id, view)
+    page.show(await asyncio.to_thread(snapshot_props, snapshot, view))
+    return _Following(
+        snapshot=snapshot,
+        view=view,
+        drawn_points=max((len(columns.steps) for columns in snapshot.series.values()), default=0),
+        histograms_at=time.monotonic(),
+        histograms_step=snapshot.run.step or -1,
+    )
+
+
+async def _batch(queue: Queue) -> list[LiveEvent]:
+    """The events of the next moment; none when it is quiet.
+
+    Raises:
+        ApiError, ApiUnreachableError: the stream ended.
+    """
+    try:
+        items = [await asyncio.wait_for(queue.get(), IDLE_SECONDS)]
+    except TimeoutError:
+        return []
+    await asyncio.sleep(COALESCE_SECONDS)
+    while not queue.empty():
+        items.append(queue.get_nowait())
+    events = []
+    for item in items:
+        if isinstance(item, _StreamEnd):
+            raise item.error
+        if item.step or item.control or item.run:
+            events.append(item)
+    return events
+
+
+async def _show(page: _Page, following: _Following, moved: Advance) -> None:
+    following.snapshot, following.first_batch = moved.snapshot, False
+    if moved.new_rows:
+        kept = points_kept(following.view)
+        page.show({ids.ENTROPY_GRAPH: {"extendData": extension(moved.new_rows, kept)}})
+        following.drawn_points = min(kept, following.drawn_points + len(moved.new_rows))
+        _remember_in_series(following, moved)
+    if moved.new_rows or moved.run_changed:
+        reported_at = moved.new_rows[-1].recorded_at if moved.new_rows else None
+        page.show(await asyncio.to_thread(step_props, moved.snapshot, following.view, reported_at))
+    if moved.changed_controls:
+        await _show_controls(page, following, moved)
+
+
+async def _show_controls(page: _Page, following: _Following, moved: Advance) -> None:
+    page.show(control_and_history_props(moved.snapshot.control, moved.snapshot.history))
+    page.show(await asyncio.to_thread(entropy_props, following.snapshot, following.view))
+    notifications = control_notifications(moved.snapshot, moved.changed_controls)
+    if notifications:
+        page.show({ids.NOTIFICATIONS: {"sendNotifications": notifications}})
+
+
+def _remember_in_series(following: _Following, moved: Advance) -> None:
+    """Keep the chart's columns in step with what was appended in the browser, for the next full drawing."""
+    series = dict(following.snapshot.series)
+    for name, columns in series.items():
+        rows = [row for row in moved.new_rows if name in row.scalars]
+        values = [row.scalars[name] for row in rows]
+        series[name] = replace(
+            columns,
+            steps=[*columns.steps, *(row.step for row in rows)],
+            values=[*columns.values, *values],
+            minimum=None if columns.minimum is None else [*columns.minimum, *values],
+            maximum=None if columns.maximum is None else [*columns.maximum, *values],
+        )
+    following.snapshot = replace(following.snapshot, series=series)
+
+
+async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following) -> None:
+    """The heat map is read anew every few seconds while steps come; events carry no histograms."""
+    step = following.snapshot.run.step or -1
+    due = time.monotonic() - following.histograms_at >= HISTOGRAM_SECONDS
+    if not due or step == following.histograms_step:
+        return
+    window = following.view.steps
+    run_id = following.snapshot.run.id
+    from_step = None if window is None else max(0, step - window + 1)
+    histograms = await api.histograms(run_id, "score/vocab_centered", from_step=from_step)
+    following.snapshot = replace(following.snapshot, histograms=histograms)
+    following.histograms_at, following.histograms_step = time.monotonic(), step
+    page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))

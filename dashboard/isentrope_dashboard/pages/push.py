@@ -1,0 +1,100 @@
+"""Pushing a control to the trainer, and what is said when that can't be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, no_update
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.api_client import ApiClient, ApiSource
+from isentrope_dashboard.control_changes import describe
+from isentrope_dashboard.credentials import current_credentials
+from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.pages.notice import notification
+from isentrope_dashboard.pages.polling import show
+from isentrope_dashboard.pages.routing import run_of_path
+from isentrope_dashboard.pages.run_content import control_and_history_props
+from isentrope_dashboard.records import ControlState, ControlValues, measured
+
+THRESHOLD_METHODS = frozenset({"clip_b", "clip_v"})
+
+
+def register(app: Dash, source: ApiSource) -> None:
+    """Push what the form says when the button is pressed."""
+
+    @app.callback(
+        Output(ids.NOTIFICATIONS, "sendNotifications", allow_duplicate=True),
+        Output(ids.REASON, "value"),
+        Input(ids.PUSH, "n_clicks"),
+        State(ids.URL, "pathname"),
+        State(ids.CONTROL, "data"),
+        State(ids.METHOD, "value"),
+        State(ids.SCOPE, "value"),
+        State(ids.threshold(ids.MU_LOW, "switch"), "checked"),
+        State(ids.threshold(ids.MU_LOW, "number"), "value"),
+        State(ids.threshold(ids.MU_HIGH, "switch"), "checked"),
+        State(ids.threshold(ids.MU_HIGH, "number"), "value"),
+        State(ids.REASON, "value"),
+        prevent_initial_call=True,
+        running=[(Output(ids.PUSH, "loading"), True, False)],
+    )
+    async def push(
+        clicks: int | None,
+        path: str | None,
+        control: dict[str, Any] | None,
+        method: str,
+        scope: str,
+        low_on: bool,
+        low: object,
+        high_on: bool,
+        high: object,
+        reason: str | None,
+    ) -> tuple[Any, Any]:
+        run_id = run_of_path(path)
+        if not clicks or run_id is None or control is None:
+            return no_update, no_update
+        values = form_values(method, scope, low if low_on else None, high if high_on else None)
+        try:
+            async with source.open(current_credentials()) as api:
+                return await _push(api, run_id, values, reason or "", control)
+        except (ApiError, ApiUnreachableError) as error:
+            return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
+
+
+def form_values(method: str, scope: str, low: object, high: object) -> ControlValues:
+    """The control the form describes; thresholds only with a method that has them."""
+    if method not in THRESHOLD_METHODS:
+        return ControlValues(method=method, scope=scope)
+    return ControlValues(method=method, mu_low=measured(low), mu_high=measured(high), scope=scope)
+
+
+async def _push(
+    api: ApiClient, run_id: str, values: ControlValues, reason: str, control: dict[str, Any]
+) -> tuple[Any, Any]:
+    try:
+        await api.push_control(run_id, values, reason, control["etag"])
+    except ApiError as error:
+        if error.status != 412:
+            raise
+        state = await _show_control(api, run_id)
+        return [_conflict(state)], no_update
+    await _show_control(api, run_id)
+    return no_update, ""
+
+
+async def _show_control(api: ApiClient, run_id: str) -> ControlState:
+    state = await api.control(run_id)
+    content = control_and_history_props(state, await api.history(run_id))
+    show(content)
+    return state
+
+
+def _conflict(state: ControlState) -> dict[str, Any]:
+    newest = state.desired
+    who = f" by {newest.author}" if newest.author else ""
+    message = (
+        f"The control was changed{who} while you edited: version {newest.version} asks for "
+        f"{describe(newest.values, None)}. The panel now shows it and keeps your edits; check them and push again."
+    )
+    return notification("Not pushed: someone was faster", message, "orange", key="push-conflict", seconds=20)

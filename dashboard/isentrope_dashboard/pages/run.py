@@ -1,0 +1,80 @@
+"""One run at /runs/<id>: status, numbers, charts, control and its history. Empty until content is filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.components.control_panel import control_panel
+from isentrope_dashboard.components.history_grid import history_grid
+from isentrope_dashboard.components.kpi_cards import kpi_cards
+from isentrope_dashboard.components.panel import chart, panel, score_symbol
+from isentrope_dashboard.components.shell import page
+from isentrope_dashboard.components.status_line import freshness, run_options, status_line
+from isentrope_dashboard.figures import change_split, entropy, score_distribution
+from isentrope_dashboard.pages.run_content import Props, snapshot_props
+from isentrope_dashboard.records import RunSnapshot, RunSummary, View
+
+
+def run_page(snapshot: RunSnapshot, runs: list[RunSummary], view: View) -> dmc.AppShell:
+    """The page of one run with everything filled in."""
+    built = _layout(snapshot.run)
+    content = snapshot_props(snapshot, view)
+    content[ids.RUN_SELECT] = {"data": run_options(runs, snapshot.run), "value": snapshot.run.id}
+    fill_in(built, content)
+    return built
+
+
+def fill_in(component: Any, content: Props) -> None:
+    """Set the properties of the components inside `component` before it is sent."""
+    for component_id, properties in content.items():
+        for name, value in properties.items():
+            setattr(component[component_id], name, value)
+
+
+def _layout(run: RunSummary) -> dmc.AppShell:
+    stores = [dcc.Store(id=ids.VIEW), dcc.Store(id=ids.LAST_REPORT)]
+    grid = dmc.Grid(
+        [
+            dmc.GridCol(_entropy_panel(), span={"base": 12, "lg": 8.6}),
+            dmc.GridCol(control_panel(), span={"base": 12, "lg": 3.4}),
+            dmc.GridCol(_score_panel(), span={"base": 12, "md": 6.6}),
+            dmc.GridCol(_split_panel(), span={"base": 12, "md": 5.4}),
+            dmc.GridCol(history_grid(), span=12),
+        ],
+        gutter="md",
+        mt="md",
+    )
+    return page(f"Run {run.name}", [*stores, kpi_cards(), grid], left=status_line(), right=freshness())
+
+
+def _entropy_panel() -> dmc.Card:
+    window = dmc.SegmentedControl(
+        id=ids.WINDOW,
+        data=[{"value": value, "label": value.capitalize()} for value in ("200", "500", "all")],
+        value="all",
+        size="xs",
+        **{"aria-label": "Steps shown"},
+    )
+    quality = dmc.Text(id=ids.PREDICTION_QUALITY, size="xs", c="dimmed", className="quality num")
+    body = dmc.Box(
+        [
+            quality,
+            chart(ids.ENTROPY_GRAPH, entropy.HEIGHT, "Entropy over steps, with predicted and observed change below"),
+        ]
+    )
+    subtitle = "Policy entropy; below, the calibrated prediction of ΔH against the change observed on the same tokens"
+    return panel("Entropy", subtitle, body, aside=window, stretched=True)
+
+
+def _score_panel() -> dmc.Card:
+    body = chart(ids.SCORE_GRAPH, score_distribution.HEIGHT, "Distribution of the centred score over steps")
+    return panel([*score_symbol(), " distribution"], "", body, subtitle_id=ids.SCORE_SUBTITLE)
+
+
+def _split_panel() -> dmc.Card:
+    body = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction by sign of advantage and of score")
+    return panel("ΔH by quadrant", "", body, subtitle_id=ids.SPLIT_SUBTITLE)

@@ -1,0 +1,116 @@
+"""What stands in a run page at one moment, as component id -> properties.
+
+The first paint, the live stream and the slow fallback all take it from here, so that they can't disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dash import html
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.components.control_panel import control_props, method_props
+from isentrope_dashboard.components.kpi_cards import kpi_props
+from isentrope_dashboard.components.status_line import status_props
+from isentrope_dashboard.control_changes import history_rows, markers
+from isentrope_dashboard.figures import change_split
+from isentrope_dashboard.figures.change_split import change_split_figure
+from isentrope_dashboard.figures.entropy import ControlMarker, entropy_figure
+from isentrope_dashboard.figures.score_distribution import score_distribution_figure
+from isentrope_dashboard.formatting import MISSING, number, percent
+from isentrope_dashboard.records import ControlItem, ControlState, HistogramColumns, RunSnapshot, StepRow, View
+
+Props = dict[str, dict[str, Any]]
+
+
+def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
+    """Everything on the page. Builds three figures: tens of milliseconds, so call it in a thread."""
+    return {
+        **method_props(snapshot.run),
+        **status_props(snapshot.run, snapshot.recent),
+        **kpi_props(snapshot.recent),
+        **quality_props(snapshot.recent),
+        **entropy_props(snapshot, view),
+        **score_props(snapshot.run.id, snapshot.histograms, view),
+        **split_props(snapshot.run.id, snapshot.recent, view),
+        **control_and_history_props(snapshot.control, snapshot.history),
+    }
+
+
+def step_props(snapshot: RunSnapshot, view: View, last_report_at: float | None) -> Props:
+    """What changes with every step, apart from the entropy chart, which grows instead of being drawn anew."""
+    return {
+        **status_props(snapshot.run, snapshot.recent, last_report_at),
+        **kpi_props(snapshot.recent),
+        **quality_props(snapshot.recent),
+        **split_props(snapshot.run.id, snapshot.recent, view),
+    }
+
+
+def revision(run_id: str, view: View) -> str:
+    """While this stays the same, a chart keeps the reader's zoom."""
+    return f"{run_id}:{view.window}"
+
+
+def entropy_props(snapshot: RunSnapshot, view: View) -> Props:
+    figure = entropy_figure(
+        snapshot.series,
+        _within(view, markers(snapshot.history), snapshot),
+        scheme=view.scheme,
+        revision=revision(snapshot.run.id, view),
+    )
+    return {ids.ENTROPY_GRAPH: {"figure": figure}}
+
+
+def score_props(run_id: str, histograms: HistogramColumns, view: View) -> Props:
+    figure = score_distribution_figure(histograms, scheme=view.scheme, revision=revision(run_id, view))
+    window = f"last {view.steps} steps" if view.steps else "all steps"
+    return {
+        ids.SCORE_GRAPH: {"figure": figure},
+        ids.SCORE_SUBTITLE: {"children": f"Share of tokens per bin, {window}; colour follows its square root"},
+    }
+
+
+def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
+    figure = change_split_figure(rows, scheme=view.scheme, revision=revision(run_id, view))
+    shown = min(len(rows), change_split.STEPS)
+    return {
+        ids.SPLIT_GRAPH: {"figure": figure},
+        ids.SPLIT_SUBTITLE: {"children": f"Advantage sign × score sign, mean of the last {shown} steps"},
+    }
+
+
+def control_and_history_props(control: ControlState | None, history: Sequence[ControlItem]) -> Props:
+    return {**control_props(control, list(history)), ids.HISTORY_GRID: {"rowData": history_rows(history)}}
+
+
+def quality_props(rows: Sequence[StepRow]) -> Props:
+    """How far the calibrated prediction can be trusted, as the probe measured it."""
+    scalars = rows[-1].scalars if rows else {}
+    facts = (
+        ("R²", number(scalars.get("entropy/prediction_r2"), 2)),
+        ("sign agreement", percent(scalars.get("entropy/prediction_sign_agreement"), 0)),
+        ("gain", _gain(scalars.get("entropy/gain"))),
+    )
+    children: list[Any] = [html.Span("Prediction quality", className="quality-title")]
+    for name, value in facts:
+        children.append(html.Span([f"{name} ", html.Span(value, className="strong")]))
+    dropped = scalars.get("probe/dropped_reports")
+    if dropped:
+        children.append(html.Span(f"{dropped:,.0f} reports dropped by the probe", className="warning"))
+    return {ids.PREDICTION_QUALITY: {"children": children}}
+
+
+def _gain(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return MISSING if value is None else number(value)
+    return f"{value:.3g}".replace("-", "−")
+
+
+def _within(view: View, marks: list[ControlMarker], snapshot: RunSnapshot) -> list[ControlMarker]:
+    if view.steps is None or snapshot.run.step is None:
+        return marks
+    return [mark for mark in marks if mark.step > snapshot.run.step - view.steps]
