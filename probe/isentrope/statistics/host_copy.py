@@ -14,7 +14,7 @@ class HostCopy:
         if vector.device.type == "cuda":
             self._host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
             self._host.copy_(vector, non_blocking=True)
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready = torch.cuda.Event()
             self._ready.record(torch.cuda.current_stream(vector.device))
         else:
             self._host = vector
