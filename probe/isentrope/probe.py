@@ -46,6 +46,7 @@ from isentrope.interventions.threshold_statistics import ThresholdStatistics, th
 from isentrope.scores import TokenScores, importance_ratios, token_scores
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
+from isentrope.transport.open_transport import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, RunFinished, RunStarted, StepReport
@@ -346,6 +347,4 @@ def _run_started(
 
 
 def _open_transport(config: ProbeConfig, run: RunStarted) -> Transport:
-    from isentrope.transport.open_transport import open_transport
-
     return open_transport(run, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token)
