@@ -1,0 +1,11 @@
+"""The server: takes in reports over gRPC, keeps them, answers REST, streams controls to probes. Knows no torch.
+
+- `app`: the composition root, `create_app(settings)`; `serving`: the process around it; `commands`: `isentrope up`, `token`
+- `settings`, `errors`, `home`: what it is told, what it says when that can't work, the folder it owns
+- `ingest`: gRPC servicer -> domain message -> store
+- `store`: tables, one file per noun, migrations; no web here
+- `control`: deciding, recording and streaming controls
+- `live`: fan-out of committed events to listeners
+- `security`: tokens, and the one gate in front of every route
+- `api`: one router per noun under /api/v1
+"""

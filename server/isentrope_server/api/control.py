@@ -1,0 +1,92 @@
+"""Control: what a run should do, asked for with If-Match, so that nobody overwrites what they haven't seen."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+
+from isentrope_server.api import cursors
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep
+from isentrope_server.api.schemas import ControlDocument, ControlItemOut, ControlView, ErrorBody, Page
+from isentrope_server.control.requesting import ControlRequest, control_from, request_control
+from isentrope_server.control.view import standing
+from isentrope_server.errors import PreconditionFailed, PreconditionRequired
+from isentrope_server.store import controls
+
+router = APIRouter(tags=["control"])
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (409, 412, 422, 428)}
+
+
+@router.get("/runs/{run_id}/control")
+async def get_control(run: RunDep, backend: BackendDep, response: Response) -> ControlView:
+    """The newest version and where it stands; `in_force` is what the newest report was made under."""
+    view = ControlView.of(await backend.read(lambda connection: standing(connection, run)))
+    response.headers["ETag"] = _etag(view.version)
+    return view
+
+
+@router.put(
+    "/runs/{run_id}/control",
+    status_code=202,
+    responses={200: {"model": ControlItemOut}, **_REFUSALS},
+)
+async def put_control(
+    run: RunDep,
+    document: ControlDocument,
+    backend: BackendDep,
+    principal: PrincipalDep,
+    response: Response,
+    if_match: Annotated[str | None, Header(description='ETag of the version it builds on, e.g. `"3"`.')] = None,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+) -> ControlItemOut:
+    """Ask for a new version. 202: recorded, its probe will say what became of it. 200: this request had come before."""
+    fields = document.model_dump(exclude={"expires_in_seconds"})
+    request = ControlRequest(
+        control=control_from(fields),
+        author=principal.name,
+        expected_version=_version_in(if_match),
+        time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
+        idempotency_key=idempotency_key,
+    )
+    requested = await backend.write(lambda transaction: request_control(transaction, run, request, time.time()))
+    if not requested.is_new:
+        response.status_code = 200
+    response.headers["ETag"] = _etag(requested.item.version)
+    return ControlItemOut.of(requested.item)
+
+
+@router.get("/runs/{run_id}/control/history")
+async def list_history(
+    run: RunDep,
+    backend: BackendDep,
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Page[ControlItemOut]:
+    """Every version ever asked for, newest first."""
+    before = None if cursor is None else cursors.decode(cursor, 1)[0]
+    found = await backend.read(
+        lambda connection: controls.page(connection, run.key, before_version=before, limit=limit + 1)
+    )
+    items = found[:limit]
+    return Page(
+        items=[ControlItemOut.of(item) for item in items],
+        next_cursor=cursors.encode(items[-1].version) if len(found) > limit else None,
+    )
+
+
+def _etag(version: int) -> str:
+    return f'"{version}"'
+
+
+def _version_in(if_match: str | None) -> int:
+    if if_match is None:
+        raise PreconditionRequired(
+            "If-Match must name the version the change builds on: send the ETag that GET control answers."
+        )
+    version = if_match.strip().removeprefix('"').removesuffix('"')
+    if not version.isascii() or not version.isdecimal() or len(version) > 18:
+        raise PreconditionFailed(f'If-Match must be an ETag of this control, e.g. "3"; got {if_match[:80]!r}.')
+    return int(version)

@@ -1,0 +1,115 @@
+"""Live: a run's events as they are committed, as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel
+from sqlalchemy import Connection
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from isentrope_server.api.cursors import ReportCursor, report_cursor
+from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.metrics import current_cursor
+from isentrope_server.api.runs import describe
+from isentrope_server.api.schemas import ControlItemOut, LiveStep
+from isentrope_server.backend import Backend
+from isentrope_server.store import controls, runs, steps, streams
+from isentrope_server.store.events import ControlChanged, RunChanged, StepStored
+from isentrope_server.store.runs import Run
+
+router = APIRouter(tags=["live"])
+
+_CATCH_UP_STEPS = 500
+"""Reports read at once while a returning listener catches up."""
+_WAIT_SECONDS = 1.0
+"""How soon an open stream notices that the server is stopping."""
+
+
+@router.get("/runs/{run_id}/live", response_class=EventSourceResponse)
+async def live(
+    run: RunDep,
+    backend: BackendDep,
+    since: Annotated[str | None, Query(description="`cursor` of a series answer: begin right after it.")] = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> EventSourceResponse:
+    """Events `step`, `control` and `run`. Each has an id; `Last-Event-ID` (or `since`) resumes after it."""
+    given = last_event_id or since
+    start = None if given is None else report_cursor(given)
+    stream = _LiveStream(backend, run, start)
+    return EventSourceResponse(stream.events(), ping=15, headers={"Cache-Control": "no-store"})
+
+
+class _LiveStream:
+    """What one listener has been told so far, and what comes next."""
+
+    def __init__(self, backend: Backend, run: Run, start: ReportCursor | None) -> None:
+        self._backend = backend
+        self._run = run
+        self._start = start
+        self._place = ReportCursor(position=0, streams=0)
+
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
+        """What was missed since `start`, then what is committed, until the run is deleted or the server stops."""
+        # Listening before reading: what is committed in between comes twice, and is told once.
+        with self._backend.hub.listening(self._run.id) as listener:
+            if self._start is None:
+                self._place = await self._backend.read(lambda c: current_cursor(c, self._run))
+            else:
+                self._place = self._start
+            dropped = 0
+            async for event in self._missed():
+                yield event
+            while not self._backend.hub.closing.is_set():
+                committed = await listener.get(_WAIT_SECONDS)
+                if listener.dropped > dropped:
+                    # Too slow for its queue; the store still has everything.
+                    dropped = listener.dropped
+                    async for event in self._missed():
+                        yield event
+                if isinstance(committed, StepStored):
+                    if committed.position > self._place.position:
+                        yield self._step(committed)
+                elif committed is not None:
+                    told = await self._tell(committed)
+                    if told is None:
+                        return
+                    yield told
+
+    async def _missed(self) -> AsyncIterator[ServerSentEvent]:
+        """The reports committed after the last one told, up to now."""
+        found_all = False
+        while not found_all:
+            position = self._place.position
+            found = await self._backend.read(partial(self._after, position))
+            for stored in found:
+                yield self._step(stored)
+            found_all = len(found) < _CATCH_UP_STEPS
+
+    def _after(self, position: int, connection: Connection) -> list[StepStored]:
+        return steps.after(connection, self._run.key, position, _CATCH_UP_STEPS)
+
+    def _step(self, stored: StepStored) -> ServerSentEvent:
+        self._place = ReportCursor(position=stored.position, streams=self._place.streams)
+        return ServerSentEvent(event="step", id=str(self._place), data=LiveStep.of(stored).model_dump_json())
+
+    async def _tell(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
+        """A control or the run as it stands now; None when the run is gone."""
+        backend, run = self._backend, self._run
+        if isinstance(committed, ControlChanged):
+            item = await backend.read(lambda c: controls.find(c, run.key, committed.version))
+            return None if item is None else self._event("control", ControlItemOut.of(item))
+        silent_after = backend.settings.silent_after_seconds
+        current = await backend.read(lambda c: runs.find(c, run.id, silent_after_seconds=silent_after))
+        if current is None:
+            return None
+        # A new stream may speak for steps already told: the cursor must say that there is one.
+        count = await backend.read(lambda c: streams.count(c, run.key))
+        self._place = ReportCursor(position=self._place.position, streams=count)
+        return self._event("run", await describe(backend, current))
+
+    def _event(self, name: str, data: BaseModel) -> ServerSentEvent:
+        return ServerSentEvent(event=name, id=str(self._place), data=data.model_dump_json())

@@ -1,0 +1,85 @@
+"""Metrics: names with newest values, and series."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+from sqlalchemy import Connection
+
+from isentrope_server.api.cursors import ReportCursor, report_cursor
+from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.numbers import numbers
+from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
+from isentrope_server.store import runs, series, streams
+from isentrope_server.store.runs import Run
+from isentrope_server.store.series import Series, StepRange
+
+router = APIRouter(tags=["metrics"])
+
+StepParam = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+
+
+@router.get("/runs/{run_id}/metrics")
+async def list_metrics(run: RunDep, backend: BackendDep) -> Page[MetricOut]:
+    """Every metric the run has reported, with its newest value."""
+    latest = await backend.read(lambda connection: series.latest(connection, run.key))
+    return Page(items=[MetricOut.of(value) for value in latest], next_cursor=None)
+
+
+@router.get("/runs/{run_id}/metrics/series", response_model=SeriesAnswer)
+async def get_series(
+    run: RunDep,
+    backend: BackendDep,
+    name: Annotated[list[str], Query(min_length=1, max_length=100)],
+    from_step: StepParam = None,
+    to_step: StepParam = None,
+    points: Annotated[int | None, Query(ge=1, le=100_000, description="Reduce longer series to so many.")] = None,
+    since: Annotated[str | None, Query(description="`cursor` of an earlier answer: only what is new.")] = None,
+) -> JSONResponse:
+    """Series by name, as columns. A name the run never reported has empty columns.
+
+    A step that several incarnations reported shows the newest one's value, from that one's first step on; rank 0 is
+    preferred. Reduced series keep the minimum and maximum of every bucket, so that no spike is lost.
+    """
+    wanted = StepRange(first=from_step, last=to_step)
+    cursor = None if since is None else report_cursor(since)
+    # Columns go out as they are: checking a million numbers against a schema would cost more than reading them.
+    return JSONResponse(await backend.read(lambda connection: _answer(connection, run, name, wanted, points, cursor)))
+
+
+def _answer(
+    connection: Connection,
+    run: Run,
+    names: list[str],
+    wanted: StepRange,
+    points: int | None,
+    since: ReportCursor | None,
+) -> dict[str, object]:
+    now = current_cursor(connection, run)
+    reset = since is None or since.streams != now.streams or since.position > now.position
+    after = 0 if since is None or reset else since.position
+    found = series.read(connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after)
+    return {
+        "series": {name: _columns(one, points) for name, one in found.items()},
+        "cursor": str(now),
+        "reset": reset,
+    }
+
+
+def current_cursor(connection: Connection, run: Run) -> ReportCursor:
+    """Everything stored up to this moment."""
+    return ReportCursor(position=runs.last_position(connection, run.key), streams=streams.count(connection, run.key))
+
+
+def _columns(one: Series, points: int | None) -> dict[str, object]:
+    reduced = None if points is None else series.reduce(one, points)
+    if reduced is None:
+        return {"step": one.steps.tolist(), "value": numbers(one.values), "min": None, "max": None}
+    return {
+        "step": reduced.steps.tolist(),
+        "value": numbers(reduced.values),
+        "min": numbers(reduced.minima),
+        "max": numbers(reduced.maxima),
+    }

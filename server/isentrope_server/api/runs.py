@@ -1,0 +1,106 @@
+"""Runs: list, look at, write on, delete."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from isentrope_server.api import cursors
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep
+from isentrope_server.api.schemas import Page, RunDetail, RunEdit, RunSummary
+from isentrope_server.backend import Backend
+from isentrope_server.control.view import standing
+from isentrope_server.errors import Conflict
+from isentrope_server.security.tokens import Principal
+from isentrope_server.store import audit, runs
+from isentrope_server.store.events import RunChanged
+from isentrope_server.store.runs import Run, RunFilter, Status
+from isentrope_server.store.writer import Transaction
+
+router = APIRouter(tags=["runs"])
+
+
+@router.get("/runs")
+async def list_runs(
+    backend: BackendDep,
+    project: str | None = None,
+    status: Status | None = None,
+    q: Annotated[str | None, Query(max_length=200, description="Found in id, name or project.")] = None,
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Page[RunSummary]:
+    """Runs, newest first."""
+    before_key = None if cursor is None else cursors.decode(cursor, 1)[0]
+    found = await backend.read(
+        lambda connection: runs.page(
+            connection,
+            RunFilter(project=project, status=status, text=q),
+            before_key=before_key,
+            limit=limit + 1,
+            silent_after_seconds=backend.settings.silent_after_seconds,
+        )
+    )
+    items = found[:limit]
+    return Page(
+        items=[RunSummary.of(run) for run in items],
+        next_cursor=cursors.encode(items[-1].key) if len(found) > limit else None,
+    )
+
+
+@router.get("/runs/{run_id}")
+async def get_run(run: RunDep, backend: BackendDep) -> RunDetail:
+    """One run, with the control it has and should have."""
+    return await describe(backend, run)
+
+
+@router.patch("/runs/{run_id}")
+async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: PrincipalDep) -> RunDetail:
+    """Change tags or notes."""
+    await backend.write(lambda transaction: _edit(transaction, run, edit, principal))
+    edited = await backend.read(
+        lambda c: runs.find(c, run.id, silent_after_seconds=backend.settings.silent_after_seconds)
+    )
+    return await describe(backend, edited or run)
+
+
+@router.delete("/runs/{run_id}", status_code=204)
+async def delete_run(run: RunDep, backend: BackendDep, principal: PrincipalDep) -> Response:
+    """Delete a run with all it reported. A run that is still reporting is refused."""
+    if run.status is Status.RUNNING:
+        raise Conflict(f"Run {run.id} is still reporting; stop it first.", status=run.status)
+    await backend.write(lambda transaction: _delete(transaction, run, principal))
+    return Response(status_code=204)
+
+
+async def describe(backend: Backend, run: Run) -> RunDetail:
+    """The run as users read it."""
+    return RunDetail.described(run, await backend.read(lambda connection: standing(connection, run)))
+
+
+def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:
+    runs.edit(transaction.connection, run.key, tags=edit.tags, notes=edit.notes)
+    audit.record(
+        transaction.connection,
+        at=time.time(),
+        actor=principal.name,
+        action="run.edited",
+        subject=f"runs/{run.id}",
+        change={"old": {"tags": list(run.tags), "notes": run.notes}, "new": edit.model_dump(exclude_none=True)},
+    )
+    transaction.announce(RunChanged(run_id=run.id))
+
+
+def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
+    now = time.time()
+    runs.remove(transaction.connection, run.key, run.id, by=principal.name, now=now)
+    audit.record(
+        transaction.connection,
+        at=now,
+        actor=principal.name,
+        action="run.deleted",
+        subject=f"runs/{run.id}",
+        change={"old": {"name": run.name, "project": run.project, "step": run.step}},
+    )
+    transaction.announce(RunChanged(run_id=run.id))

@@ -1,0 +1,365 @@
+"""What goes over the line. Times are seconds since the Unix epoch, entropies are in nats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from isentrope_server.api.numbers import Number, named_numbers, number, plain_json
+from isentrope_server.control.view import ControlStanding
+from isentrope_server.security.tokens import Scope
+from isentrope_server.store.controls import ControlItem, RankOutcome, State
+from isentrope_server.store.events import StepStored
+from isentrope_server.store.histograms import StoredHistogram
+from isentrope_server.store.runs import Run, Status
+from isentrope_server.store.series import LatestValue
+from isentrope_server.store.steps import StoredStep
+from isentrope_server.store.tokens import StoredToken
+
+_T = TypeVar("_T")
+
+
+def _refuse_not_finite(value: object) -> object:
+    """Python's JSON reader takes NaN and Infinity; JSON has neither, and no control does either."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"numbers must be finite, got {value}")
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        _refuse_not_finite(inner)
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], BeforeValidator(_refuse_not_finite)]
+
+
+class Body(BaseModel):
+    """A request's body: a field nobody knows is an error, not a field ignored."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Page(BaseModel, Generic[_T]):
+    items: list[_T]
+    next_cursor: str | None = Field(description="Give it as `cursor` to read on; null at the end.")
+
+
+class ErrorDetail(BaseModel):
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+class ErrorBody(BaseModel):
+    """The one error body."""
+
+    error: ErrorDetail
+
+
+class RunSummary(BaseModel):
+    """A run in a list."""
+
+    id: str
+    name: str
+    project: str
+    status: Status
+    step: int | None
+    planned_steps: int | None
+    created_at: float
+    last_report_at: float | None
+    tags: list[str]
+    config: dict[str, Any]
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        return cls.model_validate(_run_fields(run))
+
+
+class RunDetail(RunSummary):
+    """A run by itself."""
+
+    notes: str
+    finished_at: float | None
+    error: str
+    world_size: int
+    probe_version: str
+    capabilities: list[str] = Field(description="What its probe can be told to do.")
+    incarnations: int = Field(description="How many lives the training process had.")
+    control: ControlView
+
+    @classmethod
+    def described(cls, run: Run, standing: ControlStanding) -> Self:
+        return cls.model_validate(_run_fields(run) | {"control": ControlView.of(standing)})
+
+
+class RunEdit(Body):
+    """What people may write on a run; fields left out stay as they are."""
+
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(default=None, max_length=50)
+    notes: str | None = Field(default=None, max_length=20_000)
+
+
+class ControlDocument(Body):
+    """What a run should do from now on."""
+
+    method: str = "none"
+    mu_low: float | None = None
+    mu_high: float | None = None
+    scope: str = "all"
+    parameters: JsonObject = Field(default_factory=dict)
+    hold: JsonObject | None = None
+    reason: str = Field(default="", max_length=2_000)
+    expires_in_seconds: int | None = Field(
+        default=None, ge=1, le=7 * 24 * 3600, description="null: the server's default; every change has an end."
+    )
+
+
+class ControlItemOut(BaseModel):
+    """One version of a run's control."""
+
+    version: int
+    state: State
+    method: str
+    mu_low: float | None
+    mu_high: float | None
+    scope: str
+    parameters: dict[str, Any]
+    hold: dict[str, Any] | None
+    reason: str
+    author: str
+    requested_at: float
+    requested_step: int | None
+    expires_at: float | None
+    applied_step: int | None
+    applied_at: float | None
+    ended_at: float | None
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, item: ControlItem) -> Self:
+        return cls.model_validate(_control_fields(item))
+
+
+class RankOutcomeOut(BaseModel):
+    """What one rank made of a version."""
+
+    incarnation: str
+    rank: int
+    state: str
+    step: int | None
+    at: float
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, outcome: RankOutcome) -> Self:
+        return cls(
+            incarnation=outcome.incarnation,
+            rank=outcome.rank,
+            state=outcome.state,
+            step=outcome.step,
+            at=outcome.at,
+            code=outcome.code,
+            message=outcome.message,
+        )
+
+
+class ControlView(ControlItemOut):
+    """The newest version, and the one in force."""
+
+    in_force: ControlItemOut | None = Field(description="The version the newest report was made under.")
+    outcomes: list[RankOutcomeOut]
+
+    @classmethod
+    def of(cls, standing: ControlStanding) -> Self:  # type: ignore[override]
+        return cls.model_validate(
+            _control_fields(standing.newest)
+            | {
+                "in_force": None if standing.in_force is None else ControlItemOut.of(standing.in_force),
+                "outcomes": [RankOutcomeOut.of(outcome) for outcome in standing.outcomes],
+            }
+        )
+
+
+class MetricOut(BaseModel):
+    """A metric with its newest value."""
+
+    name: str
+    step: int
+    value: Number
+
+    @classmethod
+    def of(cls, latest: LatestValue) -> Self:
+        return cls(name=latest.name, step=latest.step, value=number(latest.value))
+
+
+class SeriesColumns(BaseModel):
+    """One metric over steps, as columns of one length, by rising step."""
+
+    step: list[int]
+    value: list[Number]
+    min: list[Number] | None = Field(description="Of each bucket; null when the series was not reduced.")
+    max: list[Number] | None
+
+
+class SeriesAnswer(BaseModel):
+    series: dict[str, SeriesColumns]
+    cursor: str = Field(description="Give it as `since` to read only what is new.")
+    reset: bool = Field(
+        description="True: these are all points, replace what you had. False: add them, a step known already is replaced."
+    )
+
+
+class HistogramOut(BaseModel):
+    """Counts over equal bins of [low, high]; values that are not finite are counted apart."""
+
+    name: str
+    low: Number
+    high: Number
+    counts: list[int]
+    not_finite: int
+
+    @classmethod
+    def of(cls, histogram: StoredHistogram) -> Self:
+        return cls(
+            name=histogram.name,
+            low=number(histogram.low),
+            high=number(histogram.high),
+            counts=histogram.counts.tolist(),
+            not_finite=histogram.not_finite,
+        )
+
+
+class HistogramColumns(BaseModel):
+    """One histogram over steps."""
+
+    name: str
+    step: list[int]
+    low: list[Number]
+    high: list[Number]
+    counts: list[list[int]]
+    not_finite: list[int]
+
+
+class StepOut(BaseModel):
+    """All that was reported of one step."""
+
+    step: int
+    recorded_at: float
+    received_at: float
+    control_version: int
+    incarnation: str
+    rank: int
+    scalars: dict[str, Number]
+    histograms: list[HistogramOut]
+    labels: dict[str, str]
+
+    @classmethod
+    def of(cls, stored: StoredStep) -> Self:
+        return cls(
+            step=stored.step,
+            recorded_at=stored.recorded_at,
+            received_at=stored.received_at,
+            control_version=stored.control_version,
+            incarnation=stored.incarnation,
+            rank=stored.rank,
+            scalars=named_numbers(stored.scalars),
+            histograms=[HistogramOut.of(histogram) for histogram in stored.histograms],
+            labels=dict(stored.labels),
+        )
+
+
+class LiveStep(BaseModel):
+    """The data of a live `step` event."""
+
+    step: int
+    recorded_at: float
+    control_version: int
+    rank: int
+    scalars: dict[str, Number]
+
+    @classmethod
+    def of(cls, event: StepStored) -> Self:
+        return cls(
+            step=event.step,
+            recorded_at=event.recorded_at,
+            control_version=event.control_version,
+            rank=event.rank,
+            scalars=named_numbers(event.scalars),
+        )
+
+
+class TokenRequest(Body):
+    scope: Scope
+    name: str | None = Field(default=None, min_length=1, max_length=128)
+
+
+class TokenOut(BaseModel):
+    """A token without its secret."""
+
+    id: str
+    name: str
+    scope: Scope
+    created_at: float
+    revoked_at: float | None
+
+    @classmethod
+    def of(cls, token: StoredToken) -> Self:
+        return cls(
+            id=token.id,
+            name=token.name,
+            scope=Scope(token.scope),
+            created_at=token.created_at,
+            revoked_at=token.revoked_at,
+        )
+
+
+class CreatedToken(TokenOut):
+    """A token at the only moment its secret is shown."""
+
+    token: str
+
+
+def _run_fields(run: Run) -> dict[str, object]:
+    return {name: getattr(run, name) for name in _RUN_FIELDS} | {"config": plain_json(run.config)}
+
+
+def _control_fields(item: ControlItem) -> dict[str, object]:
+    return dict(item.document) | {name: getattr(item, name) for name in _CONTROL_FIELDS}
+
+
+_RUN_FIELDS = [
+    "id",
+    "name",
+    "project",
+    "status",
+    "step",
+    "planned_steps",
+    "created_at",
+    "last_report_at",
+    "tags",
+    "notes",
+    "finished_at",
+    "error",
+    "world_size",
+    "probe_version",
+    "capabilities",
+    "incarnations",
+]
+_CONTROL_FIELDS = [
+    "version",
+    "state",
+    "author",
+    "requested_at",
+    "requested_step",
+    "expires_at",
+    "applied_step",
+    "applied_at",
+    "ended_at",
+    "code",
+    "message",
+]
+
+RunDetail.model_rebuild()

@@ -1,0 +1,104 @@
+"""The composition root: everything a server is made of, put together once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import entry_points, version
+from typing import NoReturn
+
+import httpx
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+
+from isentrope_server.api import access_tokens, control, error_answers, health, histograms, live, metrics, runs, steps
+from isentrope_server.api.schemas import ErrorBody
+from isentrope_server.backend import Backend, open_backend
+from isentrope_server.ingest.listener import start_grpc
+from isentrope_server.security.gate import Gate
+from isentrope_server.security.request_limits import BodyLimit
+from isentrope_server.security.tokens import TokenBook
+from isentrope_server.settings import Settings
+
+API_PREFIX = "/api/v1"
+PAGES_GROUP = "isentrope.pages"
+_GRPC_GRACE_SECONDS = 1.0
+_ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The whole server as one ASGI application; its lifespan opens the store and the gRPC port.
+
+    Pages (entry-point group `isentrope.pages`) are attached last and called as `attach(app, api_url=...)`. A page that
+    needs inline scripts adds their CSP hashes to `app.state.script_hashes`.
+    """
+    app = FastAPI(
+        title="Isentrope",
+        version=version("isentrope"),
+        lifespan=_lifespan,
+        # Both pages load their scripts from another host.
+        docs_url=None,
+        redoc_url=None,
+        responses={"default": {"model": ErrorBody}},
+    )
+    app.state.settings = settings
+    app.state.script_hashes = []
+    error_answers.install(app)
+    _add_routes(app)
+    if settings.dashboard:
+        for page in entry_points(group=PAGES_GROUP):
+            page.load()(app, api_url=settings.http_url)
+    # Middleware added last stands outermost: nothing of a page comes before the gate.
+    app.add_middleware(BodyLimit)
+    app.add_middleware(
+        Gate,
+        tokens=lambda: _tokens(app),
+        allowed_hosts=(*settings.allowed_hosts, settings.host),
+        script_hashes=lambda: _script_hashes(app),
+    )
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.include_router(health.router)
+    api = APIRouter(prefix=API_PREFIX)
+    for module in (runs, metrics, steps, histograms, control, live, access_tokens):
+        api.include_router(module.router)
+    # A page's catch-all would answer unknown addresses of the API with itself.
+    api.add_api_route("/{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None)
+    app.include_router(api)
+
+
+async def _nothing_here(rest: str) -> NoReturn:
+    raise HTTPException(404)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    async with open_backend(settings) as backend:
+        app.state.backend = backend
+        grpc_server, app.state.grpc_port = await start_grpc(backend)
+        try:
+            if settings.dashboard:
+                await _warm_up(app, backend)
+            yield
+        finally:
+            backend.hub.close()
+            await grpc_server.stop(_GRPC_GRACE_SECONDS)
+
+
+async def _warm_up(app: FastAPI, backend: Backend) -> None:
+    """Dash builds its routes and its index on the first request; a deep link must not be that request."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        await client.get("/", headers={"Authorization": f"Bearer {backend.owner_token}"})
+
+
+def _tokens(app: FastAPI) -> TokenBook:
+    backend: Backend = app.state.backend
+    return backend.tokens
+
+
+def _script_hashes(app: FastAPI) -> Sequence[str]:
+    hashes: Sequence[str] = app.state.script_hashes
+    return hashes

@@ -1,0 +1,104 @@
+"""`isentrope up` and `isentrope token`. Heavy imports stand inside: `--help` must not wait for a web framework."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from isentrope_server.settings import Settings
+    from isentrope_server.token_access import TokenAccess
+
+_USAGE = 2
+
+
+def _fail(message: str, status: int = 1) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(status)
+
+
+@click.command()
+@click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--http-port", type=click.IntRange(0, 65535), default=None, help="Pages and REST.  [default: 7070]")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), default=None, help="Reports.  [default: 7071]")
+def up(host: str | None, http_port: int | None, grpc_port: int | None) -> None:
+    """Run the server and the dashboard in one process, until Ctrl-C."""
+    from isentrope_server.errors import StartupError
+    from isentrope_server.serving import serve
+
+    settings = _settings(host=host, http_port=http_port, grpc_port=grpc_port)
+    try:
+        asyncio.run(serve(settings, announce=lambda address: click.echo(address)))
+    except StartupError as error:
+        _fail(str(error), _USAGE)
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke access tokens."""
+
+
+@token.command("create")
+@click.option("--scope", type=click.Choice(["read", "ingest", "control", "admin"]), required=True)
+@click.option("--name", default=None, help="Stands as the author beside changes made with it.  [default: the scope]")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def create_token(scope: str, name: str | None, as_json: bool) -> None:
+    """Make a token and print it. It is shown once."""
+    with _token_access() as access:
+        created = access.create(scope, name or scope)
+    click.echo(json.dumps(created) if as_json else created["token"])
+
+
+@token.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def list_tokens(as_json: bool) -> None:
+    """List tokens, without their secrets."""
+    with _token_access() as access:
+        tokens = access.list()
+    if as_json:
+        click.echo(json.dumps(tokens))
+        return
+    for entry in tokens:
+        click.echo(
+            f"{entry['id']}  {entry['scope']:<8} {'revoked' if entry['revoked_at'] else 'in force':<9} {entry['name']}"
+        )
+
+
+@token.command("revoke")
+@click.argument("token_id")
+def revoke_token(token_id: str) -> None:
+    """Revoke a token by its id."""
+    with _token_access() as access:
+        access.revoke(token_id)
+
+
+def _settings(**given: object) -> Settings:
+    from pydantic import ValidationError
+
+    from isentrope_server.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        problem = error.errors()[0]
+        _fail(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {problem['msg']}.", _USAGE)
+
+
+@contextmanager
+def _token_access() -> Iterator[TokenAccess]:
+    from isentrope_server.errors import StartupError
+    from isentrope_server.token_access import open_token_access
+    from isentrope_wire.errors import IsentropeError
+
+    try:
+        yield open_token_access(_settings())
+    except StartupError as error:
+        _fail(str(error), _USAGE)
+    except IsentropeError as error:
+        _fail(str(error))

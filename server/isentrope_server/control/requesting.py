@@ -1,0 +1,138 @@
+"""A person or a controller asks for a new version of a run's control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from isentrope_server.control.transitions import move
+from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
+from isentrope_server.store import audit, controls
+from isentrope_server.store.controls import ControlItem, State
+from isentrope_server.store.events import ControlChanged
+from isentrope_server.store.runs import Run
+from isentrope_server.store.writer import Transaction
+from isentrope_wire.control import Control
+from isentrope_wire.errors import ControlError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRequest:
+    """What was asked, by whom, on top of which version."""
+
+    control: Control
+    author: str
+    expected_version: int
+    """The newest version the author had seen."""
+    time_to_live_seconds: float
+    """The change doesn't fire later than this after the request, e.g. after a partition."""
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    item: ControlItem
+    is_new: bool
+    """False: this request had come before, and this is what became of it."""
+
+
+def control_from(document: Mapping[str, object]) -> Control:
+    """The control in a request's body.
+
+    Raises:
+        Unprocessable: no probe could apply it.
+    """
+    try:
+        return Control.from_document(document)
+    except ControlError as error:
+        raise Unprocessable(str(error), field="control") from error
+
+
+def request_control(transaction: Transaction, run: Run, request: ControlRequest, now: float) -> Requested:
+    """Record a new version, PENDING until a probe's Watch fetches it.
+
+    A version nobody has fetched is SUPERSEDED at once. One that was delivered stays open: only the probe knows whether
+    it got there before the newer one.
+
+    Raises:
+        PreconditionFailed: the newest version is not the one the author had seen.
+        UnsupportedControl: the run's probe can't do it.
+        Conflict: the run has ended.
+        Unprocessable: the idempotency key was used for another document.
+    """
+    repeated = _repeated(transaction, run, request)
+    if repeated is not None:
+        return Requested(item=repeated, is_new=False)
+    _check(transaction, run, request)
+    item = ControlItem(
+        run_key=run.key,
+        version=request.expected_version + 1,
+        document=request.control.to_document(),
+        author=request.author,
+        requested_at=now,
+        requested_step=run.step,
+        expires_at=now + request.time_to_live_seconds,
+        state=State.PENDING,
+        idempotency_key=request.idempotency_key,
+    )
+    previous = controls.find(transaction.connection, run.key, request.expected_version)
+    controls.add(transaction.connection, item)
+    audit.record(
+        transaction.connection,
+        at=now,
+        actor=request.author,
+        action="control.requested",
+        subject=f"runs/{run.id}/control/{item.version}",
+        change={"old": previous.document if previous else None, "new": item.document},
+    )
+    transaction.announce(ControlChanged(run_id=run.id, version=item.version))
+    _supersede_unfetched(transaction, run, item, now)
+    return Requested(item=item, is_new=True)
+
+
+def _repeated(transaction: Transaction, run: Run, request: ControlRequest) -> ControlItem | None:
+    if request.idempotency_key is None:
+        return None
+    earlier = controls.by_idempotency_key(transaction.connection, run.key, request.idempotency_key)
+    if earlier is not None and earlier.document != request.control.to_document():
+        raise Unprocessable(
+            f"This Idempotency-Key already stands for version {earlier.version}, which asked for something else. "
+            "Use a new key for a new request.",
+            version=earlier.version,
+        )
+    return earlier
+
+
+def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
+    newest = controls.newest(transaction.connection, run.key)
+    newest_version = newest.version if newest else 0
+    if request.expected_version != newest_version:
+        raise PreconditionFailed(
+            f"The newest control is version {newest_version}, If-Match names {request.expected_version}. "
+            "Read it, and decide again.",
+            version=newest_version,
+        )
+    if run.ended:
+        raise Conflict(f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status)
+    if request.control.capability not in run.capabilities:
+        raise UnsupportedControl(
+            f"The probe of run {run.id} can't do {request.control.capability}; "
+            f"it offers {', '.join(run.capabilities) or 'nothing'}.",
+            capability=request.control.capability,
+            capabilities=list(run.capabilities),
+        )
+
+
+def _supersede_unfetched(transaction: Transaction, run: Run, newer: ControlItem, now: float) -> None:
+    for older in controls.open_before(transaction.connection, run.key, newer.version):
+        if older.state is State.PENDING:
+            move(
+                transaction,
+                run.id,
+                older,
+                State.SUPERSEDED,
+                now=now,
+                actor=newer.author,
+                code="never_delivered",
+                message=f"Version {newer.version} came before any probe had fetched this one.",
+            )

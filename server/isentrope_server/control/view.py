@@ -1,0 +1,33 @@
+"""A control version as users read it, and where a run stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from isentrope_server.store import controls
+from isentrope_server.store.controls import ControlItem, RankOutcome
+from isentrope_server.store.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlStanding:
+    """The newest version of a run's control, and the one its newest report was made under."""
+
+    newest: ControlItem
+    in_force: ControlItem | None
+    """None: the run reports a version this server never gave out."""
+    outcomes: Sequence[RankOutcome]
+    """What each rank made of the newest version."""
+
+
+def standing(connection: Connection, run: Run) -> ControlStanding:
+    newest = controls.newest(connection, run.key)
+    assert newest is not None, "version 0 is written with the run"
+    return ControlStanding(
+        newest=newest,
+        in_force=controls.find(connection, run.key, run.control_version),
+        outcomes=controls.outcomes(connection, run.key, newest.version),
+    )

@@ -1,0 +1,94 @@
+"""The folder a server owns: made private, locked against a second server, and told where its server listens."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from isentrope_server.errors import StartupError
+
+LOCK_NAME = "server.lock"
+
+
+@contextmanager
+def locked_home(home: Path, url: str) -> Iterator[None]:
+    """Hold the home for this process; `url` is written into the lock so that others can find the server.
+
+    Raises:
+        StartupError: the home can't be made, can't be written to, or belongs to a running server.
+    """
+    with _open_lock(home) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartupError(
+                f"Another Isentrope server{_told(lock)} already uses the home {home}. "
+                "Stop it, or give this one a home of its own with ISENTROPE_HOME."
+            ) from None
+        _tell(lock, url)
+        try:
+            yield
+        finally:
+            _tell(lock, None)
+
+
+def running_server_url(home: Path) -> str | None:
+    """The address of the server that holds this home; None when no server does."""
+    try:
+        lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
+    except OSError:
+        return None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read(lock).get("url")
+        return None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file only its owner can read, in one rename, so that no reader sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def _open_lock(home: Path) -> IO[str]:
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StartupError(
+            f"The home {home} must be a folder this user can write to: {error.strerror}. "
+            "Change its permissions, or set ISENTROPE_HOME to another folder."
+        ) from error
+    return os.fdopen(descriptor, "r+", encoding="utf-8")
+
+
+def _tell(lock: IO[str], url: str | None) -> None:
+    lock.seek(0)
+    lock.truncate()
+    if url is not None:
+        json.dump({"url": url, "pid": os.getpid()}, lock)
+    lock.flush()
+
+
+def _read(lock: IO[str]) -> dict[str, str]:
+    lock.seek(0)
+    try:
+        told = json.load(lock)
+    except json.JSONDecodeError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _told(lock: IO[str]) -> str:
+    told = _read(lock)
+    return f" (process {told['pid']}, {told['url']})" if {"pid", "url"} <= told.keys() else ""

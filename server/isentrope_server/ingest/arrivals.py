@@ -1,0 +1,58 @@
+"""Wire records -> what can be stored and what must be kept aside. Touches no database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from isentrope_server.store.quarantine import Refused
+from isentrope_server.store.records import Arrival
+from isentrope_wire.codec import decode_payload, payload_hash
+from isentrope_wire.errors import CodecError
+from isentrope_wire.messages import Gap, Record, StepReport
+
+LARGEST_INTEGER = 2**63 - 1
+"""Databases count no further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """One push, taken apart."""
+
+    arrivals: list[Arrival] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def sort_out(records: Iterable[Record]) -> Sorted:
+    """Check hashes and decode payloads. What can't be used is refused with its reason, never dropped."""
+    result = Sorted()
+    for record in sorted(records, key=lambda record: record.seq):
+        try:
+            result.arrivals.append(_read(record))
+        except _Unusable as error:
+            result.refused.append(Refused(record=record, code=error.code, message=str(error)))
+    return result
+
+
+class _Unusable(CodecError):
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _read(record: Record) -> Arrival:
+    if not 1 <= record.seq <= LARGEST_INTEGER:
+        raise _Unusable("bad_seq", f"A record's seq counts from 1, got {record.seq}.")
+    if payload_hash(record.payload) != record.payload_hash:
+        raise _Unusable("hash_mismatch", f"The payload of seq {record.seq} is not the one its hash was taken of.")
+    try:
+        message = decode_payload(record.payload)
+    except CodecError as error:
+        raise _Unusable("undecodable", str(error)) from error
+    if isinstance(message, StepReport) and message.step > LARGEST_INTEGER:
+        raise _Unusable("bad_step", f"A step is less than 2^63, got {message.step}.")
+    if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= LARGEST_INTEGER:
+        raise _Unusable(
+            "bad_gap", f"A gap goes from a seq to a later one, got {message.first_seq}..{message.last_seq}."
+        )
+    return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)

@@ -1,0 +1,123 @@
+"""Push: records become rows, outcomes become control states, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from isentrope_server.control.outcomes import close_open_controls, take_outcomes
+from isentrope_server.errors import UnknownStream
+from isentrope_server.ingest.arrivals import Sorted
+from isentrope_server.store import quarantine, records, runs, streams
+from isentrope_server.store.events import RunChanged, StepStored
+from isentrope_server.store.quarantine import Refused
+from isentrope_server.store.records import Arrival
+from isentrope_server.store.streams import Stream
+from isentrope_server.store.writer import Transaction
+from isentrope_wire.messages import Quarantined, Record, RunFinished, StepReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The answer to a Push; true once the transaction is committed."""
+
+    acked_through: int
+    quarantined: tuple[Quarantined, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who pushes: one rank of one incarnation of a run."""
+
+    run_id: str
+    incarnation: str
+    rank: int
+
+
+def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: float) -> Receipt:
+    """Store what is new, pass over what is known, keep aside what can't be used.
+
+    Raises:
+        UnknownStream: the sender never said Hello to this database.
+    """
+    connection = transaction.connection
+    stream = streams.find(connection, sender.run_id, sender.incarnation, sender.rank)
+    if stream is None:
+        raise UnknownStream(
+            f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; say Hello first."
+        )
+    fresh, contradicting = _compare_with_stored(transaction, stream, sorted_out.arrivals)
+    refused = [*sorted_out.refused, *contradicting]
+    quarantine.keep(connection, stream.key, refused, now)
+    _store(transaction, sender, stream, fresh, now)
+    acked_through = streams.contiguous_through(connection, stream)
+    reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
+    streams.advance(connection, stream, acked_through=acked_through, steps=reported, now=now)
+    return Receipt(
+        acked_through=acked_through,
+        quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
+    )
+
+
+def _compare_with_stored(
+    transaction: Transaction, stream: Stream, arrivals: Sequence[Arrival]
+) -> tuple[list[Arrival], list[Refused]]:
+    """New arrivals, and those whose key is taken by another payload; repeats are neither."""
+    known = records.stored_hashes(transaction.connection, stream.key, [arrival.seq for arrival in arrivals])
+    fresh: list[Arrival] = []
+    refused: list[Refused] = []
+    for arrival in arrivals:
+        if arrival.seq not in known:
+            known[arrival.seq] = arrival.payload_hash
+            fresh.append(arrival)
+        elif known[arrival.seq] != arrival.payload_hash:
+            refused.append(_contradiction(arrival))
+    return fresh, refused
+
+
+def _contradiction(arrival: Arrival) -> Refused:
+    return Refused(
+        record=Record(seq=arrival.seq, payload=arrival.payload, payload_hash=arrival.payload_hash),
+        code="key_conflict",
+        message=f"seq {arrival.seq} is already stored with another payload; the first one counts.",
+    )
+
+
+def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequence[Arrival], now: float) -> None:
+    connection = transaction.connection
+    after = runs.last_position(connection, stream.run_key)
+    positions = records.append(
+        connection, fresh, run_key=stream.run_key, stream_key=stream.key, after_position=after, now=now
+    )
+    newest: tuple[int, int] | None = None
+    speaks = _speaks_for_the_run(transaction, stream)
+    for position, arrival in zip(positions, fresh, strict=True):
+        message = arrival.message
+        if isinstance(message, StepReport):
+            take_outcomes(transaction, sender.run_id, stream, message.outcomes, now)
+            transaction.announce(_step_event(sender, position, message))
+            newest = (message.step, message.control_version) if speaks else None
+        elif isinstance(message, RunFinished):
+            take_outcomes(transaction, sender.run_id, stream, message.outcomes, now)
+            if speaks:
+                runs.finish(connection, stream.run_key, message)
+                close_open_controls(transaction, sender.run_id, stream.run_key, now)
+                transaction.announce(RunChanged(run_id=sender.run_id))
+    runs.advance(connection, stream.run_key, last_position=after + len(fresh), now=now, newest=newest)
+
+
+def _speaks_for_the_run(transaction: Transaction, stream: Stream) -> bool:
+    """Whether this is the lowest known rank of the newest incarnation."""
+    return streams.incarnations(transaction.connection, stream.run_key)[-1].streams[0].key == stream.key
+
+
+def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:
+    return StepStored(
+        run_id=sender.run_id,
+        position=position,
+        step=report.step,
+        recorded_at=report.recorded_at,
+        control_version=report.control_version,
+        rank=sender.rank,
+        scalars=report.scalars,
+    )

@@ -1,0 +1,106 @@
+"""Hello: a rank of an incarnation of a run says what it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from isentrope_server.control.standing import standing_snapshot
+from isentrope_server.errors import DeletedRun, Unprocessable
+from isentrope_server.store import audit, controls, runs, streams
+from isentrope_server.store.controls import ControlItem, State
+from isentrope_server.store.events import RunChanged
+from isentrope_server.store.writer import Transaction
+from isentrope_wire.control import Control
+from isentrope_wire.messages import ControlSnapshot, RunStarted
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The answer to a Hello."""
+
+    acked_through: int
+    control: ControlSnapshot | None
+
+
+def open_stream(transaction: Transaction, started: RunStarted, now: float) -> Welcome:
+    """Make the run and the stream known, or find them again; safe to repeat.
+
+    Raises:
+        Unprocessable: an id that can't stand in an address.
+        DeletedRun: somebody deleted the run.
+    """
+    _check_ids(started)
+    connection = transaction.connection
+    if runs.was_deleted(connection, started.run_id):
+        raise DeletedRun(
+            f"Run {started.run_id} was deleted on this server and takes no more reports. Remove its spool folder."
+        )
+    stream = streams.find(connection, started.run_id, started.incarnation, started.rank)
+    if stream is not None:
+        runs.heard(connection, stream.run_key, now)
+        return Welcome(
+            acked_through=stream.acked_through,
+            control=standing_snapshot(transaction, started.run_id, stream.run_key, now),
+        )
+    run_key = _enter(transaction, started, now)
+    streams.create(connection, run_key, started, now)
+    transaction.announce(RunChanged(run_id=started.run_id))
+    return Welcome(acked_through=0, control=standing_snapshot(transaction, started.run_id, run_key, now))
+
+
+def _check_ids(started: RunStarted) -> None:
+    for name, value in (("run_id", started.run_id), ("incarnation", started.incarnation)):
+        if not _ID.fullmatch(value):
+            raise Unprocessable(
+                f"{name} must be 1 to 128 letters, digits, dots, dashes or underscores, got {value[:140]!r}."
+            )
+
+
+def _enter(transaction: Transaction, started: RunStarted, now: float) -> int:
+    connection = transaction.connection
+    run_key = runs.key_of(connection, started.run_id)
+    if run_key is None:
+        run_key = runs.create(connection, started, now)
+        _record_initial_control(transaction, run_key, started)
+    elif _is_newest(streams.incarnations(connection, run_key), started):
+        runs.reopen(connection, run_key, started, now)
+    else:
+        # An old spool found its way up late; what the run says of itself now stays.
+        runs.heard(connection, run_key, now)
+    return run_key
+
+
+def _is_newest(known: list[streams.Incarnation], started: RunStarted) -> bool:
+    newest = known[-1]
+    return newest.name != started.incarnation and started.started_at >= newest.started_at
+
+
+def _record_initial_control(transaction: Transaction, run_key: int, started: RunStarted) -> None:
+    initial = started.initial_control
+    control = initial.control if initial else Control()
+    item = ControlItem(
+        run_key=run_key,
+        version=0,
+        document=control.to_document(),
+        author=(initial.author if initial else "") or "run",
+        requested_at=started.started_at,
+        requested_step=None,
+        expires_at=None,
+        state=State.APPLIED,
+        applied_step=None,
+        applied_at=started.started_at,
+        ended_at=started.started_at,
+        message="What the run started with.",
+    )
+    controls.add(transaction.connection, item)
+    audit.record(
+        transaction.connection,
+        at=started.started_at,
+        actor=item.author,
+        action="control.initial",
+        subject=f"runs/{started.run_id}/control/0",
+        change={"new": item.document},
+    )

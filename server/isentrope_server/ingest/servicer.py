@@ -1,0 +1,124 @@
+"""The gRPC methods. Each turns wire words into domain words, hands them on, and answers after COMMIT."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from sqlalchemy.exc import SQLAlchemyError
+
+from isentrope_server.backend import Backend
+from isentrope_server.control.standing import standing_snapshot
+from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
+from isentrope_server.ingest.arrivals import sort_out
+from isentrope_server.ingest.intake import Receipt, Sender, take_in
+from isentrope_server.ingest.opening import Welcome, open_stream
+from isentrope_server.store import streams
+from isentrope_server.store.events import ControlChanged
+from isentrope_server.store.writer import Transaction, WriterStopped
+from isentrope_wire.codec import control_snapshot_to_pb, record_from_pb, run_started_from_pb
+from isentrope_wire.errors import CodecError
+from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
+
+_T = TypeVar("_T")
+
+
+class TelemetryServicer(pb_grpc.TelemetryServicer):
+    """Hello, Push and Watch of one server."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def Hello(self, request: pb.HelloRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.HelloReply:
+        if request.protocol_version != PROTOCOL_VERSION:
+            await _abort(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"This server speaks protocol version {PROTOCOL_VERSION}, the probe {request.protocol_version}. "
+                "Install the same version of isentrope on both sides.",
+            )
+        try:
+            started = run_started_from_pb(request.run)
+        except CodecError as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        welcome: Welcome = await self._write(context, lambda t: open_stream(t, started, time.time()))
+        return pb.HelloReply(
+            acked_through=welcome.acked_through,
+            server_time=time.time(),
+            control=None if welcome.control is None else control_snapshot_to_pb(welcome.control),
+        )
+
+    async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
+        sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
+        # Hashing and decoding megabytes would hold up every other connection on the loop.
+        sorted_out = await asyncio.to_thread(sort_out, [record_from_pb(record) for record in request.records])
+        receipt: Receipt = await self._write(
+            context, lambda t: take_in(t, sender, sorted_out, time.time()), rows=len(request.records)
+        )
+        return pb.PushReply(
+            acked_through=receipt.acked_through,
+            quarantined=[pb.QuarantinedRecord(seq=q.seq, code=q.code, message=q.message) for q in receipt.quarantined],
+        )
+
+    async def Watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.WatchReply]:
+        run_key = await asyncio.to_thread(self._run_key_of, request)
+        if run_key is None:
+            await _abort(
+                context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; say Hello first."
+            )
+        sent: ControlSnapshot | None = None
+        with self._backend.hub.listening(request.run_id) as listener:
+            must_read = True
+            while not self._backend.hub.closing.is_set():
+                if must_read:
+                    snapshot = await self._standing(context, request.run_id, run_key)
+                    if snapshot is not None and not _same_version(snapshot, sent):
+                        sent = snapshot
+                        yield pb.WatchReply(control=control_snapshot_to_pb(snapshot))
+                event = await listener.get(self._backend.settings.heartbeat_seconds)
+                must_read = isinstance(event, ControlChanged)
+                if event is None:
+                    yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
+
+    async def _standing(
+        self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int
+    ) -> ControlSnapshot | None:
+        return await self._write(context, lambda t: standing_snapshot(t, run_id, run_key, time.time()))
+
+    def _run_key_of(self, request: pb.WatchRequest) -> int | None:
+        with self._backend.database.reading() as connection:
+            stream = streams.find(connection, request.run_id, request.incarnation, request.rank)
+        return None if stream is None else stream.run_key
+
+    async def _write(
+        self, context: grpc.aio.ServicerContext[Any, Any], work: Callable[[Transaction], _T], *, rows: int = 1
+    ) -> _T:
+        try:
+            return await self._backend.write(work, rows=rows)
+        except RequestError as error:
+            await _abort(context, _status_of(error), error.message)
+        except (SQLAlchemyError, WriterStopped) as error:
+            # Nothing was stored; the shipper keeps the records and tries again.
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {error}")
+
+
+def _same_version(snapshot: ControlSnapshot, sent: ControlSnapshot | None) -> bool:
+    return sent is not None and snapshot.version == sent.version
+
+
+def _status_of(error: RequestError) -> grpc.StatusCode:
+    if isinstance(error, UnknownStream):
+        return grpc.StatusCode.NOT_FOUND
+    return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, DeletedRun) else grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, message: str) -> NoReturn:
+    await context.abort(code, message)
+    raise AssertionError("grpc.aio raises in abort")

@@ -1,0 +1,73 @@
+"""One bounded queue per listener. A slow listener loses the oldest events; it never slows the writer down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from isentrope_server.store.events import Event
+
+QUEUE_LENGTH = 1_024
+
+
+class Listener:
+    """The events of one run, from subscription on."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_LENGTH)
+        self.dropped = 0
+        """How many events this listener lost by being slow; the store still has them."""
+
+    def put(self, event: Event) -> None:
+        if self._queue.full():
+            self._queue.get_nowait()
+            self.dropped += 1
+        self._queue.put_nowait(event)
+
+    async def get(self, timeout_seconds: float) -> Event | None:
+        """The next event; None when none came in time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._queue.get()
+        except TimeoutError:
+            return None
+
+
+class Hub:
+    """Lives on one event loop; `publish` may be called from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._listeners: dict[str, set[Listener]] = defaultdict(set)
+        self.closing = asyncio.Event()
+        """Set when the server stops: endless answers end."""
+
+    @property
+    def listener_count(self) -> int:
+        return sum(len(listeners) for listeners in self._listeners.values())
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Hand committed events to the listeners of their runs."""
+        self._loop.call_soon_threadsafe(self._deliver, events)
+
+    @contextmanager
+    def listening(self, run_id: str) -> Iterator[Listener]:
+        """Subscribe first, then read the store: nothing falls between."""
+        listener = Listener()
+        self._listeners[run_id].add(listener)
+        try:
+            yield listener
+        finally:
+            self._listeners[run_id].discard(listener)
+            if not self._listeners[run_id]:
+                del self._listeners[run_id]
+
+    def close(self) -> None:
+        self.closing.set()
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        for event in events:
+            for listener in self._listeners.get(event.run_id, ()):
+                listener.put(event)

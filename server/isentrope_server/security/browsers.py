@@ -1,0 +1,98 @@
+"""What browsers need besides a token: a cookie instead of a header, and protection from other sites' pages."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+SESSION_COOKIE = "isentrope_session"
+_SESSION_SECONDS = 30 * 24 * 3600
+
+REFUSED_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Isentrope: log in</title>
+<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto; padding: 0 1rem">
+<h1 style="font-size: 1.4rem">This page needs a token</h1>
+<p>Open the address that <code>isentrope up</code> printed when it started; it ends in <code>/?token=…</code>
+and logs this browser in.</p>
+<p>The owner finds the token in the file <code>owner-token</code> of the server's home; for someone else,
+make one with <code>isentrope token create --scope read</code>.</p>
+</body></html>"""
+
+
+def session_cookie(secret: str, *, secure: bool) -> str:
+    """The Set-Cookie value that logs a browser in. No script can read it, and no other site's page can send it."""
+    return f"{SESSION_COOKIE}={secret}; Path=/; Max-Age={_SESSION_SECONDS}; HttpOnly; SameSite=Strict" + (
+        "; Secure" if secure else ""
+    )
+
+
+def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
+    """Whether a Host header names this server. A name an attacker points at this address (DNS rebinding) does not."""
+    name = host_name(host_header)
+    if name is None:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in {"localhost", socket.gethostname().lower(), *(a.lower() for a in allowed)}
+    return True
+
+
+def comes_from_own_page(headers: Headers, scheme: str) -> bool:
+    """Whether a page of this very server sent the request, or no page at all.
+
+    Browsers tell the origin of every change and every WebSocket, and modern ones `Sec-Fetch-Site` of everything. What
+    carries neither was not sent by a browser, and nobody can be tricked into sending it.
+    """
+    origin = headers.get("origin")
+    if origin is None:
+        return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+    page = urlsplit(origin)
+    # Behind a proxy that ends TLS the page is https while this process sees http.
+    schemes = {"https"} if scheme in ("https", "wss") else {"http", "https"}
+    host = headers.get("host", "")
+    return page.scheme in schemes and bool(host) and page.netloc.lower() == host.lower()
+
+
+def host_name(host_header: str) -> str | None:
+    """The name in `name:port`, lower case, without brackets; None where there is none."""
+    try:
+        return urlsplit(f"//{host_header}").hostname
+    except ValueError:
+        return None
+
+
+def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    """Headers for every answer.
+
+    Args:
+        script_hashes: CSP hashes of the inline scripts the pages need; without any, inline scripts don't run.
+    """
+    policy = "; ".join(
+        (
+            "default-src 'self'",
+            " ".join(("script-src 'self'", *script_hashes)),
+            # Dash and Plotly set style attributes and insert style elements as they draw.
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "connect-src 'self' ws: wss:",
+            "worker-src 'self' blob:",
+            "object-src 'none'",
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+    return [
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"x-frame-options", b"DENY"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+    ]

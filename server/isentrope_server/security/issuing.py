@@ -1,0 +1,32 @@
+"""Making and revoking tokens, each with its audit entry."""
+
+from __future__ import annotations
+
+from isentrope_server.security.tokens import NewToken, Scope, new_token
+from isentrope_server.store import audit, tokens
+from isentrope_server.store.writer import Transaction
+
+
+def issue_token(transaction: Transaction, name: str, scope: Scope, *, by: str, now: float) -> NewToken:
+    """Make and store a token; only the returned object knows its secret."""
+    issued = new_token(name, scope)
+    tokens.add(transaction.connection, issued.stored)
+    audit.record(
+        transaction.connection,
+        at=now,
+        actor=by,
+        action="token.created",
+        subject=f"tokens/{issued.stored.id}",
+        change={"name": name, "scope": str(scope)},
+    )
+    return issued
+
+
+def revoke_token(transaction: Transaction, token_id: str, *, by: str, now: float) -> bool:
+    """True when the token was in force until now."""
+    revoked = tokens.revoke(transaction.connection, token_id, now)
+    if revoked:
+        audit.record(
+            transaction.connection, at=now, actor=by, action="token.revoked", subject=f"tokens/{token_id}", change={}
+        )
+    return revoked

@@ -1,0 +1,39 @@
+"""The owner's token: made at the first start, kept in a private file of the home for local clients."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from isentrope_server.errors import StartupError
+from isentrope_server.home import write_private
+from isentrope_server.security.tokens import Scope, new_token, token_hash
+from isentrope_server.store import tokens
+from isentrope_server.store.writer import Transaction
+
+
+def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None) -> str:
+    """The owner's secret, from the file of an earlier start; else `chosen`, else a random one, written to the file.
+
+    An owner's token whose file is gone is revoked: nobody can know it any more, or somebody took it.
+
+    Raises:
+        StartupError: the file can't be read or written.
+    """
+    connection = transaction.connection
+    in_force = [token for token in tokens.all_tokens(connection) if token.is_owner and token.revoked_at is None]
+    try:
+        kept = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        if any(token.token_hash == token_hash(kept) for token in in_force):
+            return kept
+        for token in in_force:
+            tokens.revoke(connection, token.id, time.time())
+        owner = new_token("owner", Scope.ADMIN, secret=chosen, is_owner=True)
+        tokens.add(connection, owner.stored)
+        write_private(file, owner.secret + "\n")
+    except OSError as error:
+        raise StartupError(
+            f"The owner's token file {file} must be readable and writable by this user: {error.strerror}. "
+            "Change its permissions, or set ISENTROPE_HOME to another folder."
+        ) from error
+    return owner.secret

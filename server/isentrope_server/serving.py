@@ -1,0 +1,93 @@
+"""The process around the application: sockets, signals, and one sentence when it can't start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from isentrope_server.app import create_app
+from isentrope_server.errors import StartupError
+from isentrope_server.settings import Settings
+
+_GRACEFUL_SHUTDOWN_SECONDS = 3
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `serve`: uvicorn would raise them again before the store is closed."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        announce: called once with the address that logs a browser in, when everything answers.
+    Raises:
+        StartupError: a port is taken, or the home can't be used.
+    """
+    with _bound(settings.host, settings.http_port) as http_socket:
+        settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
+        app = create_app(settings)
+        server = _Server(
+            uvicorn.Config(
+                app,
+                # Run here and not by uvicorn, so that what goes wrong can be said in one sentence.
+                lifespan="off",
+                # It would write login addresses, tokens and all, into the log.
+                access_log=False,
+                log_level="warning",
+                timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
+                server_header=False,
+                ws_max_size=16 << 20,
+            )
+        )
+        async with app.router.lifespan_context(app):
+            _stop_on_signals(server, app.state.backend.hub.close)
+            announcing = asyncio.create_task(_announce_when_started(server, app, announce))
+            await server.serve(sockets=[http_socket])
+            announcing.cancel()
+
+
+async def _announce_when_started(server: uvicorn.Server, app: object, announce: Callable[[str], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.01)
+    backend = app.state.backend  # type: ignore[attr-defined]
+    announce(f"{backend.settings.http_url}/?token={backend.owner_token}")
+
+
+def _stop_on_signals(server: uvicorn.Server, close: Callable[[], None]) -> None:
+    def stop() -> None:
+        # The second signal means it.
+        server.force_exit = server.should_exit
+        server.should_exit = True
+        close()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket.
+
+    Raises:
+        StartupError: the port is taken, or the address is not this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise StartupError(
+            f"The HTTP port {port} on {host} can't be opened: {error.strerror}. Choose another with --http-port."
+        ) from None
+    with bound:
+        yield bound

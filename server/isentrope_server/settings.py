@@ -1,0 +1,63 @@
+"""What the server is told, from `ISENTROPE_*` variables or the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from isentrope_wire import environment
+
+
+class Settings(BaseSettings):
+    """One server's settings. Every field can be set as `ISENTROPE_<FIELD>`."""
+
+    model_config = SettingsConfigDict(env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True)
+
+    home: Path = Field(default_factory=environment.home)
+    """Database, tokens and the lock that keeps a second server out."""
+    database_url: str | None = None
+    """SQLAlchemy URL; None: SQLite in the home."""
+    token: str | None = Field(default=None, repr=False)
+    """Becomes the owner's token at the first start; later starts keep the token of the home."""
+    host: str = "127.0.0.1"
+    http_port: int = Field(default=7070, ge=0, le=65535)
+    grpc_port: int = Field(default=7071, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names besides localhost, the machine's own name and IP addresses under which browsers may come in."""
+    dashboard: bool = True
+    """Whether installed pages (entry-point group `isentrope.pages`) are put in front of the API."""
+
+    silent_after_seconds: float = Field(default=60.0, gt=0)
+    """A running run that reports nothing for this long is shown as silent."""
+    control_ttl_seconds: int = Field(default=600, ge=1)
+    """Time to live of a control whose `expires_in_seconds` is null: every change has one."""
+    control_answer_grace_seconds: float = Field(default=30.0, ge=0)
+    """How long after its expiry a delivered control may stay unanswered before the server calls it EXPIRED."""
+    control_rank_grace_seconds: float = Field(default=10.0, ge=0)
+    """How long after the first rank's answer the other ranks' answers are waited for."""
+    sweep_interval_seconds: float = Field(default=1.0, gt=0)
+    """How often expired controls are looked for."""
+    heartbeat_seconds: float = Field(default=5.0, gt=0)
+    """Silence on a Watch stream after which a heartbeat is sent."""
+
+    @field_validator("home")
+    @classmethod
+    def _expanded(cls, home: Path) -> Path:
+        return home.expanduser()
+
+    @property
+    def owner_token_file(self) -> Path:
+        """Where local clients with the same home find the owner's token."""
+        return self.home / environment.owner_token_file().name
+
+    @property
+    def resolved_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.home / 'isentrope.db'}"
+
+    @property
+    def http_url(self) -> str:
+        """The address a browser on this machine uses."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.http_port}" if ":" in host else f"http://{host}:{self.http_port}"

@@ -1,0 +1,9 @@
+"""What the server keeps. Plain SQLAlchemy, no web.
+
+- `tables`: the schema; `migrations`: how a database gets there; `migrate`: does it at start
+- `database`: engines and read-only connections; `writer`: the one thread that writes, with group commit
+- `events`: what a transaction announces once it is committed
+- `runs`, `streams`, `records`, `layouts`, `quarantine`: what comes in
+- `timeline`: which report speaks for a step; `series`, `steps`, `histograms`: what is read back
+- `controls`, `audit`, `tokens`: what people did
+"""

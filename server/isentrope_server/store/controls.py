@@ -1,0 +1,203 @@
+"""Controls: every version ever asked for, and what each rank made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from isentrope_server.store.tables import control_outcomes, controls, runs, streams
+from isentrope_wire.messages import ControlOutcome, OutcomeState
+
+
+class State(StrEnum):
+    """Where a control version stands. The first two are open, the rest are final."""
+
+    PENDING = "PENDING"
+    """Recorded; handed to nobody yet."""
+    DELIVERED = "DELIVERED"
+    """On its way to a probe; only the probe knows what becomes of it."""
+    APPLIED = "APPLIED"
+    PARTIAL = "PARTIAL"
+    """Some ranks applied it, some did not."""
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+    SUPERSEDED = "SUPERSEDED"
+
+
+OPEN_STATES = (State.PENDING, State.DELIVERED)
+STANDING_STATES = (State.PENDING, State.DELIVERED, State.APPLIED, State.PARTIAL)
+"""What a probe that asks now should be told about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlItem:
+    """One version of a run's control."""
+
+    run_key: int
+    version: int
+    document: Mapping[str, object]
+    author: str
+    requested_at: float
+    requested_step: int | None
+    expires_at: float | None
+    state: State
+    applied_step: int | None = None
+    applied_at: float | None = None
+    ended_at: float | None = None
+    code: str = ""
+    message: str = ""
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOutcome:
+    """What one rank of one incarnation made of a version."""
+
+    stream_key: int
+    incarnation: str
+    rank: int
+    state: OutcomeState
+    step: int | None
+    at: float
+    received_at: float
+    code: str
+    message: str
+
+
+def add(connection: Connection, item: ControlItem) -> None:
+    values = {column.name: getattr(item, column.name) for column in controls.columns}
+    connection.execute(insert(controls).values(values))
+
+
+def find(connection: Connection, run_key: int, version: int) -> ControlItem | None:
+    row = connection.execute(
+        select(controls).where(controls.c.run_key == run_key, controls.c.version == version)
+    ).one_or_none()
+    return None if row is None else _item(row)
+
+
+def newest(connection: Connection, run_key: int) -> ControlItem | None:
+    """The highest version, whatever became of it."""
+    row = connection.execute(
+        select(controls).where(controls.c.run_key == run_key).order_by(controls.c.version.desc()).limit(1)
+    ).one_or_none()
+    return None if row is None else _item(row)
+
+
+def desired(connection: Connection, run_key: int) -> ControlItem | None:
+    """The newest pushed version that still stands: what a probe should have in force. None: nothing was pushed."""
+    row = connection.execute(
+        select(controls)
+        .where(controls.c.run_key == run_key, controls.c.version >= 1, controls.c.state.in_(STANDING_STATES))
+        .order_by(controls.c.version.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _item(row)
+
+
+def page(connection: Connection, run_key: int, *, before_version: int | None, limit: int) -> list[ControlItem]:
+    """Versions, newest first."""
+    query = select(controls).where(controls.c.run_key == run_key).order_by(controls.c.version.desc()).limit(limit)
+    if before_version is not None:
+        query = query.where(controls.c.version < before_version)
+    return [_item(row) for row in connection.execute(query)]
+
+
+def by_idempotency_key(connection: Connection, run_key: int, key: str) -> ControlItem | None:
+    row = connection.execute(
+        select(controls).where(controls.c.run_key == run_key, controls.c.idempotency_key == key)
+    ).one_or_none()
+    return None if row is None else _item(row)
+
+
+def open_before(connection: Connection, run_key: int, version: int) -> list[ControlItem]:
+    """Versions under `version` that nobody has answered yet, oldest first."""
+    rows = connection.execute(
+        select(controls)
+        .where(controls.c.run_key == run_key, controls.c.version < version, controls.c.state.in_(OPEN_STATES))
+        .order_by(controls.c.version)
+    )
+    return [_item(row) for row in rows]
+
+
+def all_open(connection: Connection) -> list[tuple[str, ControlItem]]:
+    """Every open version with the id of its run."""
+    rows = connection.execute(
+        select(controls, runs.c.id)
+        .join(runs, runs.c.key == controls.c.run_key)
+        .where(controls.c.state.in_(OPEN_STATES))
+        .order_by(controls.c.run_key, controls.c.version)
+    )
+    return [(row.id, _item(row)) for row in rows]
+
+
+def change(connection: Connection, item: ControlItem, **values: object) -> None:
+    connection.execute(
+        update(controls).where(controls.c.run_key == item.run_key, controls.c.version == item.version).values(**values)
+    )
+
+
+def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: ControlOutcome, now: float) -> bool:
+    """Record what a rank said of a version. The first word of a rank counts: False when it had spoken before."""
+    known = connection.execute(
+        select(control_outcomes.c.state).where(
+            control_outcomes.c.run_key == run_key,
+            control_outcomes.c.version == outcome.version,
+            control_outcomes.c.stream_key == stream_key,
+        )
+    ).first()
+    if known is not None:
+        return False
+    connection.execute(
+        insert(control_outcomes).values(
+            run_key=run_key,
+            version=outcome.version,
+            stream_key=stream_key,
+            state=outcome.state,
+            step=outcome.step,
+            at=outcome.at,
+            received_at=now,
+            code=outcome.code,
+            message=outcome.message,
+        )
+    )
+    return True
+
+
+def outcomes(connection: Connection, run_key: int, version: int) -> list[RankOutcome]:
+    """What each rank said of a version, in the order it came."""
+    rows = connection.execute(
+        select(control_outcomes, streams.c.incarnation, streams.c.rank)
+        .join(streams, streams.c.key == control_outcomes.c.stream_key)
+        .where(control_outcomes.c.run_key == run_key, control_outcomes.c.version == version)
+        .order_by(control_outcomes.c.received_at, streams.c.rank)
+    )
+    return [
+        RankOutcome(
+            stream_key=row.stream_key,
+            incarnation=row.incarnation,
+            rank=row.rank,
+            state=OutcomeState(row.state),
+            step=row.step,
+            at=row.at,
+            received_at=row.received_at,
+            code=row.code,
+            message=row.message,
+        )
+        for row in rows
+    ]
+
+
+def count_open(connection: Connection) -> int:
+    return connection.execute(
+        select(func.count()).select_from(controls).where(controls.c.state.in_(OPEN_STATES))
+    ).scalar_one()
+
+
+def _item(row: Row[*tuple[Any, ...]]) -> ControlItem:
+    values = {column.name: getattr(row, column.name) for column in controls.columns}
+    return ControlItem(**(values | {"state": State(values["state"])}))

@@ -1,0 +1,250 @@
+"""The first tables."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "audit",
+        sa.Column("key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("action", sa.String(length=64), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("change", sa.JSON(), nullable=False),
+        sa.Column("chain_hash", sa.LargeBinary(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_audit")),
+    )
+    with op.batch_alter_table("audit", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_audit_subject"), ["subject"], unique=False)
+
+    op.create_table(
+        "deleted_runs",
+        sa.Column("id", sa.String(length=128), nullable=False),
+        sa.Column("deleted_at", sa.Double(), nullable=False),
+        sa.Column("deleted_by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_deleted_runs")),
+    )
+    op.create_table(
+        "layouts",
+        sa.Column("key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("digest", sa.LargeBinary(length=16), nullable=False),
+        sa.Column("names", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_layouts")),
+        sa.UniqueConstraint("digest", name=op.f("uq_layouts_digest")),
+    )
+    op.create_table(
+        "runs",
+        sa.Column("key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", sa.String(length=128), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("project", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=True),
+        sa.Column("planned_steps", sa.BigInteger(), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("last_report_at", sa.Double(), nullable=True),
+        sa.Column("last_heard_at", sa.Double(), nullable=False),
+        sa.Column("finished_at", sa.Double(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("world_size", sa.Integer(), nullable=False),
+        sa.Column("probe_version", sa.Text(), nullable=False),
+        sa.Column("capabilities", sa.JSON(), nullable=False),
+        sa.Column("config", sa.JSON(), nullable=False),
+        sa.Column("tags", sa.JSON(), nullable=False),
+        sa.Column("notes", sa.Text(), nullable=False),
+        sa.Column("control_version", sa.BigInteger(), nullable=False),
+        sa.Column("last_position", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_runs")),
+        sa.UniqueConstraint("id", name=op.f("uq_runs_id")),
+    )
+    with op.batch_alter_table("runs", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_runs_project"), ["project"], unique=False)
+
+    op.create_table(
+        "tokens",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("scope", sa.String(length=16), nullable=False),
+        sa.Column("token_hash", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("revoked_at", sa.Double(), nullable=True),
+        sa.Column("is_owner", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
+        sa.UniqueConstraint("token_hash", name=op.f("uq_tokens_token_hash")),
+    )
+    op.create_table(
+        "controls",
+        sa.Column("run_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("document", sa.JSON(), nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("requested_at", sa.Double(), nullable=False),
+        sa.Column("requested_step", sa.BigInteger(), nullable=True),
+        sa.Column("expires_at", sa.Double(), nullable=True),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("applied_step", sa.BigInteger(), nullable=True),
+        sa.Column("applied_at", sa.Double(), nullable=True),
+        sa.Column("ended_at", sa.Double(), nullable=True),
+        sa.Column("code", sa.String(length=64), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("idempotency_key", sa.String(length=200), nullable=True),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_controls_run_key_runs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_key", "version", name=op.f("pk_controls")),
+        sa.UniqueConstraint("run_key", "idempotency_key", name=op.f("uq_controls_run_key_idempotency_key")),
+    )
+    with op.batch_alter_table("controls", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_controls_state"), ["state"], unique=False)
+
+    op.create_table(
+        "histograms",
+        sa.Column("run_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("low", sa.Double(), nullable=False),
+        sa.Column("high", sa.Double(), nullable=False),
+        sa.Column("counts", sa.LargeBinary(), nullable=False),
+        sa.Column("not_finite", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_histograms_run_key_runs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_key", "name", "position", name=op.f("pk_histograms")),
+    )
+    op.create_table(
+        "streams",
+        sa.Column("key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("incarnation", sa.String(length=128), nullable=False),
+        sa.Column("rank", sa.Integer(), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("opened_at", sa.Double(), nullable=False),
+        sa.Column("last_report_at", sa.Double(), nullable=True),
+        sa.Column("first_step", sa.BigInteger(), nullable=True),
+        sa.Column("last_step", sa.BigInteger(), nullable=True),
+        sa.Column("acked_through", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_streams_run_key_runs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_streams")),
+        sa.UniqueConstraint("run_key", "incarnation", "rank", name=op.f("uq_streams_run_key_incarnation_rank")),
+    )
+    op.create_table(
+        "control_outcomes",
+        sa.Column("run_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=True),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("received_at", sa.Double(), nullable=False),
+        sa.Column("code", sa.String(length=64), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["run_key"], ["runs.key"], name=op.f("fk_control_outcomes_run_key_runs"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["stream_key"], ["streams.key"], name=op.f("fk_control_outcomes_stream_key_streams"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("run_key", "version", "stream_key", name=op.f("pk_control_outcomes")),
+    )
+    op.create_table(
+        "gaps",
+        sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("first_seq", sa.BigInteger(), nullable=False),
+        sa.Column("last_seq", sa.BigInteger(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["stream_key"], ["streams.key"], name=op.f("fk_gaps_stream_key_streams"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("stream_key", "first_seq", name=op.f("pk_gaps")),
+    )
+    op.create_table(
+        "quarantine",
+        sa.Column("key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("content_hash", sa.LargeBinary(length=16), nullable=False),
+        sa.Column("claimed_hash", sa.LargeBinary(), nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.Column("code", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("received_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["stream_key"], ["streams.key"], name=op.f("fk_quarantine_stream_key_streams"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_quarantine")),
+        sa.UniqueConstraint(
+            "stream_key", "seq", "content_hash", "code", name=op.f("uq_quarantine_stream_key_seq_content_hash_code")
+        ),
+    )
+    op.create_table(
+        "records",
+        sa.Column("run_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("payload_hash", sa.LargeBinary(length=16), nullable=False),
+        sa.Column("received_at", sa.Double(), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=True),
+        sa.Column("recorded_at", sa.Double(), nullable=True),
+        sa.Column("control_version", sa.BigInteger(), nullable=True),
+        sa.Column("layout_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("scalars", sa.LargeBinary(), nullable=True),
+        sa.Column("labels", sa.JSON(none_as_null=True), nullable=True),
+        sa.ForeignKeyConstraint(["layout_key"], ["layouts.key"], name=op.f("fk_records_layout_key_layouts")),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_records_run_key_runs"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["stream_key"], ["streams.key"], name=op.f("fk_records_stream_key_streams"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("run_key", "position", name=op.f("pk_records")),
+        sa.UniqueConstraint("stream_key", "seq", name=op.f("uq_records_stream_key_seq")),
+    )
+    with op.batch_alter_table("records", schema=None) as batch_op:
+        batch_op.create_index("ix_records_run_key_step", ["run_key", "step"], unique=False)
+
+    op.create_table(
+        "stream_layouts",
+        sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("layout_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("last_position", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["layout_key"], ["layouts.key"], name=op.f("fk_stream_layouts_layout_key_layouts")),
+        sa.ForeignKeyConstraint(
+            ["stream_key"], ["streams.key"], name=op.f("fk_stream_layouts_stream_key_streams"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("stream_key", "layout_key", name=op.f("pk_stream_layouts")),
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("stream_layouts")
+    with op.batch_alter_table("records", schema=None) as batch_op:
+        batch_op.drop_index("ix_records_run_key_step")
+
+    op.drop_table("records")
+    op.drop_table("quarantine")
+    op.drop_table("gaps")
+    op.drop_table("control_outcomes")
+    op.drop_table("streams")
+    op.drop_table("histograms")
+    with op.batch_alter_table("controls", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_controls_state"))
+
+    op.drop_table("controls")
+    op.drop_table("tokens")
+    with op.batch_alter_table("runs", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_runs_project"))
+
+    op.drop_table("runs")
+    op.drop_table("layouts")
+    op.drop_table("deleted_runs")
+    with op.batch_alter_table("audit", schema=None) as batch_op:
+        batch_op.drop_index(batch_op.f("ix_audit_subject"))
+
+    op.drop_table("audit")

@@ -1,0 +1,234 @@
+"""Runs: what they are, where they stand, what people wrote on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
+
+from isentrope_server.store.tables import deleted_runs, runs, streams
+from isentrope_wire.messages import RunFinished, RunStarted
+
+
+class Status(StrEnum):
+    """How a run is doing, as shown to people."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    SILENT = "silent"
+    """Neither goodbye nor report for a while: frozen, killed, or cut off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run as it stands."""
+
+    key: int
+    id: str
+    name: str
+    project: str
+    status: Status
+    step: int | None
+    planned_steps: int | None
+    created_at: float
+    last_report_at: float | None
+    last_heard_at: float
+    finished_at: float | None
+    error: str
+    world_size: int
+    probe_version: str
+    capabilities: tuple[str, ...]
+    config: Mapping[str, object]
+    tags: tuple[str, ...]
+    notes: str
+    control_version: int
+    """The version in force, as the newest report says; 0 is what the run started with."""
+    last_position: int
+    incarnations: int
+
+    @property
+    def ended(self) -> bool:
+        return self.status in (Status.FINISHED, Status.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs a list shows. None: not asked for."""
+
+    project: str | None = None
+    status: Status | None = None
+    text: str | None = None
+    """Found in id, name or project, whatever the case."""
+
+
+def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
+    """The run with this id, or None."""
+    row = connection.execute(_runs_with_incarnations().where(runs.c.id == run_id)).one_or_none()
+    return None if row is None else _run(row, _silent_before(silent_after_seconds))
+
+
+def page(
+    connection: Connection, wanted: RunFilter, *, before_key: int | None, limit: int, silent_after_seconds: float
+) -> list[Run]:
+    """Runs, newest first, that came before the run with key `before_key`."""
+    silent_before = _silent_before(silent_after_seconds)
+    query = _runs_with_incarnations().order_by(runs.c.key.desc()).limit(limit)
+    if before_key is not None:
+        query = query.where(runs.c.key < before_key)
+    if wanted.project is not None:
+        query = query.where(runs.c.project == wanted.project)
+    if wanted.status is not None:
+        query = query.where(_has_status(wanted.status, silent_before))
+    if wanted.text:
+        query = query.where(
+            or_(*(c.icontains(wanted.text, autoescape=True) for c in (runs.c.id, runs.c.name, runs.c.project)))
+        )
+    return [_run(row, silent_before) for row in connection.execute(query)]
+
+
+def count_by_status(connection: Connection, *, silent_after_seconds: float) -> dict[Status, int]:
+    """How many runs are in each status."""
+    silent_before = _silent_before(silent_after_seconds)
+    return {
+        status: connection.execute(
+            select(func.count()).select_from(runs).where(_has_status(status, silent_before))
+        ).scalar_one()
+        for status in Status
+    }
+
+
+def count_records(connection: Connection) -> int:
+    """How many records are stored, over all runs: positions count them."""
+    return int(connection.execute(select(func.coalesce(func.sum(runs.c.last_position), 0))).scalar_one())
+
+
+def key_of(connection: Connection, run_id: str) -> int | None:
+    return connection.execute(select(runs.c.key).where(runs.c.id == run_id)).scalar_one_or_none()
+
+
+def last_position(connection: Connection, run_key: int) -> int:
+    """The position of the run's newest record; 0 before the first."""
+    return int(connection.execute(select(runs.c.last_position).where(runs.c.key == run_key)).scalar_one())
+
+
+def was_deleted(connection: Connection, run_id: str) -> bool:
+    return connection.execute(select(deleted_runs.c.id).where(deleted_runs.c.id == run_id)).first() is not None
+
+
+def create(connection: Connection, started: RunStarted, now: float) -> int:
+    """Insert a run as its first rank describes it; returns its key."""
+    result = connection.execute(
+        insert(runs)
+        .values(
+            id=started.run_id,
+            created_at=now,
+            error="",
+            tags=list(started.tags),
+            notes="",
+            control_version=0,
+            last_position=0,
+            **_described_by(started, now),
+        )
+        .returning(runs.c.key)
+    )
+    return int(result.scalar_one())
+
+
+def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
+    """A newer incarnation began: its description counts from now on. Tags and notes stay; people wrote them."""
+    connection.execute(
+        update(runs).where(runs.c.key == run_key).values(finished_at=None, error="", **_described_by(started, now))
+    )
+
+
+def heard(connection: Connection, run_key: int, now: float) -> None:
+    connection.execute(update(runs).where(runs.c.key == run_key).values(last_heard_at=now))
+
+
+def advance(
+    connection: Connection, run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None
+) -> None:
+    """Records up to `last_position` came in; `newest` is (step, control_version) of the report that speaks for the run."""
+    values: dict[str, object] = {"last_position": last_position, "last_heard_at": now, "last_report_at": now}
+    if newest is not None:
+        values |= {"step": newest[0], "control_version": newest[1]}
+    connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
+
+
+def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
+    connection.execute(
+        update(runs)
+        .where(runs.c.key == run_key)
+        .values(
+            state=Status.FAILED if finished.status == Status.FAILED else Status.FINISHED,
+            finished_at=finished.finished_at,
+            error=finished.error,
+        )
+    )
+
+
+def edit(connection: Connection, run_key: int, *, tags: Sequence[str] | None, notes: str | None) -> None:
+    """Change what people wrote; None leaves a field as it is."""
+    values: dict[str, object] = {}
+    if tags is not None:
+        values["tags"] = list(tags)
+    if notes is not None:
+        values["notes"] = notes
+    if values:
+        connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
+
+
+def remove(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
+    """Delete a run with all it reported, and remember its id so that a late spool can't bring half of it back."""
+    connection.execute(delete(runs).where(runs.c.key == run_key))
+    connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
+
+
+def _described_by(started: RunStarted, now: float) -> dict[str, object]:
+    return {
+        "name": started.name,
+        "project": started.project,
+        "state": Status.RUNNING,
+        "planned_steps": started.planned_steps,
+        "last_heard_at": now,
+        "world_size": started.world_size,
+        "probe_version": started.probe_version,
+        "capabilities": list(started.capabilities),
+        "config": dict(started.config),
+    }
+
+
+def _runs_with_incarnations() -> Select[*tuple[Any, ...]]:
+    incarnations = (
+        select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
+    )
+    return select(runs, incarnations.label("incarnations"))
+
+
+def _silent_before(silent_after_seconds: float) -> float:
+    return time.time() - silent_after_seconds
+
+
+def _has_status(status: Status, silent_before: float) -> ColumnElement[bool]:
+    match status:
+        case Status.RUNNING:
+            return and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at >= silent_before)
+        case Status.SILENT:
+            return and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
+        case _:
+            return runs.c.state == status
+
+
+def _run(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
+    values = dict(row._mapping)
+    state = Status(values.pop("state"))
+    silent = state is Status.RUNNING and values["last_heard_at"] < silent_before
+    values["status"] = Status.SILENT if silent else state
+    for name in ("capabilities", "tags"):
+        values[name] = tuple(values[name])
+    return Run(**values)

@@ -1,0 +1,138 @@
+"""Streams: what one rank of one incarnation sends, and how far it is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, insert, select, union_all, update
+
+from isentrope_server.store.tables import gaps, quarantine, records, runs, streams
+from isentrope_wire.messages import RunStarted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """One rank of one incarnation."""
+
+    key: int
+    run_key: int
+    incarnation: str
+    rank: int
+    started_at: float
+    first_step: int | None
+    last_step: int | None
+    acked_through: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """One life of a run's training process, over all its ranks."""
+
+    name: str
+    started_at: float
+    first_step: int | None
+    """The lowest step it reported; from here on it speaks for the run."""
+    last_step: int | None
+    streams: tuple[Stream, ...]
+
+
+def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> Stream | None:
+    row = connection.execute(
+        _STREAMS.join(runs, runs.c.key == streams.c.run_key).where(
+            runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank
+        )
+    ).one_or_none()
+    return None if row is None else Stream(**row._mapping)
+
+
+def create(connection: Connection, run_key: int, started: RunStarted, now: float) -> int:
+    """Insert the stream that `started` opens; returns its key."""
+    result = connection.execute(
+        insert(streams)
+        .values(
+            run_key=run_key,
+            incarnation=started.incarnation,
+            rank=started.rank,
+            started_at=started.started_at,
+            opened_at=now,
+            acked_through=0,
+        )
+        .returning(streams.c.key)
+    )
+    return int(result.scalar_one())
+
+
+def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
+    """The run's incarnations, oldest first by the time their first rank started."""
+    by_name: dict[str, list[Stream]] = {}
+    for row in connection.execute(_STREAMS.where(streams.c.run_key == run_key).order_by(streams.c.rank)):
+        stream = Stream(**row._mapping)
+        by_name.setdefault(stream.incarnation, []).append(stream)
+    return sorted((_incarnation(name, members) for name, members in by_name.items()), key=_age)
+
+
+def advance(connection: Connection, stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> None:
+    """Note what a push brought: the acknowledgement and the range of steps."""
+    known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
+    connection.execute(
+        update(streams)
+        .where(streams.c.key == stream.key)
+        .values(
+            acked_through=acked_through,
+            first_step=min(known, default=None),
+            last_step=max(known, default=None),
+            last_report_at=now,
+        )
+    )
+
+
+def count(connection: Connection, run_key: int) -> int:
+    return connection.execute(select(func.count()).where(streams.c.run_key == run_key)).scalar_one()
+
+
+def contiguous_through(connection: Connection, stream: Stream) -> int:
+    """The highest seq up to which every record is stored, kept aside, or known never to come."""
+    held = union_all(
+        select(records.c.seq.label("first"), records.c.seq.label("last")).where(
+            records.c.stream_key == stream.key, records.c.seq > stream.acked_through
+        ),
+        select(quarantine.c.seq, quarantine.c.seq).where(
+            quarantine.c.stream_key == stream.key, quarantine.c.seq > stream.acked_through
+        ),
+        select(gaps.c.first_seq, gaps.c.last_seq).where(
+            gaps.c.stream_key == stream.key, gaps.c.last_seq > stream.acked_through
+        ),
+    )
+    through = stream.acked_through
+    for first, last in connection.execute(held.order_by("first")):
+        if first > through + 1:
+            break
+        through = max(through, last)
+    return through
+
+
+_STREAMS = select(
+    streams.c.key,
+    streams.c.run_key,
+    streams.c.incarnation,
+    streams.c.rank,
+    streams.c.started_at,
+    streams.c.first_step,
+    streams.c.last_step,
+    streams.c.acked_through,
+)
+
+
+def _incarnation(name: str, members: list[Stream]) -> Incarnation:
+    return Incarnation(
+        name=name,
+        started_at=min(s.started_at for s in members),
+        first_step=min((s.first_step for s in members if s.first_step is not None), default=None),
+        last_step=max((s.last_step for s in members if s.last_step is not None), default=None),
+        streams=tuple(members),
+    )
+
+
+def _age(incarnation: Incarnation) -> tuple[float, str]:
+    return incarnation.started_at, incarnation.name

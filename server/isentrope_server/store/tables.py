@@ -1,0 +1,233 @@
+"""The schema.
+
+A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every record that counts gets
+the run's next `position` in the transaction that stores it, so positions rise in COMMIT order and serve as cursors.
+
+Scalars are one float64 blob per record, in the order of the names of its *layout*; a run has a handful of layouts, so
+one series is a range scan that cuts 8 bytes out of each row, and no row is written per scalar. A compactor may later
+move full ranges of positions into per-metric chunks: `position` orders both, and `streams.acked_through` answers for
+the hashes of rows that moved.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(column_0_N_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only for a column declared INTEGER PRIMARY KEY.
+_Key = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _run_key(*, primary_key: bool = False) -> Column[int]:
+    return Column("run_key", _Key, ForeignKey("runs.key", ondelete="CASCADE"), nullable=False, primary_key=primary_key)
+
+
+def _stream_key(*, primary_key: bool = False) -> Column[int]:
+    reference = ForeignKey("streams.key", ondelete="CASCADE")
+    return Column("stream_key", _Key, reference, nullable=False, primary_key=primary_key)
+
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    Column("id", String(128), nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("project", Text, nullable=False, index=True),
+    Column("state", String(16), nullable=False),  # running | finished | failed; silence is worked out when read
+    Column("step", BigInteger),
+    Column("planned_steps", BigInteger),
+    Column("created_at", Double, nullable=False),
+    Column("last_report_at", Double),
+    Column("last_heard_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("error", Text, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("probe_version", Text, nullable=False),
+    Column("capabilities", JSON, nullable=False),
+    Column("config", JSON, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("notes", Text, nullable=False),
+    Column("control_version", BigInteger, nullable=False),  # in force, as the newest report says
+    Column("last_position", BigInteger, nullable=False),
+)
+
+deleted_runs = Table(
+    "deleted_runs",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("deleted_at", Double, nullable=False),
+    Column("deleted_by", Text, nullable=False),
+)
+
+streams = Table(
+    "streams",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    _run_key(),
+    Column("incarnation", String(128), nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("opened_at", Double, nullable=False),
+    Column("last_report_at", Double),
+    Column("first_step", BigInteger),
+    Column("last_step", BigInteger),
+    Column("acked_through", BigInteger, nullable=False),
+    UniqueConstraint("run_key", "incarnation", "rank"),
+)
+
+layouts = Table(
+    "layouts",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    Column("digest", LargeBinary(16), nullable=False, unique=True),
+    Column("names", JSON, nullable=False),
+)
+
+stream_layouts = Table(
+    "stream_layouts",
+    metadata,
+    _stream_key(primary_key=True),
+    Column("layout_key", _Key, ForeignKey("layouts.key"), primary_key=True),
+    Column("last_position", BigInteger, nullable=False),
+)
+
+records = Table(
+    "records",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    _stream_key(),
+    Column("seq", BigInteger, nullable=False),
+    Column("payload_hash", LargeBinary(16), nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("kind", String(16), nullable=False),
+    # The rest is NULL but in step reports.
+    Column("step", BigInteger),
+    Column("recorded_at", Double),
+    Column("control_version", BigInteger),
+    Column("layout_key", _Key, ForeignKey("layouts.key")),
+    Column("scalars", LargeBinary),
+    Column("labels", JSON(none_as_null=True)),
+    UniqueConstraint("stream_key", "seq"),
+    Index("ix_records_run_key_step", "run_key", "step"),
+)
+
+gaps = Table(
+    "gaps",
+    metadata,
+    _stream_key(primary_key=True),
+    Column("first_seq", BigInteger, primary_key=True),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+histograms = Table(
+    "histograms",
+    metadata,
+    _run_key(primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan all histograms
+    Column("step", BigInteger, nullable=False),
+    Column("low", Double, nullable=False),
+    Column("high", Double, nullable=False),
+    Column("counts", LargeBinary, nullable=False),  # uint64, little-endian
+    Column("not_finite", BigInteger, nullable=False),
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    _stream_key(),
+    Column("seq", BigInteger, nullable=False),
+    Column("content_hash", LargeBinary(16), nullable=False),  # of the payload as it came
+    Column("claimed_hash", LargeBinary, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Column("code", String(32), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("stream_key", "seq", "content_hash", "code"),
+)
+
+controls = Table(
+    "controls",
+    metadata,
+    _run_key(primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    Column("document", JSON, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("requested_at", Double, nullable=False),
+    Column("requested_step", BigInteger),
+    Column("expires_at", Double),
+    Column("state", String(16), nullable=False, index=True),
+    Column("applied_step", BigInteger),
+    Column("applied_at", Double),
+    Column("ended_at", Double),
+    Column("code", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("idempotency_key", String(200)),
+    UniqueConstraint("run_key", "idempotency_key"),
+)
+
+control_outcomes = Table(
+    "control_outcomes",
+    metadata,
+    _run_key(primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    _stream_key(primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("step", BigInteger),
+    Column("at", Double, nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("code", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("subject", Text, nullable=False, index=True),
+    Column("change", JSON, nullable=False),
+    Column("chain_hash", LargeBinary(32), nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(128), nullable=False),
+    Column("scope", String(16), nullable=False),
+    Column("token_hash", LargeBinary(32), nullable=False, unique=True),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Column("is_owner", Boolean, nullable=False),
+)

@@ -1,0 +1,73 @@
+"""Which report speaks for a step.
+
+Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows three rules.
+The newest incarnation speaks from its first step on, whatever older ones reported there. Within an incarnation the
+lowest rank speaks for a step. Within a rank the report that came last does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isentrope_server.store.streams import Incarnation
+
+_NO_LIMIT = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one stream stands among the others."""
+
+    speaks_before_step: int
+    age: int
+    rank: int
+
+
+class Timeline:
+    """Built from a run's incarnations, oldest first; picks the rows that speak."""
+
+    def __init__(self, incarnations: Sequence[Incarnation]) -> None:
+        self.streams = sum(len(incarnation.streams) for incarnation in incarnations)
+        self._places: dict[int, _Place] = {}
+        limit = int(_NO_LIMIT)
+        for age, incarnation in enumerate(reversed(incarnations)):
+            for stream in incarnation.streams:
+                self._places[stream.key] = _Place(limit, age, stream.rank)
+            if incarnation.first_step is not None:
+                limit = min(limit, incarnation.first_step)
+
+    def order_of(self, stream_key: int) -> tuple[int, int]:
+        """Sorts streams so that those that speak louder come last."""
+        place = self._places[stream_key]
+        return -place.age, -place.rank
+
+    def speaking(
+        self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.intp]:
+        """Indices of the rows that speak, one per step, by rising step.
+
+        Args:
+            steps: step of each row, shape (rows,).
+            stream_keys: its stream, shape (rows,).
+            positions: its position, shape (rows,).
+        """
+        limits, ages, ranks = self._lookup(stream_keys)
+        candidates = np.flatnonzero(steps < limits)
+        order = np.lexsort((positions[candidates], -ranks[candidates], -ages[candidates], steps[candidates]))
+        by_step = candidates[order]
+        is_last_of_step = np.ones(len(by_step), dtype=bool)
+        is_last_of_step[:-1] = steps[by_step[1:]] != steps[by_step[:-1]]
+        return by_step[is_last_of_step]
+
+    def _lookup(self, stream_keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        known, inverse = np.unique(stream_keys, return_inverse=True)
+        places = [self._places[int(key)] for key in known]
+        limits, ages, ranks = (
+            np.array([getattr(place, name) for place in places], dtype=np.int64)[inverse]
+            for name in ("speaks_before_step", "age", "rank")
+        )
+        return limits, ages, ranks

@@ -1,0 +1,167 @@
+"""The one thread that writes, with group commit: what queued up during one COMMIT goes into the next."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from isentrope_server.store.events import Event
+from isentrope_wire.errors import IsentropeError
+
+_T = TypeVar("_T")
+
+ROWS_PER_COMMIT = 1_000
+"""Enough to share one fsync among many, few enough to answer the first in line within some tens of milliseconds."""
+
+
+class WriterStopped(IsentropeError, RuntimeError):
+    """The server is shutting down, or its writer died; nothing more will be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What a piece of work may use: the connection, and a place to say what should be announced after COMMIT."""
+
+    connection: Connection
+    events: list[Event] = field(default_factory=list)
+
+    def announce(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@dataclass(slots=True)
+class _Job(Generic[_T]):
+    work: Callable[[Transaction], _T]
+    rows: int
+    future: Future[_T]
+    result: list[_T] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def run(self, connection: Connection) -> list[Event]:
+        """Do the work in a savepoint of its own; a failure undoes this work only."""
+        transaction = Transaction(connection)
+        with _Savepoint(connection, self):
+            self.result.append(self.work(transaction))
+        return [] if self.error else transaction.events
+
+    def settle(self) -> None:
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result[0])
+
+
+class _Savepoint:
+    """Keeps a failure for whoever submitted the work, so that it never ends the thread all others wait for."""
+
+    def __init__(self, connection: Connection, job: _Job[_T]) -> None:
+        self._savepoint = connection.begin_nested()
+        self._job = job
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._savepoint.commit()
+        else:
+            self._job.error = error
+            self._savepoint.rollback()
+        return True
+
+
+class Writer:
+    """Runs submitted work in order on its own thread; a future resolves only after COMMIT."""
+
+    def __init__(self, engine: Engine, publish: Callable[[Sequence[Event]], None]) -> None:
+        self._engine = engine
+        self._publish = publish
+        self._jobs: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
+        self._accepting = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._write_until_stopped, name="store-writer", daemon=True)
+
+    def start(self) -> None:
+        self._accepting = True
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        with self._lock:
+            self._accepting = False
+            self._jobs.put(None)
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        return self._accepting and self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs not yet begun."""
+        return self._jobs.qsize()
+
+    def submit(self, work: Callable[[Transaction], _T], *, rows: int = 1) -> Future[_T]:
+        """Queue one piece of work; all of it is committed, or none.
+
+        Args:
+            work: called on the writer's thread with a transaction; its return value is the future's result.
+            rows: roughly how many rows it writes; bounds how much shares one COMMIT.
+        Raises:
+            WriterStopped: nothing is stored any more.
+        """
+        future: Future[_T] = Future()
+        with self._lock:
+            if not self.alive:
+                raise WriterStopped("The store is closed: the server is shutting down.")
+            self._jobs.put(_Job(work, rows, future))  # type: ignore[arg-type]  # jobs of every result share the queue
+        return future
+
+    def _write_until_stopped(self) -> None:
+        with self._engine.connect() as connection:
+            stopping = False
+            while not stopping:
+                jobs, stopping = self._next_batch()
+                if jobs:
+                    self._commit(connection, jobs)
+
+    def _next_batch(self) -> tuple[list[_Job[object]], bool]:
+        jobs: list[_Job[object]] = []
+        rows = 0
+        job = self._jobs.get()
+        while job is not None:
+            jobs.append(job)
+            rows += job.rows
+            if rows >= ROWS_PER_COMMIT:
+                return jobs, False
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return jobs, False
+        return jobs, True
+
+    def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
+        events: list[Event] = []
+        try:
+            with connection.begin():
+                for job in jobs:
+                    events.extend(job.run(connection))
+        except SQLAlchemyError as error:
+            # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
+            for job in jobs:
+                job.future.set_exception(job.error or error)
+            return
+        if events:
+            self._publish(events)
+        for job in jobs:
+            job.settle()

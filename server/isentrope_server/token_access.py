@@ -1,0 +1,112 @@
+"""Tokens from the command line: through the server that holds the home, or, when none runs, in its database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from isentrope_server.api.schemas import CreatedToken, TokenOut
+from isentrope_server.backend import Backend, open_backend
+from isentrope_server.errors import NotFound
+from isentrope_server.home import running_server_url
+from isentrope_server.security.issuing import issue_token, revoke_token
+from isentrope_server.security.tokens import Scope
+from isentrope_server.settings import Settings
+from isentrope_server.store import tokens
+from isentrope_wire.errors import IsentropeError
+
+_T = TypeVar("_T")
+_ACTOR = "command line"
+
+
+class TokenAccessError(IsentropeError, RuntimeError):
+    """The running server wouldn't change tokens."""
+
+
+class TokenAccess(Protocol):
+    """What `isentrope token` can do."""
+
+    def create(self, scope: str, name: str) -> dict[str, object]: ...
+
+    def list(self) -> list[dict[str, object]]: ...
+
+    def revoke(self, token_id: str) -> None:
+        """Raises NotFound when no such token is in force."""
+
+
+def open_token_access(settings: Settings) -> TokenAccess:
+    """SQLite may have one writing process: while a server holds the home, it makes the change."""
+    url = running_server_url(settings.home)
+    return _InDatabase(settings) if url is None else _ThroughServer(settings, url)
+
+
+class _InDatabase:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def create(self, scope: str, name: str) -> dict[str, object]:
+        async def work(backend: Backend) -> dict[str, object]:
+            issued = await backend.write(lambda t: issue_token(t, name, Scope(scope), by=_ACTOR, now=time.time()))
+            return CreatedToken(**TokenOut.of(issued.stored).model_dump(), token=issued.secret).model_dump(mode="json")
+
+        return self._run(work)
+
+    def list(self) -> list[dict[str, object]]:
+        async def work(backend: Backend) -> list[dict[str, object]]:
+            return [TokenOut.of(token).model_dump(mode="json") for token in await backend.read(tokens.all_tokens)]
+
+        return self._run(work)
+
+    def revoke(self, token_id: str) -> None:
+        async def work(backend: Backend) -> bool:
+            return await backend.write(lambda t: revoke_token(t, token_id, by=_ACTOR, now=time.time()))
+
+        if not self._run(work):
+            raise NotFound(f"There is no token {token_id!r} in force.")
+
+    def _run(self, work: Callable[[Backend], Awaitable[_T]]) -> _T:
+        async def run() -> _T:
+            async with open_backend(self._settings) as backend:
+                return await work(backend)
+
+        return asyncio.run(run())
+
+
+class _ThroughServer:
+    def __init__(self, settings: Settings, url: str) -> None:
+        self._settings = settings
+        self._url = url
+
+    def create(self, scope: str, name: str) -> dict[str, object]:
+        created: dict[str, object] = self._request("POST", "", {"scope": scope, "name": name}).json()
+        return created
+
+    def list(self) -> list[dict[str, object]]:
+        items: list[dict[str, object]] = self._request("GET", "").json()["items"]
+        return items
+
+    def revoke(self, token_id: str) -> None:
+        self._request("DELETE", f"/{quote(token_id, safe='')}")
+
+    def _request(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response:
+        try:
+            secret = self._settings.owner_token_file.read_text(encoding="utf-8").strip()
+            answer = httpx.request(
+                method,
+                f"{self._url}/api/v1/access-tokens{path}",
+                json=body,
+                headers={"Authorization": f"Bearer {secret}"},
+                trust_env=False,
+            )
+        except (OSError, httpx.HTTPError) as error:
+            raise TokenAccessError(f"The server at {self._url} can't be asked: {error}.") from error
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise NotFound(answer.json()["error"]["message"])
+        if answer.is_error:
+            raise TokenAccessError(f"The server at {self._url} refused: {answer.text[:300]}")
+        return answer
