@@ -4,7 +4,6 @@ app             attach(app, api_url=...): the pages on the server's ASGI applica
 api_client      the REST API, called with the browser user's own credentials
 records         what the REST API tells, as dataclasses
 credentials     whose request is being answered, for HTTP and WebSocket callbacks alike
-page_headers    the content security policy
 ids, theme      component ids; colours, fonts and chart templates
 formatting      numbers and names as they are printed
 control_changes what a control changed, in words

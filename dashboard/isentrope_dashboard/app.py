@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from isentrope_dashboard.api_client import ApiSource
 from isentrope_dashboard.components.shell import shell
 from isentrope_dashboard.credentials import CredentialsMiddleware
-from isentrope_dashboard.page_headers import PageHeadersMiddleware, content_security_policy
 from isentrope_dashboard.pages import browser, live, polling, push, routing
+from isentrope_dashboard.pages.notice import report_failure
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -55,6 +55,7 @@ def attach(app: FastAPI, *, api_url: str) -> None:
         index_string=INDEX,
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         websocket_inactivity_timeout=0,
+        on_error=report_failure,
     )
     dash_app.layout = shell
     source = ApiSource(api_url)
@@ -63,7 +64,14 @@ def attach(app: FastAPI, *, api_url: str) -> None:
     polling.register(dash_app, source)
     push.register(dash_app, source)
     browser.register(dash_app)
-    # Dash does this at the first request under its own prefix; a deep link that comes first would miss it.
+    # Dash does the first at the first request under its own prefix and the second when a lifespan event passes its
+    # middleware. A deep link may come before the one, and a server that runs its lifespan itself never does the other.
     dash_app._setup_server()
-    app.add_middleware(PageHeadersMiddleware, policy=content_security_policy(dash_app.csp_hashes()))
+    dash_app.backend._setup_catchall()
+    _allow_inline_scripts(app, dash_app.csp_hashes())
     app.add_middleware(CredentialsMiddleware)
+
+
+def _allow_inline_scripts(app: FastAPI, hashes: list[str]) -> None:
+    """Tell the server, whose content security policy covers every page, which inline scripts are ours."""
+    app.state.script_hashes = [*getattr(app.state, "script_hashes", ()), *hashes]

@@ -161,24 +161,24 @@ class ControlState:
     """The control a run should have, and the one it has."""
 
     desired: ControlItem
-    in_force: ControlValues
+    in_force: ControlValues | None
+    """None: the run reports a version that the server never gave out."""
     etag: str
 
     @property
     def reference(self) -> ControlValues:
         """What the form compares itself with: the desired control while it is on its way, then the one in force."""
-        return self.in_force if self.desired.terminal else self.desired.values
+        return self.in_force if self.desired.terminal and self.in_force is not None else self.desired.values
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], etag: str) -> ControlState:
         desired = ControlItem.from_json(body)
         in_force = body.get("in_force") or {}
+        running: ControlValues | None
         if "method" in in_force:
             running = ControlValues.from_json(in_force)
-        elif in_force.get("version") == desired.version or desired.state in IN_FORCE_STATES:
-            running = desired.values
         else:
-            running = ControlValues()
+            running = desired.values if desired.state in IN_FORCE_STATES else None
         return cls(desired=desired, in_force=running, etag=etag or f'"{desired.version}"')
 
 

@@ -22,6 +22,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 TOKEN = "fake-token"
 CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v"]
+POLICY = (
+    "default-src 'self'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'"
+)
+"""What the real server sends with every answer."""
 SCOPES = ("negative", "positive", "all", "decreasing", "increasing")
 
 
@@ -193,12 +198,19 @@ class FakeApi:
 
     def add_steps(self, run: FakeRun, count: int = 1) -> None:
         """More steps of a run, from any thread, heard by its listeners."""
-        self._in_loop(lambda: [self._publish(run, event) for _ in range(count) for event in run.add_step()])
+
+        def add() -> None:
+            for _ in range(count):
+                for event in run.add_step():
+                    self._publish(run, event)
+
+        self._in_loop(add)
 
     def _in_loop(self, work: Callable[[], object]) -> None:
         assert self._loop is not None, "the fake API is not running"
         done = threading.Event()
-        self._loop.call_soon_threadsafe(lambda: (work(), done.set()))
+        self._loop.call_soon_threadsafe(work)
+        self._loop.call_soon_threadsafe(done.set)
         assert done.wait(5)
 
     def _publish(self, run: FakeRun, event: tuple[str, dict[str, Any]]) -> None:
@@ -235,6 +247,13 @@ class FakeApi:
             if self.require_token and token != TOKEN:
                 return problem(401, "unauthenticated", "Send a token.")
             return await call_next(request)
+
+        @self.app.middleware("http")
+        async def policy(request: Request, call_next: Any) -> Any:
+            answer = await call_next(request)
+            hashes = " ".join(getattr(self.app.state, "script_hashes", ()))
+            answer.headers["content-security-policy"] = POLICY.format(hashes=hashes)
+            return answer
 
     def _add_routes(self) -> None:
         app, api = self.app, "/api/v1"

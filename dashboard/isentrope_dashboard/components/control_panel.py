@@ -10,7 +10,7 @@ from dash import dcc, html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon, panel, score_symbol
 from isentrope_dashboard.control_changes import describe
-from isentrope_dashboard.formatting import METHOD_LABELS, SCOPE_LABELS, count, method, scope, threshold
+from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
 from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, RunSummary
 
 SLIDER_MAXIMUM = 5.0
@@ -66,7 +66,6 @@ def control_props(state: ControlState | None, history: list[ControlItem]) -> dic
     """Component id -> properties that follow the control; the form itself follows in the browser, where edits live."""
     if state is None:
         return {ids.CONTROL: {"data": None}, ids.CONTROL_PROGRESS: {"children": []}}
-    running = state.in_force
     return {
         ids.CONTROL: {
             "data": {
@@ -76,12 +75,19 @@ def control_props(state: ControlState | None, history: list[ControlItem]) -> dic
                 "reference": state.reference.to_json(),
             }
         },
-        ids.METHOD_RUNNING: {"children": method(running.method)},
-        ids.SCOPE_RUNNING: {"children": scope(running.scope)},
-        ids.threshold(ids.MU_LOW, "running"): {"children": threshold(running.mu_low)},
-        ids.threshold(ids.MU_HIGH, "running"): {"children": threshold(running.mu_high)},
+        **_running_props(state.in_force),
         ids.CONTROL_PROGRESS: {"children": control_progress(state.desired, before=_before(state.desired, history))},
     }
+
+
+def _running_props(running: ControlValues | None) -> dict[str, dict[str, Any]]:
+    shown = {
+        ids.METHOD_RUNNING: running and method(running.method),
+        ids.SCOPE_RUNNING: running and scope(running.scope),
+        ids.threshold(ids.MU_LOW, "running"): running and threshold(running.mu_low),
+        ids.threshold(ids.MU_HIGH, "running"): running and threshold(running.mu_high),
+    }
+    return {component_id: {"children": text or MISSING} for component_id, text in shown.items()}
 
 
 def control_progress(item: ControlItem, before: ControlValues | None) -> html.Div:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-Content = Component | str | list[Any] | None
+Content: TypeAlias = Component | str | list[Any] | None
 
 
 def icon(name: str, size: int = 16) -> html.Span:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dash import Dash, State, ctx
-from dash.exceptions import PreventUpdate
+from dash.exceptions import PreventUpdate, WebsocketDisconnected
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import ApiClient, ApiSource
@@ -100,8 +100,8 @@ def register(app: Dash, source: ApiSource) -> None:
             async with source.open(current_credentials()) as api:
                 run_id = run_of_path(path)
                 await (_follow_runs(api, page) if run_id is None else _follow_run(api, page, run_id))
-        except TimeoutError:
-            return
+        except (TimeoutError, WebsocketDisconnected):
+            return  # the page is gone
 
 
 async def _until_ready(page: _Page) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import dash_mantine_components as dmc
+from dash import set_props
 
+from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.records import ControlItem, RunSnapshot
+
+_log = logging.getLogger(__name__)
 
 _TITLES = {
     "APPLIED": ("Applied", "teal"),
@@ -45,3 +50,11 @@ def control_notifications(snapshot: RunSnapshot, changed: tuple[ControlItem, ...
 def alert(title: str, message: str, color: str = "red") -> dmc.Alert:
     """A message in the place of a page that can't be shown."""
     return dmc.Alert(message, title=title, color=color, variant="light", radius="lg")
+
+
+def report_failure(error: Exception) -> None:
+    """A callback failed in a way nobody foresaw: the log gets the whole of it, the page one sentence."""
+    _log.error("A callback of the dashboard failed.", exc_info=error)
+    message = f"{type(error).__name__}: this page may be out of date. The server's log says more; reload to go on."
+    show = [notification("The dashboard failed", message, "red", key="failure", seconds=30)]
+    set_props(ids.NOTIFICATIONS, {"sendNotifications": show})
