@@ -25,7 +25,7 @@ def measure(rounds: int = 7) -> list[str]:
 
     def update(logprobs: Tensor) -> None:
         optimizer.zero_grad()
-        (-(logprobs * advantages).mean()).backward()  # type: ignore[no-untyped-call]
+        (-(logprobs * advantages).mean()).backward()
         optimizer.step()
 
     def plain() -> None:
