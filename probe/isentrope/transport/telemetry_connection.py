@@ -28,6 +28,7 @@ _HOLD = frozenset(
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )

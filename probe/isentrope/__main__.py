@@ -1,0 +1,6 @@
+"""`python -m isentrope`: the command line."""
+
+from isentrope.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="isentrope")

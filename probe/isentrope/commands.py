@@ -1,0 +1,275 @@
+"""The commands that need neither torch nor a server's code: runs, metrics, control, sync, doctor.
+
+Help must be quick, so what a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from isentrope.client import Client
+    from isentrope.transport.shipper_status import ShipperStatus
+    from isentrope.transport.spool_folder import SpoolFolder
+
+_METHODS = ("none", "clip_b", "clip_v", "clip_cov", "kl_cov", "score_sign", "top_entropy")
+_SCOPES = ("negative", "positive", "all", "decreasing", "increasing")
+_CONTROL_FIELDS = ("method", "mu_low", "mu_high", "scope", "parameters", "hold", "reason")
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+url_option = click.option("--url", default=None, help="The server's address.  [default: ISENTROPE_URL]")
+
+
+@click.command()
+@click.option("--project", default=None, help="Only this project's.")
+@click.option("--status", type=click.Choice(["running", "finished", "failed", "silent"]), default=None)
+@click.option("--query", "-q", default=None, help="Only those with this text in id, name or project.")
+@as_json_option
+@url_option
+def runs(project: str | None, status: str | None, query: str | None, as_json: bool, url: str | None) -> None:
+    """List runs, newest first."""
+    with _client(url) as client:
+        found = client.runs(project=project, status=status, q=query)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [[run["id"], run["project"], run["status"], _step(run), _age(run["last_report_at"])] for run in found]
+    _print_table(["run", "project", "status", "step", "last report"], rows)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--name", "-n", "names", multiple=True, help="A metric; may be repeated. None: list the names.")
+@click.option("--from-step", type=click.IntRange(min=0), default=None)
+@click.option("--to-step", type=click.IntRange(min=0), default=None)
+@click.option("--points", type=click.IntRange(min=1), default=None, help="Reduce longer series to so many points.")
+@as_json_option
+@url_option
+def metrics(
+    run: str,
+    names: tuple[str, ...],
+    from_step: int | None,
+    to_step: int | None,
+    points: int | None,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Print metrics of RUN over its steps, or the names it has."""
+    with _client(url) as client:
+        if not names:
+            found = client.metric_names(run)
+            click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
+            return
+        columns = client.metrics(run, names, from_step=from_step, to_step=to_step, points=points)
+    if as_json:
+        click.echo(json.dumps(_json_safe(columns)))
+        return
+    _print_table(list(columns), [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
+
+
+@click.command()
+@click.argument("run")
+@click.option("--method", type=click.Choice(_METHODS), default=None)
+@click.option("--mu-low", type=float, default=None, help="µ⁻ in standard deviations; left out: no lower side.")
+@click.option("--mu-high", type=float, default=None, help="µ⁺ in standard deviations; left out: no upper side.")
+@click.option("--scope", type=click.Choice(_SCOPES), default=None, help="On which tokens the thresholds act.")
+@click.option("--reason", default=None, help="Why; kept in the history.")
+@click.option("--expires-in", type=click.IntRange(min=1), default=None, metavar="SECONDS", help="Time to live.")
+@click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless APPLIED.")
+@click.option("--wait-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="How long at most.")
+@as_json_option
+@url_option
+def control(
+    run: str,
+    expires_in: int | None,
+    wait: bool,
+    wait_seconds: float,
+    as_json: bool,
+    url: str | None,
+    **given: Any,
+) -> None:
+    """Show the control of RUN, or change it.
+
+    With --method the new control is what the options say. Without it, the options change the newest control.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        if wait or expires_in is not None:
+            raise click.UsageError("--wait and --expires-in go with a change: give --method, --mu-low or another.")
+        _show_control(run, as_json, url)
+        return
+    _check_before_sending(changes)
+    with _client(url) as client:
+        item = _change_control(client, run, changes, expires_in)
+        if wait:
+            item = client.wait_for_control(run, item["version"], timeout_seconds=wait_seconds)
+    click.echo(json.dumps(item, indent=2) if as_json else _control_line(item))
+    if wait and item["state"] != "APPLIED":
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC, or as spooled]")
+@click.option("--give-up-after", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS")
+@as_json_option
+def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) -> None:
+    """Upload the spools below DIR that training processes left behind. Safe to repeat."""
+    import os
+
+    from isentrope.errors import ConfigurationError
+    from isentrope.transport.spool_folder import find_spool_folders
+
+    folders = find_spool_folders(folder)
+    if not folders:
+        raise ConfigurationError(f"There is no spool in {folder}; they lie in ISENTROPE_HOME/spool.")
+    target = target or os.environ.get("ISENTROPE_GRPC") or None
+    results = [_sync_one(one, target, give_up_after) for one in folders]
+    if as_json:
+        click.echo(json.dumps(results, indent=2))
+    else:
+        for result in results:
+            click.echo(f"{result['outcome']:<10} {result['run']} rank {result['rank']}  {result['detail']}")
+    if any(result["outcome"] == "left" for result in results):
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@as_json_option
+def doctor(as_json: bool) -> None:
+    """Check versions, home, server, token and ingest, and say what to do about problems."""
+    from isentrope.diagnosis import as_json as to_json
+    from isentrope.diagnosis import as_lines, examine
+
+    findings = examine()
+    click.echo(to_json(findings) if as_json else "\n".join(as_lines(findings)))
+    if not all(finding.ok for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _client(url: str | None, token: str | None) -> Client:
+    from isentrope.client import Client
+
+    return Client(url)
+
+
+def _check_before_sending(changes: Mapping[str, Any]) -> None:
+    """Refuse values no control can have, before anything is sent.
+
+    Raises:
+        ControlError: as `Control`.
+    """
+    from isentrope_wire.control import Control
+
+    # Without a method the options meet the newest control's; any method with thresholds checks their values.
+    Control.from_document(changes if "method" in changes else {"method": "clip_v", "mu_low": 1.0, **changes})
+
+
+def _change_control(client: Client, run: str, changes: Mapping[str, Any], expires_in: int | None) -> dict[str, Any]:
+    newest = client.control(run)
+    base = {} if "method" in changes else {name: newest[name] for name in _CONTROL_FIELDS if name != "reason"}
+    document = {**base, **changes}
+    return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest["version"])
+
+
+def _show_control(run: str, as_json: bool, url: str | None) -> None:
+    with _client(url) as client:
+        newest = client.control(run)
+    if as_json:
+        click.echo(json.dumps(newest, indent=2))
+        return
+    click.echo(_control_line(newest))
+    in_force = newest.get("in_force")
+    if in_force is not None and in_force["version"] != newest["version"]:
+        click.echo(f"in force: {_control_line(in_force)}")
+
+
+def _control_line(item: Mapping[str, Any]) -> str:
+    thresholds = [
+        f"{sign} {item[name]:g}" for sign, name in (("µ⁻", "mu_low"), ("µ⁺", "mu_high")) if item[name] is not None
+    ]
+    words = [f"version {item['version']}:", str(item["method"]), *thresholds]
+    if thresholds:
+        words.append(f"scope {item['scope']}")
+    words.append(str(item["state"]))
+    if item["applied_step"] is not None:
+        words.append(f"at step {item['applied_step']}")
+    if item["code"]:
+        words.append(f"({item['code']}: {item.get('message', '')})")
+    words.append(f"by {item['author']}" + (f", because: {item['reason']}" if item["reason"] else ""))
+    return " ".join(words)
+
+
+def _sync_one(folder: SpoolFolder, target: str | None, give_up_after: float) -> dict[str, Any]:
+    from isentrope.transport.process_lock import is_held_by_another_process
+    from isentrope.transport.segments import list_segments
+    from isentrope.transport.shipper import ShipperSettings, ship
+
+    run = folder.run()
+    result: dict[str, Any] = {"folder": str(folder.path), "run": run.run_id, "rank": run.rank}
+    if not list_segments(folder.path):
+        return result | {"outcome": "nothing", "detail": "was left to deliver"}
+    if is_held_by_another_process(folder.trainer_lock):
+        return result | {"outcome": "busy", "detail": "its training process is alive and delivers by itself"}
+    status = ship(folder, ShipperSettings(drain_seconds=give_up_after), target=target)
+    return result | _sync_outcome(status)
+
+
+def _sync_outcome(status: ShipperStatus | None) -> dict[str, Any]:
+    from isentrope.transport.shipper_status import ShipperState
+
+    if status is None:
+        return {"outcome": "busy", "detail": "another shipper delivers it now"}
+    if status.state is ShipperState.DRAINED:
+        return {"outcome": "delivered", "detail": f"{status.acked_through} records are stored"}
+    return {"outcome": "left", "detail": f"stored up to record {status.acked_through}; {status.error}"}
+
+
+def _step(run: Mapping[str, Any]) -> str:
+    step, planned = run["step"], run.get("planned_steps")
+    if step is None:
+        return "-"
+    return f"{step}/{planned}" if planned else str(step)
+
+
+def _age(at: float | None) -> str:
+    if at is None:
+        return "never"
+    seconds = max(0.0, time.time() - at)
+    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_seconds:
+            return f"{seconds / unit_seconds:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _json_safe(columns: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
+    """JSON has no NaN: spelled as the server spells it."""
+    import math
+
+    words = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+    def safe(value: object) -> object:
+        if isinstance(value, float) and not math.isfinite(value):
+            return words.get(value, "NaN")
+        return value
+
+    return {name: [safe(value) for value in column] for name, column in columns.items()}
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(header))]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

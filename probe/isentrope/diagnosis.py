@@ -1,0 +1,161 @@
+"""What `isentrope doctor` looks at: each check says what it found and, when that is a problem, what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import grpc
+import httpx
+
+from isentrope.atomic_file import write_atomically
+from isentrope.client import Client
+from isentrope.transport.process_lock import ProcessLock
+from isentrope.transport.segments import list_segments
+from isentrope.transport.spool_folder import find_spool_folders
+from isentrope_wire import environment
+from isentrope_wire.errors import IsentropeError
+
+_NEEDED = ("isentrope", "click", "grpcio", "httpx", "protobuf")
+_EXTRAS = ("torch", "transformers", "trl", "fastapi", "sqlalchemy", "dash")
+_CONNECT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the diagnosis."""
+
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""
+    """What to do; empty when all is well."""
+
+
+def examine() -> list[Finding]:
+    """Make every check; none of them raises."""
+    checks: tuple[Callable[[], Finding], ...] = (
+        _versions,
+        _home,
+        _spools,
+        _server,
+        _token,
+        _ingest,
+    )
+    return [check() for check in checks]
+
+
+def _versions() -> Finding:
+    packages = {name: _version(name) for name in (*_NEEDED, *_EXTRAS)}
+    found = ", ".join(f"{name} {number}" for name, number in packages.items() if number)
+    missing = [name for name in _NEEDED if packages[name] is None]
+    return Finding(
+        check="versions",
+        ok=not missing,
+        found=f"Python {platform.python_version()}, {found}",
+        advice=f"Install what is missing: pip install --upgrade isentrope ({', '.join(missing)})." if missing else "",
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _home() -> Finding:
+    home = environment.home()
+    probe_file = home / f".doctor.{os.getpid()}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        write_atomically(probe_file, b"written by isentrope doctor")
+        lock = ProcessLock(probe_file)
+        lock.acquire()
+        lock.release()
+        probe_file.unlink()
+    except OSError as error:
+        return Finding(
+            check="home",
+            ok=False,
+            found=f"{home} can't be written to and locked ({error.strerror})",
+            advice="Point ISENTROPE_HOME at a folder on a local disk that you own.",
+        )
+    return Finding(check="home", ok=True, found=f"{home} can be written to")
+
+
+def _spools() -> Finding:
+    left = [folder for folder in find_spool_folders(environment.home() / "spool") if list_segments(folder.path)]
+    found = f"{len(left)} of them with reports not yet delivered" if left else "nothing left behind"
+    return Finding(check="spools", ok=True, found=found)
+
+
+def _server() -> Finding:
+    url = environment.url()
+    try:
+        response = httpx.get(f"{url}/healthz", timeout=_CONNECT_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Finding(
+            check="server",
+            ok=False,
+            found=f"{url} gives no answer ({error})",
+            advice="Start one with `isentrope up`, or point ISENTROPE_URL at yours.",
+        )
+    if not response.is_success:
+        return Finding(
+            check="server",
+            ok=False,
+            found=f"{url} answers {response.status_code} where an Isentrope server says it is well",
+            advice="Look whether something else listens there, or at the server's log.",
+        )
+    return Finding(check="server", ok=True, found=f"{url} answers")
+
+
+def _token() -> Finding:
+    advice = "Set ISENTROPE_TOKEN to a token of this server (`isentrope token create --scope control`)."
+    if environment.token() is None:
+        return Finding(check="token", ok=False, found="there is none", advice=advice)
+    source = "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(environment.owner_token_file())
+    try:
+        with Client(timeout_seconds=_CONNECT_SECONDS) as client:
+            client.runs(q="doctor")
+    except PermissionError:
+        return Finding(check="token", ok=False, found=f"the server refuses the one from {source}", advice=advice)
+    except IsentropeError as error:
+        return Finding(check="token", ok=False, found=f"could not be tried: {error}", advice="See the server above.")
+    return Finding(check="token", ok=True, found=f"the server takes the one from {source}")
+
+
+def _ingest() -> Finding:
+    target = environment.grpc_target()
+    with grpc.insecure_channel(target) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
+        except grpc.FutureTimeoutError:
+            return Finding(
+                check="ingest",
+                ok=False,
+                found=f"no gRPC server answers at {target}",
+                advice="Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port.",
+            )
+    return Finding(check="ingest", ok=True, found=f"{target} answers")
+
+
+def as_lines(findings: list[Finding]) -> list[str]:
+    """The findings for a terminal."""
+    return [
+        f"{'ok' if finding.ok else 'problem':<8} {finding.check:<9} {finding.found}"
+        + (f". {finding.advice}" if finding.advice else "")
+        for finding in findings
+    ]
+
+
+def as_json(findings: list[Finding]) -> str:
+    """The findings for a program."""
+    return json.dumps(
+        [{"check": f.check, "ok": f.ok, "found": f.found, "advice": f.advice} for f in findings], indent=2
+    )
