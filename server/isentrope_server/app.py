@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import httpx
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from isentrope_server.api import access_tokens, control, error_answers, health, histograms, live, metrics, runs, steps
@@ -23,6 +24,7 @@ from isentrope_server.settings import Settings
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
+_API_MODULES = (runs, metrics, steps, histograms, control, live, access_tokens)
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -62,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
     api = APIRouter(prefix=API_PREFIX)
-    for module in (runs, metrics, steps, histograms, control, live, access_tokens):
+    for module in _API_MODULES:
         api.include_router(module.router)
     # A page's catch-all would answer unknown addresses of the API with itself.
     api.add_api_route("/{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None)
@@ -70,6 +72,16 @@ def _add_routes(app: FastAPI) -> None:
 
 
 async def _nothing_here(rest: str) -> NoReturn:
+    """404, or 405 where another method would have found something."""
+    allowed = {
+        method
+        for module in _API_MODULES
+        for route in module.router.routes
+        if isinstance(route, APIRoute) and route.path_regex.match(f"/{rest}")
+        for method in route.methods or ()
+    }
+    if allowed:
+        raise HTTPException(405, headers={"Allow": ", ".join(sorted(allowed))})
     raise HTTPException(404)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.control.expiry import Grace, sweep
 from isentrope_server.errors import StartupError
-from isentrope_server.home import locked_home
+from isentrope_server.home import locked_home, make_private_file
 from isentrope_server.live.hub import Hub
 from isentrope_server.security.owner import ensure_owner_token
 from isentrope_server.security.tokens import TokenBook
@@ -25,6 +26,7 @@ from isentrope_server.store.migrate import upgrade
 from isentrope_server.store.writer import Transaction, Writer
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,12 +85,14 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
 
 def _migrate(database: Database, settings: Settings) -> None:
     try:
+        if settings.database_url is None:
+            make_private_file(settings.database_file)
         with database.writing_engine.begin() as connection:
             upgrade(connection)
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, OSError) as error:
         cause = getattr(error, "orig", None) or error
         raise StartupError(
-            f"The database {settings.database_url or settings.home / 'isentrope.db'} can't be opened: {cause}. "
+            f"The database {settings.database_name} can't be opened: {cause}. "
             "Check the file and its permissions, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL."
         ) from error
 
@@ -97,6 +101,10 @@ def _open_tokens(transaction: Transaction, settings: Settings) -> tuple[str, Tok
     owner_token = ensure_owner_token(transaction, settings.owner_token_file, settings.token)
     book = TokenBook()
     book.reload(transaction.connection)
+    if settings.token is not None and book.of_secret(settings.token) is None:
+        _log.warning(
+            "ISENTROPE_TOKEN is no token of this home and opens nothing: it counts only at a home's first start."
+        )
     return owner_token, book
 
 
@@ -107,6 +115,9 @@ async def _sweep_until_cancelled(backend: Backend) -> None:
     )
     while True:
         await asyncio.sleep(settings.sweep_interval_seconds)
-        # Looking costs the writer nothing; most of the time nothing is open.
-        if await backend.read(controls.count_open):
-            await backend.write(lambda transaction: sweep(transaction, grace, time.time()))
+        try:
+            # Looking costs the writer nothing; most of the time nothing is open.
+            if await backend.read(controls.count_open):
+                await backend.write(lambda transaction: sweep(transaction, grace, time.time()))
+        except SQLAlchemyError as error:
+            _log.error("Expired controls could not be ended, next try in a moment: %s", error)

@@ -34,9 +34,14 @@ def up(host: str | None, http_port: int | None, grpc_port: int | None) -> None:
 
     settings = _settings(host=host, http_port=http_port, grpc_port=grpc_port)
     try:
-        asyncio.run(serve(settings, announce=lambda address: click.echo(address)))
+        asyncio.run(serve(settings, announce=_announce))
     except StartupError as error:
         _fail(str(error), _USAGE)
+
+
+def _announce(login_address: str, grpc_port: int) -> None:
+    click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. Log in with:", err=True)
+    click.echo(login_address)
 
 
 @click.group()

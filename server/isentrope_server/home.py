@@ -51,6 +51,11 @@ def running_server_url(home: Path) -> str | None:
         return None
 
 
+def make_private_file(path: Path) -> None:
+    """Make sure the file exists; a new one only its owner can read."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a file only its owner can read, in one rename, so that no reader sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

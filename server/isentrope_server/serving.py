@@ -7,8 +7,10 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from urllib.parse import quote
 
 import uvicorn
+from fastapi import FastAPI
 
 from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError
@@ -25,11 +27,11 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+async def serve(settings: Settings, announce: Callable[[str, int], None]) -> None:
     """Run until SIGTERM or SIGINT.
 
     Args:
-        announce: called once with the address that logs a browser in, when everything answers.
+        announce: called once, when everything answers, with the address that logs a browser in and the gRPC port.
     Raises:
         StartupError: a port is taken, or the home can't be used.
     """
@@ -56,11 +58,11 @@ async def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             announcing.cancel()
 
 
-async def _announce_when_started(server: uvicorn.Server, app: object, announce: Callable[[str], None]) -> None:
+async def _announce_when_started(server: uvicorn.Server, app: FastAPI, announce: Callable[[str, int], None]) -> None:
     while not server.started:
         await asyncio.sleep(0.01)
-    backend = app.state.backend  # type: ignore[attr-defined]
-    announce(f"{backend.settings.http_url}/?token={backend.owner_token}")
+    backend = app.state.backend
+    announce(f"{backend.settings.http_url}/?token={quote(backend.owner_token, safe='')}", app.state.grpc_port)
 
 
 def _stop_on_signals(server: uvicorn.Server, close: Callable[[], None]) -> None:

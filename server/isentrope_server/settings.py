@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
 
 from isentrope_wire import environment
 
@@ -19,7 +20,7 @@ class Settings(BaseSettings):
     """Database, tokens and the lock that keeps a second server out."""
     database_url: str | None = None
     """SQLAlchemy URL; None: SQLite in the home."""
-    token: str | None = Field(default=None, repr=False)
+    token: str | None = Field(default=None, repr=False, max_length=512, pattern=r"^[A-Za-z0-9._~+/=-]+$")
     """Becomes the owner's token at the first start; later starts keep the token of the home."""
     host: str = "127.0.0.1"
     http_port: int = Field(default=7070, ge=0, le=65535)
@@ -54,7 +55,17 @@ class Settings(BaseSettings):
 
     @property
     def resolved_database_url(self) -> str:
-        return self.database_url or f"sqlite:///{self.home / 'isentrope.db'}"
+        return self.database_url or f"sqlite:///{self.database_file}"
+
+    @property
+    def database_file(self) -> Path:
+        """Where the database is, unless `database_url` says otherwise."""
+        return self.home / "isentrope.db"
+
+    @property
+    def database_name(self) -> str:
+        """The database as a message may show it: without a password."""
+        return make_url(self.resolved_database_url).render_as_string(hide_password=True)
 
     @property
     def http_url(self) -> str:

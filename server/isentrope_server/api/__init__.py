@@ -1,7 +1,7 @@
 """REST under /api/v1: one router per noun, one error body.
 
 - `dependencies`: look-ups that may fail, written once; `error_answers`: every failure becomes the one body
-- `schemas`: what goes over the line; `numbers`: NaN and infinities in JSON; `cursors`: opaque places in lists
+- `schemas`, `control_schemas`: what goes over the line, `request_body`: what every body keeps to; `numbers`: NaN and infinities in JSON; `cursors`: opaque places in lists
 - `runs`, `metrics`, `steps`, `histograms`, `control`, `live`, `access_tokens`: the routes
 - `health`: /healthz, /readyz, /metrics
 """

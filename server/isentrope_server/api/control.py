@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 
 from isentrope_server.api import cursors
+from isentrope_server.api.control_schemas import ControlDocument, ControlItemOut, ControlView
 from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep
-from isentrope_server.api.schemas import ControlDocument, ControlItemOut, ControlView, ErrorBody, Page
+from isentrope_server.api.schemas import ErrorBody, Page
 from isentrope_server.control.requesting import ControlRequest, control_from, request_control
 from isentrope_server.control.view import standing
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired

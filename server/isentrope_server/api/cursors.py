@@ -14,16 +14,16 @@ class ReportCursor:
     """How far somebody has read a run's reports. Series and the live stream share it."""
 
     position: int
-    streams: int
-    """How many streams there were. A new one may speak for steps already read, so all must be read again."""
+    timeline: int
+    """The run's timeline version: when it has risen, older points may be overruled and all must be read again."""
 
     def __str__(self) -> str:
-        return encode(self.position, self.streams)
+        return encode(self.position, self.timeline)
 
 
 def report_cursor(text: str) -> ReportCursor:
-    position, streams = decode(text, 2)
-    return ReportCursor(position=position, streams=streams)
+    position, timeline = decode(text, 2)
+    return ReportCursor(position=position, timeline=timeline)
 
 
 def encode(*places: int) -> str:

@@ -42,7 +42,7 @@ async def prometheus(backend: BackendDep) -> PlainTextResponse:
     """The server's own figures in Prometheus' text format."""
     silent_after = backend.settings.silent_after_seconds
 
-    def counts(connection: Connection) -> list[tuple[str, str, float]]:
+    def counts(connection: Connection) -> list[tuple[str, str, int]]:
         by_status = runs.count_by_status(connection, silent_after_seconds=silent_after)
         return [
             *(("isentrope_runs", f'{{status="{status}"}}', count) for status, count in by_status.items()),
@@ -59,11 +59,11 @@ async def prometheus(backend: BackendDep) -> PlainTextResponse:
     return PlainTextResponse(_exposition(figures), media_type="text/plain; version=0.0.4")
 
 
-def _exposition(figures: list[tuple[str, str, float]]) -> str:
+def _exposition(figures: list[tuple[str, str, int]]) -> str:
     lines: list[str] = []
     for name, labels, value in figures:
         header = f"# TYPE {name} gauge"
         if header not in lines:
             lines.append(header)
-        lines.append(f"{name}{labels} {value:g}")
+        lines.append(f"{name}{labels} {value}")
     return "\n".join(lines) + "\n"

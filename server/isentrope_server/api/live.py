@@ -11,13 +11,14 @@ from pydantic import BaseModel
 from sqlalchemy import Connection
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from isentrope_server.api.control_schemas import ControlItemOut
 from isentrope_server.api.cursors import ReportCursor, report_cursor
 from isentrope_server.api.dependencies import BackendDep, RunDep
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.runs import describe
-from isentrope_server.api.schemas import ControlItemOut, LiveStep
+from isentrope_server.api.schemas import LiveStep
 from isentrope_server.backend import Backend
-from isentrope_server.store import controls, runs, steps, streams
+from isentrope_server.store import controls, runs, steps
 from isentrope_server.store.events import ControlChanged, RunChanged, StepStored
 from isentrope_server.store.runs import Run
 
@@ -25,8 +26,6 @@ router = APIRouter(tags=["live"])
 
 _CATCH_UP_STEPS = 500
 """Reports read at once while a returning listener catches up."""
-_WAIT_SECONDS = 1.0
-"""How soon an open stream notices that the server is stopping."""
 
 
 @router.get("/runs/{run_id}/live", response_class=EventSourceResponse)
@@ -50,7 +49,7 @@ class _LiveStream:
         self._backend = backend
         self._run = run
         self._start = start
-        self._place = ReportCursor(position=0, streams=0)
+        self._place = ReportCursor(position=0, timeline=0)
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
         """What was missed since `start`, then what is committed, until the run is deleted or the server stops."""
@@ -64,7 +63,7 @@ class _LiveStream:
             async for event in self._missed():
                 yield event
             while not self._backend.hub.closing.is_set():
-                committed = await listener.get(_WAIT_SECONDS)
+                committed = await listener.get(self._backend.settings.heartbeat_seconds)
                 if listener.dropped > dropped:
                     # Too slow for its queue; the store still has everything.
                     dropped = listener.dropped
@@ -93,7 +92,9 @@ class _LiveStream:
         return steps.after(connection, self._run.key, position, _CATCH_UP_STEPS)
 
     def _step(self, stored: StepStored) -> ServerSentEvent:
-        self._place = ReportCursor(position=stored.position, streams=self._place.streams)
+        # The timeline stays the one this listener began with: whoever reads series with a later cursor is told to
+        # read all of them anew if an incarnation began meanwhile.
+        self._place = ReportCursor(position=stored.position, timeline=self._place.timeline)
         return ServerSentEvent(event="step", id=str(self._place), data=LiveStep.of(stored).model_dump_json())
 
     async def _tell(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
@@ -106,9 +107,6 @@ class _LiveStream:
         current = await backend.read(lambda c: runs.find(c, run.id, silent_after_seconds=silent_after))
         if current is None:
             return None
-        # A new stream may speak for steps already told: the cursor must say that there is one.
-        count = await backend.read(lambda c: streams.count(c, run.key))
-        self._place = ReportCursor(position=self._place.position, streams=count)
         return self._event("run", await describe(backend, current))
 
     def _event(self, name: str, data: BaseModel) -> ServerSentEvent:

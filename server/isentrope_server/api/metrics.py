@@ -12,7 +12,7 @@ from isentrope_server.api.cursors import ReportCursor, report_cursor
 from isentrope_server.api.dependencies import BackendDep, RunDep
 from isentrope_server.api.numbers import numbers
 from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
-from isentrope_server.store import runs, series, streams
+from isentrope_server.store import runs, series
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series import Series, StepRange
 
@@ -58,7 +58,7 @@ def _answer(
     since: ReportCursor | None,
 ) -> dict[str, object]:
     now = current_cursor(connection, run)
-    reset = since is None or since.streams != now.streams or since.position > now.position
+    reset = since is None or since.timeline != now.timeline or since.position > now.position
     after = 0 if since is None or reset else since.position
     found = series.read(connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after)
     return {
@@ -70,7 +70,9 @@ def _answer(
 
 def current_cursor(connection: Connection, run: Run) -> ReportCursor:
     """Everything stored up to this moment."""
-    return ReportCursor(position=runs.last_position(connection, run.key), streams=streams.count(connection, run.key))
+    return ReportCursor(
+        position=runs.last_position(connection, run.key), timeline=runs.timeline_version(connection, run.key)
+    )
 
 
 def _columns(one: Series, points: int | None) -> dict[str, object]:

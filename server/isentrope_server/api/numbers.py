@@ -32,11 +32,16 @@ def named_numbers(values: Mapping[str, float]) -> dict[str, Number]:
 
 
 def plain_json(value: object) -> object:
-    """The same JSON value with its floats spelled as above, however deep."""
+    """The same JSON value with its floats spelled as above, however deep, and half characters replaced.
+
+    A run's configuration is whatever its trainer sent; no value of it may make the answer unreadable.
+    """
     if isinstance(value, float):
         return number(value)
     if isinstance(value, Mapping):
-        return {str(name): plain_json(inner) for name, inner in value.items()}
+        return {str(plain_json(name)): plain_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain_json(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
     return value

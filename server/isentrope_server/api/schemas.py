@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from isentrope_server.api.control_schemas import ControlView
 from isentrope_server.api.numbers import Number, named_numbers, number, plain_json
+from isentrope_server.api.request_body import Body
 from isentrope_server.control.view import ControlStanding
 from isentrope_server.security.tokens import Scope
-from isentrope_server.store.controls import ControlItem, RankOutcome, State
 from isentrope_server.store.events import StepStored
 from isentrope_server.store.histograms import StoredHistogram
 from isentrope_server.store.runs import Run, Status
@@ -20,24 +19,6 @@ from isentrope_server.store.steps import StoredStep
 from isentrope_server.store.tokens import StoredToken
 
 _T = TypeVar("_T")
-
-
-def _refuse_not_finite(value: object) -> object:
-    """Python's JSON reader takes NaN and Infinity; JSON has neither, and no control does either."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"numbers must be finite, got {value}")
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        _refuse_not_finite(inner)
-    return value
-
-
-JsonObject = Annotated[dict[str, Any], BeforeValidator(_refuse_not_finite)]
-
-
-class Body(BaseModel):
-    """A request's body: a field nobody knows is an error, not a field ignored."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Page(BaseModel, Generic[_T]):
@@ -98,89 +79,6 @@ class RunEdit(Body):
 
     tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(default=None, max_length=50)
     notes: str | None = Field(default=None, max_length=20_000)
-
-
-class ControlDocument(Body):
-    """What a run should do from now on."""
-
-    method: str = "none"
-    mu_low: float | None = None
-    mu_high: float | None = None
-    scope: str = "all"
-    parameters: JsonObject = Field(default_factory=dict)
-    hold: JsonObject | None = None
-    reason: str = Field(default="", max_length=2_000)
-    expires_in_seconds: int | None = Field(
-        default=None, ge=1, le=7 * 24 * 3600, description="null: the server's default; every change has an end."
-    )
-
-
-class ControlItemOut(BaseModel):
-    """One version of a run's control."""
-
-    version: int
-    state: State
-    method: str
-    mu_low: float | None
-    mu_high: float | None
-    scope: str
-    parameters: dict[str, Any]
-    hold: dict[str, Any] | None
-    reason: str
-    author: str
-    requested_at: float
-    requested_step: int | None
-    expires_at: float | None
-    applied_step: int | None
-    applied_at: float | None
-    ended_at: float | None
-    code: str
-    message: str
-
-    @classmethod
-    def of(cls, item: ControlItem) -> Self:
-        return cls.model_validate(_control_fields(item))
-
-
-class RankOutcomeOut(BaseModel):
-    """What one rank made of a version."""
-
-    incarnation: str
-    rank: int
-    state: str
-    step: int | None
-    at: float
-    code: str
-    message: str
-
-    @classmethod
-    def of(cls, outcome: RankOutcome) -> Self:
-        return cls(
-            incarnation=outcome.incarnation,
-            rank=outcome.rank,
-            state=outcome.state,
-            step=outcome.step,
-            at=outcome.at,
-            code=outcome.code,
-            message=outcome.message,
-        )
-
-
-class ControlView(ControlItemOut):
-    """The newest version, and the one in force."""
-
-    in_force: ControlItemOut | None = Field(description="The version the newest report was made under.")
-    outcomes: list[RankOutcomeOut]
-
-    @classmethod
-    def of(cls, standing: ControlStanding) -> Self:  # type: ignore[override]
-        return cls.model_validate(
-            _control_fields(standing.newest)
-            | {
-                "in_force": None if standing.in_force is None else ControlItemOut.of(standing.in_force),
-                "outcomes": [RankOutcomeOut.of(outcome) for outcome in standing.outcomes],
-            }
-        )
 
 
 class MetricOut(BaseModel):
@@ -326,10 +224,6 @@ def _run_fields(run: Run) -> dict[str, object]:
     return {name: getattr(run, name) for name in _RUN_FIELDS} | {"config": plain_json(run.config)}
 
 
-def _control_fields(item: ControlItem) -> dict[str, object]:
-    return dict(item.document) | {name: getattr(item, name) for name in _CONTROL_FIELDS}
-
-
 _RUN_FIELDS = [
     "id",
     "name",
@@ -348,18 +242,3 @@ _RUN_FIELDS = [
     "capabilities",
     "incarnations",
 ]
-_CONTROL_FIELDS = [
-    "version",
-    "state",
-    "author",
-    "requested_at",
-    "requested_step",
-    "expires_at",
-    "applied_step",
-    "applied_at",
-    "ended_at",
-    "code",
-    "message",
-]
-
-RunDetail.model_rebuild()

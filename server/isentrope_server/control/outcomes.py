@@ -27,8 +27,8 @@ def take_outcomes(
     """Record one rank's words, in the transaction of the report they came with."""
     for outcome in sorted(outcomes, key=lambda outcome: outcome.version):
         item = controls.find(transaction.connection, stream.run_key, outcome.version)
-        # Version 0 is what the run started with, and a version this server never gave out is not its to settle.
-        if item is None or item.version == 0:
+        # A version this server never gave out is not its to settle.
+        if item is None:
             continue
         if controls.add_outcome(transaction.connection, stream.run_key, stream.key, outcome, now):
             _settle_if_complete(transaction, run_id, item, stream, now)

@@ -25,7 +25,7 @@ class ControlStanding:
 
 def standing(connection: Connection, run: Run) -> ControlStanding:
     newest = controls.newest(connection, run.key)
-    assert newest is not None, "version 0 is written with the run"
+    assert newest is not None, "the first version is written with the run"
     return ControlStanding(
         newest=newest,
         in_force=controls.find(connection, run.key, run.control_version),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
+from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_wire.codec import decode_payload, payload_hash
 from isentrope_wire.errors import CodecError
-from isentrope_wire.messages import Gap, Record, StepReport
-
-LARGEST_INTEGER = 2**63 - 1
-"""Databases count no further."""
+from isentrope_wire.messages import Gap, Payload, Record, RunFinished, StepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,32 @@ def _read(record: Record) -> Arrival:
         message = decode_payload(record.payload)
     except CodecError as error:
         raise _Unusable("undecodable", str(error)) from error
-    if isinstance(message, StepReport) and message.step > LARGEST_INTEGER:
-        raise _Unusable("bad_step", f"A step is less than 2^63, got {message.step}.")
+    if any(number > LARGEST_INTEGER for number in _counted(message)):
+        raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
+    if not all(math.isfinite(time) for time in _times(message)):
+        raise _Unusable("bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.")
     if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= LARGEST_INTEGER:
         raise _Unusable(
             "bad_gap", f"A gap goes from a seq to a later one, got {message.first_seq}..{message.last_seq}."
         )
     return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
+
+
+def _counted(message: Payload) -> Iterator[int]:
+    if isinstance(message, StepReport):
+        yield message.step
+        yield message.control_version
+        yield from (histogram.not_finite for histogram in message.histograms)
+    if isinstance(message, StepReport | RunFinished):
+        for outcome in message.outcomes:
+            yield outcome.version
+            yield outcome.step or 0
+
+
+def _times(message: Payload) -> Iterator[float]:
+    if isinstance(message, StepReport):
+        yield message.recorded_at
+    if isinstance(message, RunFinished):
+        yield message.finished_at
+    if isinstance(message, StepReport | RunFinished):
+        yield from (outcome.at for outcome in message.outcomes)

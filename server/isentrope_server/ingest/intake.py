@@ -52,6 +52,8 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: f
     _store(transaction, sender, stream, fresh, now)
     acked_through = streams.contiguous_through(connection, stream)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
+    if reported and (stream.first_step is None or min(reported) < stream.first_step):
+        runs.raise_timeline_version(connection, stream.run_key)
     streams.advance(connection, stream, acked_through=acked_through, steps=reported, now=now)
     return Receipt(
         acked_through=acked_through,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.store import audit, controls, runs, streams
 from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import RunChanged
+from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot, RunStarted
@@ -32,7 +34,7 @@ def open_stream(transaction: Transaction, started: RunStarted, now: float) -> We
         Unprocessable: an id that can't stand in an address.
         DeletedRun: somebody deleted the run.
     """
-    _check_ids(started)
+    _check(started)
     connection = transaction.connection
     if runs.was_deleted(connection, started.run_id):
         raise DeletedRun(
@@ -51,12 +53,17 @@ def open_stream(transaction: Transaction, started: RunStarted, now: float) -> We
     return Welcome(acked_through=0, control=standing_snapshot(transaction, started.run_id, run_key, now))
 
 
-def _check_ids(started: RunStarted) -> None:
+def _check(started: RunStarted) -> None:
     for name, value in (("run_id", started.run_id), ("incarnation", started.incarnation)):
         if not _ID.fullmatch(value):
             raise Unprocessable(
                 f"{name} must be 1 to 128 letters, digits, dots, dashes or underscores, got {value[:140]!r}."
             )
+    if not math.isfinite(started.started_at):
+        raise Unprocessable(f"started_at must be seconds since the Unix epoch, got {started.started_at}.")
+    version = started.initial_control.version if started.initial_control else 0
+    if max(started.planned_steps or 0, version) > LARGEST_INTEGER:
+        raise Unprocessable("planned_steps and control versions must be less than 2^63.")
 
 
 def _enter(transaction: Transaction, started: RunStarted, now: float) -> int:
@@ -83,7 +90,8 @@ def _record_initial_control(transaction: Transaction, run_key: int, started: Run
     control = initial.control if initial else Control()
     item = ControlItem(
         run_key=run_key,
-        version=0,
+        # A run resumed from a checkpoint, or known to another server before, begins with a later version.
+        version=initial.version if initial else 0,
         document=control.to_document(),
         author=(initial.author if initial else "") or "run",
         requested_at=started.started_at,
@@ -101,6 +109,6 @@ def _record_initial_control(transaction: Transaction, run_key: int, started: Run
         at=started.started_at,
         actor=item.author,
         action="control.initial",
-        subject=f"runs/{started.run_id}/control/0",
+        subject=f"runs/{started.run_id}/control/{item.version}",
         change={"new": item.document},
     )

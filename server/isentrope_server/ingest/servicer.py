@@ -73,18 +73,19 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await _abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; say Hello first."
             )
-        sent: ControlSnapshot | None = None
+        # Should the newest version end unapplied, an older one stands again; its probe has it already.
+        newest_sent = 0
         with self._backend.hub.listening(request.run_id) as listener:
             must_read = True
             while not self._backend.hub.closing.is_set():
                 if must_read:
                     snapshot = await self._standing(context, request.run_id, run_key)
-                    if snapshot is not None and not _same_version(snapshot, sent):
-                        sent = snapshot
+                    if snapshot is not None and snapshot.version > newest_sent:
+                        newest_sent = snapshot.version
                         yield pb.WatchReply(control=control_snapshot_to_pb(snapshot))
                 event = await listener.get(self._backend.settings.heartbeat_seconds)
                 must_read = isinstance(event, ControlChanged)
-                if event is None:
+                if event is None and not self._backend.hub.closing.is_set():
                     yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
 
     async def _standing(
@@ -107,10 +108,6 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         except (SQLAlchemyError, WriterStopped) as error:
             # Nothing was stored; the shipper keeps the records and tries again.
             await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {error}")
-
-
-def _same_version(snapshot: ControlSnapshot, sent: ControlSnapshot | None) -> bool:
-    return sent is not None and snapshot.version == sent.version
 
 
 def _status_of(error: RequestError) -> grpc.StatusCode:

@@ -16,18 +16,18 @@ class Listener:
     """The events of one run, from subscription on."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_LENGTH)
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
         """How many events this listener lost by being slow; the store still has them."""
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Event | None) -> None:
         if self._queue.full():
             self._queue.get_nowait()
             self.dropped += 1
         self._queue.put_nowait(event)
 
     async def get(self, timeout_seconds: float) -> Event | None:
-        """The next event; None when none came in time."""
+        """The next event; None when none came in time, or the server stops."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._queue.get()
@@ -66,6 +66,9 @@ class Hub:
 
     def close(self) -> None:
         self.closing.set()
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.put(None)
 
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -161,7 +161,7 @@ def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: 
             step=outcome.step,
             at=outcome.at,
             received_at=now,
-            code=outcome.code,
+            code=outcome.code[:64],
             message=outcome.message,
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -77,8 +78,8 @@ def _histogram(row: Row[*tuple[Any, ...]]) -> StoredHistogram:
     return StoredHistogram(
         name=row.name,
         step=row.step,
-        low=row.low,
-        high=row.high,
+        low=math.nan if row.low is None else row.low,
+        high=math.nan if row.high is None else row.high,
         counts=np.frombuffer(row.counts, dtype="<u8"),
         not_finite=row.not_finite,
     )

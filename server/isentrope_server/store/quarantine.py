@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select
 
-from isentrope_server.store.tables import quarantine
+from isentrope_server.store.tables import LARGEST_INTEGER, quarantine
 from isentrope_wire.codec import payload_hash
 from isentrope_wire.messages import Record
 
@@ -29,7 +29,7 @@ def keep(connection: Connection, stream_key: int, refused: Sequence[Refused], no
             connection.execute(
                 insert(quarantine).values(
                     stream_key=stream_key,
-                    seq=item.record.seq,
+                    seq=_storable(item.record.seq),
                     content_hash=content_hash,
                     claimed_hash=item.record.payload_hash,
                     payload=item.record.payload,
@@ -48,9 +48,14 @@ def _is_kept(connection: Connection, stream_key: int, item: Refused, content_has
     found = connection.execute(
         select(quarantine.c.key).where(
             quarantine.c.stream_key == stream_key,
-            quarantine.c.seq == item.record.seq,
+            quarantine.c.seq == _storable(item.record.seq),
             quarantine.c.content_hash == content_hash,
             quarantine.c.code == item.code,
         )
     )
     return found.first() is not None
+
+
+def _storable(seq: int) -> int:
+    """The seq, or the largest number a database holds where it is beyond."""
+    return min(seq, LARGEST_INTEGER)

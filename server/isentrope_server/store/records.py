@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 
 from isentrope_server.store import layouts
 from isentrope_server.store.tables import gaps, histograms, records
@@ -99,8 +100,9 @@ def _append_histograms(
             "position": position,
             "stream_key": stream_key,
             "step": report.step,
-            "low": histogram.low,
-            "high": histogram.high,
+            # SQLite would take NaN for NULL, PostgreSQL would not.
+            "low": _finite_or_none(histogram.low),
+            "high": _finite_or_none(histogram.high),
             "counts": np.asarray(histogram.counts, dtype="<u8").tobytes(),
             "not_finite": histogram.not_finite,
         }
@@ -111,16 +113,22 @@ def _append_histograms(
         connection.execute(insert(histograms), rows)
 
 
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def _by_name(found: Sequence[ScoreHistogram]) -> list[ScoreHistogram]:
     """One histogram per name: a report that names one twice means the last."""
     return list({histogram.name: histogram for histogram in found}.values())
 
 
 def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) -> None:
-    known = set(connection.execute(select(gaps.c.first_seq).where(gaps.c.stream_key == stream_key)).scalars())
     for gap in found:
-        if gap.first_seq not in known:
-            known.add(gap.first_seq)
+        place = (gaps.c.stream_key == stream_key, gaps.c.first_seq == gap.first_seq)
+        known = connection.execute(select(gaps.c.last_seq).where(*place)).scalar()
+        if known is not None:
+            connection.execute(update(gaps).where(*place).values(last_seq=max(known, gap.last_seq)))
+        else:
             connection.execute(
                 insert(gaps).values(
                     stream_key=stream_key, first_seq=gap.first_seq, last_seq=gap.last_seq, reason=gap.reason

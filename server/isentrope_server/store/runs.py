@@ -49,6 +49,7 @@ class Run:
     control_version: int
     """The version in force, as the newest report says; 0 is what the run started with."""
     last_position: int
+    timeline_version: int
     incarnations: int
 
     @property
@@ -116,6 +117,15 @@ def last_position(connection: Connection, run_key: int) -> int:
     return int(connection.execute(select(runs.c.last_position).where(runs.c.key == run_key)).scalar_one())
 
 
+def timeline_version(connection: Connection, run_key: int) -> int:
+    """Rises whenever an incarnation begins to speak for steps that others had spoken for."""
+    return int(connection.execute(select(runs.c.timeline_version).where(runs.c.key == run_key)).scalar_one())
+
+
+def raise_timeline_version(connection: Connection, run_key: int) -> None:
+    connection.execute(update(runs).where(runs.c.key == run_key).values(timeline_version=runs.c.timeline_version + 1))
+
+
 def was_deleted(connection: Connection, run_id: str) -> bool:
     return connection.execute(select(deleted_runs.c.id).where(deleted_runs.c.id == run_id)).first() is not None
 
@@ -132,6 +142,7 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
             notes="",
             control_version=0,
             last_position=0,
+            timeline_version=0,
             **_described_by(started, now),
         )
         .returning(runs.c.key)

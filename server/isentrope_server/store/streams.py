@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, union_all, update
+from sqlalchemy import Connection, insert, select, union_all, update
 
 from isentrope_server.store.tables import gaps, quarantine, records, runs, streams
 from isentrope_wire.messages import RunStarted
@@ -85,10 +85,6 @@ def advance(connection: Connection, stream: Stream, *, acked_through: int, steps
             last_report_at=now,
         )
     )
-
-
-def count(connection: Connection, run_key: int) -> int:
-    return connection.execute(select(func.count()).where(streams.c.run_key == run_key)).scalar_one()
 
 
 def contiguous_through(connection: Connection, stream: Stream) -> int:

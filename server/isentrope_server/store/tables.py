@@ -28,6 +28,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+LARGEST_INTEGER = 2**63 - 1
+"""A BIGINT counts no further; the wire's uint64 does."""
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(column_0_N_label)s",
@@ -73,6 +76,7 @@ runs = Table(
     Column("notes", Text, nullable=False),
     Column("control_version", BigInteger, nullable=False),  # in force, as the newest report says
     Column("last_position", BigInteger, nullable=False),
+    Column("timeline_version", BigInteger, nullable=False),  # rises when who speaks for a step may have changed
 )
 
 deleted_runs = Table(
@@ -153,8 +157,8 @@ histograms = Table(
     Column("position", BigInteger, primary_key=True),
     Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan all histograms
     Column("step", BigInteger, nullable=False),
-    Column("low", Double, nullable=False),
-    Column("high", Double, nullable=False),
+    Column("low", Double),  # NULL: not finite
+    Column("high", Double),
     Column("counts", LargeBinary, nullable=False),  # uint64, little-endian
     Column("not_finite", BigInteger, nullable=False),
 )

@@ -31,7 +31,6 @@ class Timeline:
     """Built from a run's incarnations, oldest first; picks the rows that speak."""
 
     def __init__(self, incarnations: Sequence[Incarnation]) -> None:
-        self.streams = sum(len(incarnation.streams) for incarnation in incarnations)
         self._places: dict[int, _Place] = {}
         limit = int(_NO_LIMIT)
         for age, incarnation in enumerate(reversed(incarnations)):

@@ -150,7 +150,9 @@ class Writer:
                 return jobs, False
         return jobs, True
 
-    def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
+    def _commit(self, connection: Connection, queued: Sequence[_Job[object]]) -> None:
+        # From here on a job can't be cancelled, so each future is settled exactly once.
+        jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
         events: list[Event] = []
         try:
             with connection.begin():

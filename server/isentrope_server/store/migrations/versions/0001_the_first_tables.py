@@ -63,6 +63,7 @@ def upgrade() -> None:
         sa.Column("notes", sa.Text(), nullable=False),
         sa.Column("control_version", sa.BigInteger(), nullable=False),
         sa.Column("last_position", sa.BigInteger(), nullable=False),
+        sa.Column("timeline_version", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("key", name=op.f("pk_runs")),
         sa.UniqueConstraint("id", name=op.f("uq_runs_id")),
     )
@@ -111,8 +112,8 @@ def upgrade() -> None:
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("stream_key", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
-        sa.Column("low", sa.Double(), nullable=False),
-        sa.Column("high", sa.Double(), nullable=False),
+        sa.Column("low", sa.Double(), nullable=True),
+        sa.Column("high", sa.Double(), nullable=True),
         sa.Column("counts", sa.LargeBinary(), nullable=False),
         sa.Column("not_finite", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_histograms_run_key_runs"), ondelete="CASCADE"),
