@@ -153,7 +153,7 @@ def doctor(as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _client(url: str | None, token: str | None) -> Client:
+def _client(url: str | None) -> Client:
     from isentrope.client import Client
 
     return Client(url)

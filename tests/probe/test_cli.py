@@ -1,0 +1,238 @@
+"""The command line as a user meets it: output, errors in one sentence, exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import isentrope.cli
+from isentrope.client import Client
+from isentrope.transport.segments import list_segments
+from tests.system.running_server import RunningServer, clean_environment, free_port
+from tests.system.spool_of_a_run import leave_spool
+
+RUN = "cli-run"
+
+
+def isentrope_command(server: RunningServer, *arguments: str, **environment: str) -> Result:
+    """The command line in this process, with the environment of a client of the server."""
+    return CliRunner().invoke(isentrope.cli.main, arguments, env=server.environment | environment)
+
+
+@pytest.fixture(scope="module")
+def run(server: RunningServer) -> str:
+    """A run of five steps on the server, brought there by `isentrope sync`."""
+    home = server.home.parent / "client-home"
+    leave_spool(home, RUN, steps=5, grpc_target=server.grpc_target)
+    result = isentrope_command(server, "sync", str(home))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "6 records are stored" in result.stdout
+    return RUN
+
+
+def assert_one_sentence(result: Result, exit_status: int) -> None:
+    assert result.exit_code == exit_status
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from isentrope.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'grpc', 'httpx', 'fastapi', 'sqlalchemy', 'dash', 'transformers', 'numpy'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert "HEAVY []" in result.stdout
+    for command in ("control", "doctor", "metrics", "runs", "sync", "token", "up"):
+        assert f"\n  {command} " in result.stdout
+
+
+def test_the_version_is_printed() -> None:
+    result = CliRunner().invoke(isentrope.cli.main, ["--version"])
+    assert result.output == f"isentrope, version {isentrope.__version__}\n"
+
+
+def test_as_a_process_it_ends_with_the_status_and_the_sentence() -> None:
+    environment = clean_environment() | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}
+    command = [sys.executable, "-m", "isentrope", "runs"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert result.stderr.startswith("Error: The server at http://127.0.0.1:")
+
+
+def test_runs_are_listed(server: RunningServer, run: str) -> None:
+    table = isentrope_command(server, "runs", "--query", run)
+    assert table.stdout.splitlines()[1].split()[:2] == [run, "demo"]
+    as_json = json.loads(isentrope_command(server, "runs", "--query", run, "--json").stdout)
+    assert [(item["id"], item["step"]) for item in as_json] == [(run, 4)]
+
+
+def test_metrics_are_printed_as_a_table_and_as_json(server: RunningServer, run: str) -> None:
+    table = isentrope_command(server, "metrics", run, "--name", "entropy/mean", "--name", "reward/mean")
+    assert table.stdout.splitlines()[:3] == [
+        "step  entropy/mean  reward/mean",
+        "0     1             0",
+        "1     0.5           -",
+    ]
+    columns = json.loads(isentrope_command(server, "metrics", run, "--name", "probe/seconds", "--json").stdout)
+    assert columns == {"step": [0, 1, 2, 3, 4], "probe/seconds": [0.01, 0.01, 0.01, "NaN", 0.01]}
+
+
+def test_a_control_is_changed_and_shown(server: RunningServer, run: str) -> None:
+    options = ["--method", "clip_v", "--mu-low", "1", "--mu-high", "2", "--scope", "negative", "--reason", "too fast"]
+    item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
+    assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == ("clip_v", 1.0, 2.0, "negative")
+    shown = isentrope_command(server, "control", run).stdout
+    assert f"version {item['version']}: clip_v µ⁻ 1 µ⁺ 2 scope negative" in shown
+    assert "because: too fast" in shown
+
+
+def test_options_without_a_method_change_the_newest_control(server: RunningServer, run: str) -> None:
+    isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "1", "--scope", "negative")
+    item = json.loads(isentrope_command(server, "control", run, "--mu-low", "3", "--json").stdout)
+    assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == ("clip_v", 3.0, None, "negative")
+
+
+def test_waiting_in_vain_fails_with_the_state_it_stands_in(server: RunningServer, run: str) -> None:
+    result = isentrope_command(server, "control", run, "--method", "none", "--wait", "--wait-seconds", "0.5")
+    assert_one_sentence(result, 1)
+    assert "is still" in result.stderr
+
+
+def test_waiting_for_a_version_that_is_not_applied_fails(server: RunningServer, run: str) -> None:
+    newest = {"version": 0}
+
+    def push_another_soon() -> None:
+        with Client(server.url, server.token) as client:
+            before = client.control(run)["version"]
+            end = time.monotonic() + 20
+            while client.control(run)["version"] == before and time.monotonic() < end:
+                time.sleep(0.05)
+            newest.update(client.set_control(run, method="clip_b", mu_high=9))
+
+    other = threading.Thread(target=push_another_soon)
+    other.start()
+    time.sleep(0.3)
+    result = isentrope_command(server, "control", run, "--method", "clip_b", "--mu-high", "8", "--wait", "--json")
+    other.join()
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["state"] == "SUPERSEDED"
+    assert json.loads(result.stdout)["version"] == newest["version"] - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["control", RUN, "--mu-low", "-1"], "mu_low"),
+        (["control", RUN, "--method", "clip_v", "--mu-low", "-1"], "mu_low"),
+        (["control", RUN, "--method", "clip_v", "--mu-high", "nan"], "mu_high"),
+        (["control", RUN, "--method", "clip_v", "--mu-high", "two"], "--mu-high"),
+        (["control", RUN, "--method", "clip_v"], "neither"),
+        (["control", RUN, "--method", "none", "--mu-low", "1"], "act only with"),
+        (["control", RUN, "--method", "magic"], "clip_v"),
+        (["control", RUN, "--wait"], "--wait"),
+        (["control"], "RUN"),
+        (["no-such-command"], "no-such-command"),
+        (["--no-such-option"], "--no-such-option"),
+        (["metrics", RUN, "--points", "0"], "--points"),
+        (["sync", "/no/such/folder"], "/no/such/folder"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_status_2(server: RunningServer, arguments: list[str], word: str) -> None:
+    version = _control_version(server)
+    result = isentrope_command(server, *arguments)
+    assert_one_sentence(result, 2)
+    assert word in result.stderr
+    assert _control_version(server) == version, "something was sent nevertheless"
+
+
+def _control_version(server: RunningServer) -> int | None:
+    with Client(server.url, server.token) as client:
+        known = client.runs(q=RUN)
+        return client.control(RUN)["version"] if known else None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "word"),
+    [
+        (["runs"], {"ISENTROPE_TOKEN": "wrong"}, "refuses the token"),
+        (["control", RUN, "--method", "none"], {"ISENTROPE_TOKEN": "wrong"}, "refuses the token"),
+        (["runs"], {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}, "isentrope up"),
+        (["runs"], {"ISENTROPE_URL": "no address"}, "no address"),
+        (["metrics", "nobody", "--name", "entropy/mean"], {}, "nobody"),
+    ],
+)
+def test_a_failure_is_one_sentence_and_exit_status_1(
+    server: RunningServer, run: str, arguments: list[str], environment: dict[str, str], word: str
+) -> None:
+    result = isentrope_command(server, *arguments, **environment)
+    assert_one_sentence(result, 1)
+    assert word in result.stderr
+
+
+def test_syncing_again_delivers_nothing_twice(server: RunningServer, run: str) -> None:
+    result = isentrope_command(server, "sync", str(server.home.parent / "client-home"), "--json")
+    (only,) = [item for item in json.loads(result.stdout) if item["run"] == run]
+    assert (result.exit_code, only["outcome"]) == (0, "nothing")
+
+
+def test_a_sync_that_cannot_deliver_keeps_the_spool_and_fails(server: RunningServer, tmp_path: Path) -> None:
+    folder = leave_spool(tmp_path, "left", steps=3, grpc_target=f"127.0.0.1:{free_port()}")
+    environment = {"ISENTROPE_GRPC": "", "ISENTROPE_HOME": str(tmp_path)}
+    result = isentrope_command(server, "sync", str(tmp_path), "--give-up-after", "0.3", **environment)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("left")
+    assert len(list_segments(folder.path)) == 1
+
+
+def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> None:
+    result = isentrope_command(server, "doctor", "--json")
+    findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
+    assert set(findings) == {"versions", "home", "spools", "server", "token", "ingest"}
+    assert all(finding["ok"] for finding in findings.values()), findings
+    assert result.exit_code == 0
+
+
+def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    away = f"127.0.0.1:{free_port()}"
+    result = isentrope_command(
+        server,
+        "doctor",
+        ISENTROPE_HOME=str(tmp_path / "file"),
+        ISENTROPE_URL=f"http://{away}",
+        ISENTROPE_GRPC=away,
+    )
+    problems = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("problem")]
+    assert problems == ["home", "server", "token", "ingest"]
+    assert "Point ISENTROPE_HOME" in result.stdout
+    assert result.exit_code == 1
+
+
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint(name="up", value="isentrope_server.commands:up", group="isentrope.commands")
+
+    @click.command()
+    def up() -> None:
+        raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")
+
+    monkeypatch.setattr(EntryPoint, "load", lambda self: up)
+    monkeypatch.setattr(isentrope.cli, "entry_points", lambda **_: [entry])
+    result = CliRunner().invoke(isentrope.cli.main, ["up"])
+    assert result.exit_code == 1
+    assert result.output == (
+        "Error: `isentrope up` needs the server: pip install 'isentrope[server]' (there is no fastapi).\n"
+    )

@@ -1,0 +1,305 @@
+"""The side process against a fake ingest on a real socket: nothing lost, nothing doubled, nothing dropped on refusal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from isentrope.control.control_file import ControlFile
+from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments, read_segment
+from isentrope.transport.shipper import (
+    EXIT_DELIVERED,
+    EXIT_GAVE_UP,
+    EXIT_NO_SPOOL,
+    EXIT_OTHER_SHIPPER,
+    ShipperSettings,
+    ship,
+)
+from isentrope.transport.shipper_status import ShipperState, ShipperStatus
+from isentrope.transport.spool_folder import SpoolFolder
+from isentrope_wire.codec import encode_payload
+from isentrope_wire.control import Control, Method
+from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunStarted, StepReport
+from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
+
+RUN = RunStarted(
+    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
+)
+QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=5.0, longest_pause_seconds=0.1)
+
+
+def report(seq: int) -> StepReport:
+    return StepReport(step=seq, recorded_at=1.0, scalars={"entropy/mean": 0.5})
+
+
+def messages(last_seq: int) -> list[Payload]:
+    return [RUN, *(report(seq) for seq in range(2, last_seq + 1))]
+
+
+def write_segment(folder: SpoolFolder, first_seq: int, last_seq: int) -> None:
+    writer = SegmentWriter(folder.path, first_seq)
+    writer.append(encode_frame(seq, encode_payload(messages(seq)[-1])) for seq in range(first_seq, last_seq + 1))
+    writer.close()
+
+
+@pytest.fixture
+def server() -> Iterator[FakeTelemetry]:
+    fake = FakeTelemetry(free_port())
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, server: FakeTelemetry) -> SpoolFolder:
+    """A spool whose trainer is gone: 120 records in three segments."""
+    a_folder = SpoolFolder.create(tmp_path, RUN, server.target)
+    for first, last in ((1, 50), (51, 100), (101, 120)):
+        write_segment(a_folder, first, last)
+    return a_folder
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 8.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def start_shipper(folder: SpoolFolder, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "isentrope.transport.shipper", str(folder.path)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ISENTROPE_")}
+    return subprocess.Popen(command, env=clean | {"ISENTROPE_HOME": str(folder.path / "home")} | environment)
+
+
+def living_trainer(folder: SpoolFolder) -> subprocess.Popen[bytes]:
+    """A process that holds the trainer's lock until it is killed."""
+    program = (
+        "import sys, time; from pathlib import Path; from isentrope.transport.process_lock import ProcessLock; "
+        "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(folder.trainer_lock)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_spool_left_behind_is_delivered_once_and_in_order(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    status = ship(folder, QUICK, find_token=lambda: None)
+    assert status is not None
+    assert (status.state, status.acked_through) == (ShipperState.DRAINED, 120)
+    assert server.payloads == messages(120)
+    assert server.duplicates == 0
+    assert list_segments(folder.path) == []
+
+
+def test_batches_hold_at_most_fifty_records(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    ship(folder, QUICK, find_token=lambda: None)
+    assert [len(batch) for batch in server.pushes] == [50, 50, 20]
+
+
+def test_delivering_again_does_nothing(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    ship(folder, QUICK, find_token=lambda: None)
+    pushes = len(server.pushes)
+    status = ship(folder, QUICK, find_token=lambda: None)
+    assert status is not None
+    assert status.state is ShipperState.DRAINED
+    assert len(server.pushes) == pushes
+
+
+def test_delivery_resumes_where_the_server_is(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    server.records = {seq: encode_payload(message) for seq, message in enumerate(messages(70), start=1)}
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.pushes == [list(range(71, 121))]
+    assert server.payloads == messages(120)
+
+
+def test_a_lost_reply_doubles_nothing(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    server.lose_replies = 2
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.payloads == messages(120)
+    assert server.duplicates == 0, "the shipper asks with Hello before it repeats"
+
+
+def test_a_server_that_comes_late_gets_everything(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    server.stop()
+    shipper = start_shipper(folder)
+    try:
+        wait_until(lambda: (s := ShipperStatus.read(folder.status)) is not None and s.state is ShipperState.RETRYING)
+        assert len(list_segments(folder.path)) == 3
+        server.start()
+        assert shipper.wait(timeout=10) == EXIT_DELIVERED
+    finally:
+        end(shipper)
+    assert server.payloads == messages(120)
+
+
+def test_a_server_that_stays_away_after_the_trainers_end_leaves_the_spool(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    server.stop()
+    shipper = start_shipper(folder, ISENTROPE_DRAIN_SECONDS="0.5")
+    try:
+        assert shipper.wait(timeout=10) == EXIT_GAVE_UP
+    finally:
+        end(shipper)
+    status = ShipperStatus.read(folder.status)
+    assert status is not None
+    assert status.state is ShipperState.GAVE_UP
+    assert "UNAVAILABLE" in status.error
+    assert len(list_segments(folder.path)) == 3
+
+
+def test_a_wrong_token_holds_the_data_says_so_once_and_delivers_when_it_is_right(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    server.token = "right"
+    home = folder.path / "home"
+    home.mkdir()
+    (home / "owner-token").write_text("wrong")
+    shipper = start_shipper(folder)
+    try:
+        wait_until(lambda: (s := ShipperStatus.read(folder.status)) is not None and s.state is ShipperState.HOLDING)
+        time.sleep(1.0)
+        assert folder.log.read_text().count("UNAUTHENTICATED") == 1
+        assert len(list_segments(folder.path)) == 3
+        (home / "owner-token").write_text("right")
+        assert shipper.wait(timeout=10) == EXIT_DELIVERED
+    finally:
+        end(shipper)
+    assert server.payloads == messages(120)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED])
+def test_a_refusal_never_drops_a_record(folder: SpoolFolder, server: FakeTelemetry, code: grpc.StatusCode) -> None:
+    server.push_fails_with = code
+    hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.3, longest_pause_seconds=0.05)
+    status = ship(folder, hasty, find_token=lambda: None)
+    assert status is not None
+    assert (status.state, status.acked_through) == (ShipperState.GAVE_UP, 0)
+    assert len(list_segments(folder.path)) == 3
+    server.push_fails_with = None
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.payloads == messages(120)
+
+
+def test_an_acknowledgement_short_of_what_was_sent_is_not_taken_for_all(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    server.acked_through_instead = 0
+    hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.3, longest_pause_seconds=0.05)
+    status = ship(folder, hasty, find_token=lambda: None)
+    assert status is not None
+    assert status.state is ShipperState.GAVE_UP
+    assert "up to 0 only" in status.error
+    assert (folder.path / f"{101:020d}.seg").exists()
+
+
+def test_a_damaged_record_arrives_as_a_gap(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    segment = list_segments(folder.path)[1]
+    content = bytearray(segment.read_bytes())
+    content[read_segment(segment).frames[9].end_offset - 1] ^= 0xFF
+    segment.write_bytes(content)
+    status = ship(folder, QUICK, find_token=lambda: None)
+    assert status is not None
+    assert status.acked_through == 120
+    assert server.payloads[59] == Gap(first_seq=60, last_seq=60, reason="the spool on disk was damaged")
+    assert len(server.payloads) == 120
+
+
+def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    trainer, shipper = living_trainer(folder), start_shipper(folder)
+    try:
+        wait_until(lambda: len(server.records) == 120)
+        reader = ControlFile(folder.control)
+        for version in (1, 2):
+            wish = ControlSnapshot(
+                version=version,
+                control=Control(method=Method.CLIP_V, mu_low=1.0),
+                author="ada",
+                requested_at=1.0,
+                expires_at=1.5,  # long ago: the trainer judges that, not the shipper
+            )
+            server.control = wish
+            wait_until(lambda wish=wish: reader.read() == wish)  # type: ignore[misc]
+        write_segment(folder, 121, 130)
+        wait_until(lambda: len(server.records) == 130)
+        wait_until(lambda: [int(path.stem) for path in list_segments(folder.path)] == [121])
+        time.sleep(0.2)
+        assert len(list_segments(folder.path)) == 1, "the segment being written stays"
+        assert shipper.poll() is None
+        end(trainer)
+        assert shipper.wait(timeout=10) == EXIT_DELIVERED
+        assert list_segments(folder.path) == []
+    finally:
+        end(trainer, shipper)
+
+
+def test_a_control_that_waited_for_the_shipper_comes_with_the_hello(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    server.control = ControlSnapshot(version=9, control=Control(), author="ada", requested_at=1.0)
+    ship(folder, QUICK, find_token=lambda: None)
+    assert ControlFile(folder.control).read() == server.control
+
+
+def test_a_restarted_server_is_found_again_while_nothing_is_being_sent(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    trainer, shipper = living_trainer(folder), start_shipper(folder)
+    try:
+        wait_until(lambda: len(server.records) == 120)
+        server.stop()
+        server.control = ControlSnapshot(version=1, control=Control(), author="ada", requested_at=1.0)
+        server.start()
+        wait_until(lambda: ControlFile(folder.control).read() == server.control)
+        assert server.hellos >= 2
+    finally:
+        end(trainer, shipper)
+
+
+def test_one_folder_has_one_shipper(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    trainer, first = living_trainer(folder), start_shipper(folder)
+    try:
+        wait_until(lambda: len(server.records) == 120)
+        second = start_shipper(folder)
+        assert second.wait(timeout=10) == EXIT_OTHER_SHIPPER
+        assert first.poll() is None
+    finally:
+        end(trainer, first)
+
+
+def test_a_killed_shipper_leaves_a_spool_that_the_next_one_delivers(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    trainer, shipper = living_trainer(folder), start_shipper(folder)
+    try:
+        wait_until(lambda: len(server.records) > 0)
+        shipper.send_signal(signal.SIGKILL)
+        shipper.wait()
+    finally:
+        end(trainer, shipper)
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.payloads == messages(120)
+
+
+def test_a_folder_that_is_no_spool_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "isentrope.transport.shipper", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert result.returncode == EXIT_NO_SPOOL
+    assert "is no spool folder" in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,104 @@
+"""A real `isentrope up` in a process of its own, for tests that kill, freeze and restart it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+OWNER_TOKEN = "the-owners-token-in-a-test"
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class RunningServer:
+    """One server's home and ports; the process may come and go. `with` starts it and ends it for good."""
+
+    def __init__(self, home: Path, *, token: str = OWNER_TOKEN) -> None:
+        self.home = home
+        self.token = token
+        self.http_port = free_port()
+        self.grpc_port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc_target(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client or trainer needs to find this server, with a home of its own beside the server's."""
+        return clean_environment() | {
+            "ISENTROPE_HOME": str(self.home.parent / "client-home"),
+            "ISENTROPE_URL": self.url,
+            "ISENTROPE_GRPC": self.grpc_target,
+            "ISENTROPE_TOKEN": self.token,
+        }
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start the process and wait until it answers."""
+        ports = ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
+        given = {"ISENTROPE_HOME": str(self.home), "ISENTROPE_TOKEN": self.token, "ISENTROPE_DASHBOARD": "false"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "isentrope", "up", *ports],
+            env=clean_environment() | given,
+            stdout=subprocess.DEVNULL,
+        )
+        self._wait_until_ready()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """SIGSTOP: sockets stay open, nobody answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _wait_until_ready(self) -> None:
+        end = time.monotonic() + 30.0
+        while time.monotonic() < end:
+            assert self._process is not None
+            assert self._process.poll() is None, "the server ended while starting"
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=1.0).is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError("the server did not become ready within 30 s")
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without anything that steers Isentrope."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ISENTROPE_")}
