@@ -1,0 +1,56 @@
+import pytest
+
+from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
+from isentrope_trainer.tasks.vocabulary import encode_prompt
+
+PROBLEM = CountdownProblem((3, 5, 7), 26, {"metadata": {"numbers": [3, 5, 7], "target": 26}})
+
+
+@pytest.fixture(scope="module")
+def countdown() -> Countdown:
+    return Countdown(seed=0)
+
+
+@pytest.mark.parametrize("answer", ["3 * 7 + 5", "5 + 7 * 3", "( 7 * 3 ) + 5"])
+def test_every_expression_of_the_right_value_is_rewarded(countdown: Countdown, answer: str) -> None:
+    assert countdown.reward(PROBLEM, answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("3 + 5 + 7", "wrong value"),
+        ("3 * 7 + 5 + 5 - 5", "uses a number three times"),
+        ("21 + 5", "uses a number that isn't there"),
+        ("26", "only states the target"),
+        ("3 * ( 7 + 5", "unbalanced"),
+        ("3 7 5", "no operators"),
+        ("", "empty"),
+        (None, "never ended"),
+    ],
+)
+def test_nothing_else_is_rewarded(countdown: Countdown, answer: str | None, why: str) -> None:
+    assert countdown.reward(PROBLEM, answer) == 0.0, why
+
+
+@pytest.mark.timeout(5)
+def test_operators_the_task_does_not_have_are_not_handed_to_the_parser(countdown: Countdown) -> None:
+    # The verifier's parser joins `* *` to a power: this one has 10^11 digits.
+    assert countdown.reward(PROBLEM, "15 * * 15 * * 15") == 0.0
+
+
+def test_problems_have_three_numbers_and_a_solution_the_verifier_accepts(countdown: Countdown) -> None:
+    for index in range(20):
+        problem = countdown.problem(index)
+        assert len(encode_prompt(problem.numbers, problem.target)) == 7
+        assert countdown.reward(problem, str(problem.entry["answer"])) == 1.0
+
+
+def test_the_same_seed_gives_the_same_problems_and_neighbouring_seeds_share_none() -> None:
+    def problems(seed: int) -> list[tuple[tuple[int, ...], int]]:
+        task = Countdown(seed)
+        return [(problem.numbers, problem.target) for problem in map(task.problem, range(12))]
+
+    assert problems(1) == problems(1)
+    # reasoning-gym alone would give seed 2 the problems of seed 1, shifted by one.
+    assert problems(2)[:-1] != problems(1)[1:]

@@ -1,0 +1,41 @@
+import pytest
+
+from isentrope_trainer.tasks.vocabulary import (
+    EOS_ID,
+    PAD_ID,
+    PROMPT_LENGTH,
+    WORDS,
+    VocabularyError,
+    decode_completion,
+    encode_prompt,
+    encode_words,
+)
+
+
+def test_an_expression_survives_encoding_and_decoding() -> None:
+    words = ["15", "*", "(", "0", "-", "49", ")", "<eos>"]
+    assert decode_completion(encode_words(words)) == "15 * ( 0 - 49 )"
+
+
+def test_what_follows_the_end_marker_is_not_part_of_the_answer() -> None:
+    assert decode_completion([*encode_words(["3", "+", "4"]), EOS_ID, *encode_words(["+", "5"]), PAD_ID]) == "3 + 4"
+
+
+def test_a_completion_that_never_ends_is_no_answer() -> None:
+    assert decode_completion(encode_words(["3", "+", "4"])) is None
+
+
+def test_a_prompt_names_the_numbers_and_then_the_target() -> None:
+    token_ids = encode_prompt([3, 5, 7], 26)
+    assert [WORDS[token_id] for token_id in token_ids] == ["<bos>", "3", "5", "7", "->", "26", ":"]
+    assert len(token_ids) == PROMPT_LENGTH
+
+
+def test_a_number_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(VocabularyError, match="got '50'"):
+        encode_prompt([3, 5, 7], 50)
+
+
+def test_a_wrong_count_of_numbers_is_refused() -> None:
+    with pytest.raises(VocabularyError, match="3 numbers, got 2"):
+        encode_prompt([3, 5], 8)

@@ -1,0 +1,94 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+import isentrope
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_trainer.loop import train
+from isentrope_trainer.models.policy import PolicyConfig, build_policy
+from isentrope_trainer.settings import SettingsError, TrainingConfig
+from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
+from isentrope_wire.messages import RunFinished, StepReport
+
+CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3, warm_up_steps=1)
+
+
+class EndingIsEnough(Countdown):
+    """An untrained policy solves nothing and would learn nothing; it can learn to end."""
+
+    def reward(self, problem: CountdownProblem, answer: str | None) -> float:
+        return 0.0 if answer is None else 1.0
+
+
+def trained(
+    policy_config: PolicyConfig, config: TrainingConfig = CONFIG, control: isentrope.Control | None = None
+) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Final weights, and the scalars of each step's report but its times."""
+    policy, transport = build_policy(policy_config, seed=1), InMemoryTransport()
+    with isentrope.Probe(run="loop", control=control, transport=transport) as probe:
+        train(policy, EndingIsEnough(config.seed), probe, config)
+    assert isinstance(transport.messages[-1], RunFinished)
+    reports = [message for message in transport.messages if isinstance(message, StepReport)]
+    timeless = [{n: v for n, v in report.scalars.items() if not n.endswith("seconds")} for report in reports]
+    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()]), timeless
+
+
+def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: PolicyConfig) -> None:
+    first_weights, first_reports = trained(tiny_policy_config)
+    second_weights, second_reports = trained(tiny_policy_config)
+    assert torch.equal(first_weights, second_weights)
+    assert first_reports == second_reports
+    assert len(first_reports) == CONFIG.steps
+
+
+def test_another_seed_gives_another_run(tiny_policy_config: PolicyConfig) -> None:
+    assert not torch.equal(trained(tiny_policy_config)[0], trained(tiny_policy_config, replace(CONFIG, seed=6))[0])
+
+
+def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None:
+    _, reports = trained(tiny_policy_config, replace(CONFIG, steps=25, prompts=8, learning_rate=5e-3))
+    assert reports[-1]["reward/mean"] >= 3 * reports[0]["reward/mean"] > 0
+    assert reports[-1]["completion/length_mean"] < reports[0]["completion/length_mean"]
+
+
+def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_policy_config: PolicyConfig) -> None:
+    vanilla_weights, vanilla = trained(tiny_policy_config)
+    control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)  # type: ignore[arg-type]
+    clipped_weights, clipped = trained(tiny_policy_config, control=control)
+    assert clipped[0]["reward/mean"] == vanilla[0]["reward/mean"]
+    assert clipped[0]["entropy/mean"] == vanilla[0]["entropy/mean"]
+    assert 0 < clipped[0]["clip/fraction"] < 1
+    assert not torch.equal(clipped_weights, vanilla_weights)
+
+
+def test_each_report_tells_what_was_trained_and_what_was_predicted(tiny_policy_config: PolicyConfig) -> None:
+    _, reports = trained(tiny_policy_config)
+    promised = {
+        "reward/mean",
+        "advantage/zero_group_fraction",
+        "completion/length_mean",
+        "train/loss",
+        "train/grad_norm",
+        "entropy/mean",
+        "entropy/unit_predicted_change",
+        "entropy/observed_change",
+    }
+    assert all(promised <= report.keys() for report in reports)
+    assert 0 <= reports[0]["advantage/zero_group_fraction"] <= 1
+    assert 1 <= reports[0]["completion/length_mean"] <= 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"group_size": 1}, "group_size must be a whole number of at least 2, got 1"),
+        ({"learning_rate": -1e-4}, "learning_rate must be finite and above 0, got -0.0001"),
+        ({"learning_rate": float("nan")}, "learning_rate must be finite and above 0, got nan"),
+        ({"temperature": 0.0}, "temperature must be finite and above 0, got 0.0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, float], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        replace(CONFIG, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+"""`isentrope train` and `isentrope demo`. Heavy imports stand inside: `--help` must not wait for torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from isentrope_trainer.settings import TrainingConfig
+from isentrope_wire.control import Control, Method, Scope
+
+if TYPE_CHECKING:
+    from isentrope_trainer.server_process import ServerProcess
+
+_METHODS = [str(method) for method in (Method.NONE, Method.CLIP_B, Method.CLIP_V)]
+_INTERRUPTED = 130
+_DELIVERY_SECONDS = 20.0
+_DEFAULTS = TrainingConfig()
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _training_options(command: _Command) -> _Command:
+    options = [
+        click.option("--steps", default=_DEFAULTS.steps, show_default=True, help="Optimiser updates."),
+        click.option("--seed", default=_DEFAULTS.seed, show_default=True, help="The same seed gives the same run."),
+        click.option("--method", type=click.Choice(_METHODS), default="none", show_default=True, help="Intervention."),
+        click.option("--mu-low", type=float, help="Clip below the centre, in standard deviations.  [default: never]"),
+        click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),
+        click.option(
+            "--scope",
+            type=click.Choice([str(scope) for scope in Scope]),
+            default=str(Scope.ALL),
+            show_default=True,
+            help="The tokens that the thresholds act on.",
+        ),
+        click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
+        click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a step."),
+        click.option("--group-size", default=_DEFAULTS.group_size, show_default=True, help="Rollouts of each problem."),
+        click.option("--run", default="countdown", show_default=True, help="The run's name."),
+        click.option("--project", default="demo", show_default=True, help="What the run belongs to."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_port = click.IntRange(1, 65535)
+
+
+@click.command()
+@click.option("--host", help="The server's host.  [default: ISENTROPE_URL and ISENTROPE_GRPC, or 127.0.0.1]")
+@click.option("--http-port", type=_port, help="The server's port for pages and REST.  [default: 7070]")
+@click.option("--grpc-port", type=_port, help="The server's port for reports.  [default: 7071]")
+@_training_options
+def train(host: str | None, http_port: int | None, grpc_port: int | None, **options: Any) -> None:
+    """Train the reference policy and report to a running server.
+
+    Training never waits for the server: where none answers, reports stay in the spool and go up later
+    (`isentrope sync`).
+    """
+    config, control = _checked(options)
+    if host or http_port or grpc_port:
+        _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
+    with _sigterm_as_interrupt():
+        sys.exit(_train(config, control, options, announce=_announce_run))
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address the server listens on.")
+@click.option("--http-port", type=_port, default=7070, show_default=True, help="Port for pages and REST.")
+@click.option("--grpc-port", type=_port, default=7071, show_default=True, help="Port for reports.")
+@click.option("--headless", is_flag=True, help="Open no browser, and exit when training is done (for scripts).")
+@click.option("--exit-when-done", is_flag=True, help="Exit when training is done; otherwise the pages stay up.")
+@_training_options
+def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_done: bool, **options: Any) -> None:
+    """Start server and dashboard, and train a policy whose entropy collapses before your eyes."""
+    config, control = _checked(options)
+    from isentrope_trainer.server_process import ServerDidNotStart, ServerProcess
+
+    _point_at_server(host, http_port, grpc_port)
+    status = 0
+    try:
+        with _sigterm_as_interrupt(), ServerProcess(host, http_port, grpc_port) as server:
+            click.echo(server.login_url)
+            if not headless:
+                click.launch(server.login_url)
+            status = _train_and_deliver(server, config, control, options)
+            if status == 0 and not (headless or exit_when_done):
+                click.echo(f"Training is done; the pages stay up at {server.url} until Ctrl-C.", err=True)
+                server.wait()
+    except ServerDidNotStart as error:
+        sys.exit(error.status)
+    except KeyboardInterrupt:
+        status = status or 0
+    sys.exit(status)
+
+
+def _train_and_deliver(server: ServerProcess, config: TrainingConfig, control: Control, options: dict[str, Any]) -> int:
+    """Train, and wait until the server has the last report. Returns the exit status."""
+    run_ids: list[str] = []
+
+    def announce(run_id: str) -> None:
+        run_ids.append(run_id)
+        _announce_run(run_id)
+
+    status = _train(config, control, options, announce)
+    if run_ids and not server.wait_for_end_of_run(run_ids[0], _DELIVERY_SECONDS):
+        click.echo(
+            f"The run's last reports are still in the spool after {_DELIVERY_SECONDS:.0f} s; "
+            "`isentrope sync` uploads them when a server runs.",
+            err=True,
+        )
+    return status
+
+
+def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
+    from isentrope_trainer.reference_run import train_reference_policy
+
+    try:
+        train_reference_policy(config, control, run=options["run"], project=options["project"], announce=announce)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
+    """Settings that can't work end the command before anything is started."""
+    from isentrope_wire.errors import IsentropeError
+
+    try:
+        config = TrainingConfig(
+            steps=options["steps"],
+            seed=options["seed"],
+            prompts=options["prompts"],
+            group_size=options["group_size"],
+            learning_rate=options["lr"],
+        )
+        control = Control(
+            method=options["method"],
+            mu_low=options["mu_low"],
+            mu_high=options["mu_high"],
+            scope=options["scope"],
+        )
+    except IsentropeError as error:
+        raise click.UsageError(str(error)) from error
+    return config, control
+
+
+def _point_at_server(host: str, http_port: int, grpc_port: int) -> None:
+    # The probe and the side process it starts read these.
+    os.environ["ISENTROPE_URL"] = f"http://{host}:{http_port}"
+    os.environ["ISENTROPE_GRPC"] = f"{host}:{grpc_port}"
+
+
+def _announce_run(run_id: str) -> None:
+    click.echo(f"run: {run_id}")
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C, so that children are stopped and the run is said goodbye to."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,106 @@
+"""The training loop: sample, judge, score, gate, learn, report. Read it second, after `isentrope/probe.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from transformers import LlamaForCausalLM
+
+import isentrope
+from isentrope_trainer.algorithms.grpo import group_advantages, policy_gradient_loss, zero_advantage_groups
+from isentrope_trainer.models.policy import completion_logits
+from isentrope_trainer.rollout import Rollouts, sample_rollouts
+from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
+from isentrope_trainer.tasks.vocabulary import decode_completion, encode_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a progress bar shows of a step."""
+
+    step: int
+    reward_mean: float
+    step_seconds: float
+
+
+def train(
+    policy: LlamaForCausalLM,
+    task: Countdown,
+    probe: isentrope.Probe,
+    config: TrainingConfig,
+    on_step: Callable[[StepResult], None] = lambda result: None,
+) -> None:
+    """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit.
+
+    Args:
+        task: gives the problems, in order, and judges the answers.
+        on_step: called after each step's report.
+    """
+    generator = torch.Generator().manual_seed(config.seed)
+    optimizer = torch.optim.AdamW(
+        policy.parameters(),
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+    )
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / config.warm_up_steps))
+    policy.train()
+    for step in range(config.steps):
+        started = time.perf_counter()
+        problems = [task.problem(step * config.prompts + index) for index in range(config.prompts)]
+        rollouts = sample_rollouts(
+            policy, _prompt_tokens(problems), config.group_size, generator, temperature=config.temperature
+        )
+        rewards = judge(task, problems, rollouts)
+        advantages = group_advantages(rewards).reshape(-1, 1).expand_as(rollouts.mask)
+
+        score = partial(_score, policy, rollouts, probe, config.temperature)
+        scores = score()
+        logprobs = probe.gate(scores, advantages, rollouts.mask)
+        loss = policy_gradient_loss(logprobs, advantages, rollouts.mask)
+        optimizer.zero_grad()
+        loss.backward()
+        gradient_norm = clip_grad_norm_(policy.parameters(), config.max_gradient_norm)
+        optimizer.step()
+        warm_up.step()
+
+        result = StepResult(step, rewards.mean().item(), time.perf_counter() - started)
+        probe.log(
+            {
+                "reward/mean": result.reward_mean,
+                "advantage/zero_group_fraction": zero_advantage_groups(rewards).float().mean(),
+                "completion/length_mean": rollouts.mask.sum(dim=1).float().mean(),
+                "train/loss": loss.detach(),
+                "train/grad_norm": gradient_norm,
+                "time/step_seconds": result.step_seconds,
+            }
+        )
+        probe.step(step, optimizer, rescore=score)
+        on_step(result)
+
+
+def judge(task: Countdown, problems: list[CountdownProblem], rollouts: Rollouts) -> Tensor:
+    """Rewards [prompts, group size] of the rollouts, by the task's verifier."""
+    answers = [decode_completion(token_ids) for token_ids in rollouts.completions.tolist()]
+    group_size = len(answers) // len(problems)
+    rewards = [task.reward(problems[row // group_size], answer) for row, answer in enumerate(answers)]
+    return torch.tensor(rewards).reshape(len(problems), group_size)
+
+
+def _score(
+    policy: LlamaForCausalLM, rollouts: Rollouts, probe: isentrope.Probe, temperature: float
+) -> isentrope.TokenScores:
+    logits = completion_logits(policy, rollouts.prompts, rollouts.completions)
+    return probe.score(logits, rollouts.completions, temperature=temperature)
+
+
+def _prompt_tokens(problems: list[CountdownProblem]) -> Tensor:
+    return torch.tensor([encode_prompt(problem.numbers, problem.target) for problem in problems])

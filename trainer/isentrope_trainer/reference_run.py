@@ -1,0 +1,75 @@
+"""The reference run from end to end: warm start, probe, reinforcement, progress bar."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from tqdm import tqdm
+
+import isentrope
+from isentrope_trainer.loop import StepResult, train
+from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
+from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.tasks.countdown import Countdown
+
+if TYPE_CHECKING:
+    from isentrope.transport.transport import Transport
+
+THREADS = 2
+"""Sums are split over threads, so their number is part of what makes a run repeatable."""
+
+
+def train_reference_policy(
+    config: TrainingConfig,
+    control: isentrope.Control,
+    *,
+    run: str = "countdown",
+    project: str = "demo",
+    policy_config: PolicyConfig = PolicyConfig(),  # noqa: B008  (frozen)
+    warm_start: WarmStartConfig = WarmStartConfig(),  # noqa: B008  (frozen)
+    transport: Transport | None = None,
+    announce: Callable[[str], None] = lambda run_id: None,
+) -> None:
+    """Train the reference policy under a probe.
+
+    Args:
+        control: the intervention the run starts with.
+        transport: where reports go instead of the spool.
+        announce: called with the run's id, when the run begins.
+    """
+    torch.set_num_threads(THREADS)
+    policy = warm_started_policy(policy_config, warm_start)
+    shown_config = {
+        "task": "reasoning-gym countdown",
+        "algorithm": "GRPO, strictly on-policy",
+        **dataclasses.asdict(config),
+        "policy": dataclasses.asdict(policy_config) | {"parameters": policy.num_parameters()},
+        "warm_start": dataclasses.asdict(warm_start),
+    }
+    probe = isentrope.Probe(
+        run=run, project=project, config=shown_config, control=control, planned_steps=config.steps, transport=transport
+    )
+    with probe, tqdm(total=config.steps, desc="train", unit="step", dynamic_ncols=True) as progress:
+        announce(probe.run_id)
+
+        def show(result: StepResult) -> None:
+            progress.set_postfix_str(_progress_text(probe, result), refresh=False)
+            progress.update()
+
+        train(policy, Countdown(config.seed), probe, config, on_step=show)
+
+
+def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:
+    text = f"reward {result.reward_mean:.3f}"
+    if probe.latest is None:
+        return text
+    scalars = probe.latest.scalars
+    shown = {"entropy": "entropy/mean", "predicted": "entropy/predicted_change", "observed": "entropy/observed_change"}
+    for label, name in shown.items():
+        if name in scalars:
+            text += f", {label} {scalars[name]:{'.3f' if label == 'entropy' else '+.4f'}}"
+    return text

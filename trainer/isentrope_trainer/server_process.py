@@ -1,0 +1,105 @@
+"""`isentrope up` as a child process: started, waited for, and stopped again whatever happens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+import isentrope
+from isentrope_wire.errors import IsentropeError
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+# The console script may not be on the PATH of who runs us; the interpreter is always known.
+_UP = (sys.executable, "-c", "from isentrope.cli import main; main(prog_name='isentrope')", "up")
+
+
+class ServerDidNotStart(IsentropeError, RuntimeError):
+    """The server ended before it answered. It has said why on standard error."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"The server ended with status {status} before it answered; its reason stands above.")
+
+
+class ServerProcess:
+    """A server of its own for the demo. Leaving the context stops it."""
+
+    def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
+        """
+        Raises:
+            ServerDidNotStart: on entering the context, when a port is taken or the home can't be used.
+        """
+        self.url = f"http://{host}:{http_port}"
+        self.login_url = ""
+        """The address that logs a browser in, once the context is entered."""
+        self._arguments = ("--host", host, "--http-port", str(http_port), "--grpc-port", str(grpc_port))
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        # A session of its own: Ctrl-C in the terminal reaches the demo alone, which stops the server last.
+        self._process = subprocess.Popen(
+            [*_UP, *self._arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            assert self._process.stdout is not None, "stdout was asked for"
+            # The server's only line, printed when everything answers; none when it could not start.
+            self.login_url = self._process.stdout.readline().strip()
+            if not self.login_url:
+                raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
+            self._wait_until_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def wait(self) -> None:
+        """Until the server ends by itself."""
+        if self._process is not None:
+            self._process.wait()
+
+    def wait_for_end_of_run(self, run_id: str, seconds: float) -> bool:
+        """Whether the run's goodbye arrived within `seconds`: what it reported is then stored."""
+        deadline = time.monotonic() + seconds
+        with isentrope.Client(self.url) as client:
+            while time.monotonic() < deadline:
+                try:
+                    if client.run(run_id)["status"] in ("finished", "failed"):
+                        return True
+                except isentrope.IsentropeError:
+                    # Not known yet, or the server is gone: either way the deadline decides.
+                    pass
+                time.sleep(_POLL_SECONDS)
+        return False
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=2.0).status_code == httpx.codes.OK:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(_POLL_SECONDS)
+        raise IsentropeError(f"The server at {self.url} didn't become ready within {_START_SECONDS:.0f} seconds.")
+
+    def _stop(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,67 @@
+"""The words of the countdown task and their token ids.
+
+A problem reads `<bos> 3 5 7 -> 26 :` and is always PROMPT_LENGTH tokens long, so prompts never need padding. A
+completion is an arithmetic expression, one token per number, operator or parenthesis, ended by `<eos>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isentrope_wire.errors import IsentropeError
+
+MAX_NUMBER = 49
+NUMBERS_PER_PROBLEM = 3
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+ARROW, COLON = "->", ":"
+WORDS: tuple[str, ...] = (
+    *(PAD, BOS, EOS, ARROW, COLON, "+", "-", "*", "/", "(", ")"),
+    *(str(number) for number in range(MAX_NUMBER + 1)),
+)
+TOKEN_IDS = {word: token_id for token_id, word in enumerate(WORDS)}
+PAD_ID, BOS_ID, EOS_ID = TOKEN_IDS[PAD], TOKEN_IDS[BOS], TOKEN_IDS[EOS]
+PROMPT_LENGTH = NUMBERS_PER_PROBLEM + 4
+MAX_COMPLETION_LENGTH = 8
+"""Tokens of the longest expression the task's generator writes, `a*(b + c)`, and its end."""
+
+
+class VocabularyError(IsentropeError, ValueError):
+    """A word, number or token id the vocabulary doesn't have."""
+
+
+def encode_words(words: Sequence[str]) -> list[int]:
+    """Token ids of `words`.
+
+    Raises:
+        VocabularyError: for a word the vocabulary doesn't have.
+    """
+    try:
+        return [TOKEN_IDS[word] for word in words]
+    except KeyError as missing:
+        raise VocabularyError(
+            f"The vocabulary has the numbers 0 to {MAX_NUMBER}, + - * / ( ) and its markers; got {missing.args[0]!r}."
+        ) from None
+
+
+def encode_prompt(numbers: Sequence[int], target: int) -> list[int]:
+    """The problem "make `target` out of `numbers`" as PROMPT_LENGTH token ids.
+
+    Raises:
+        VocabularyError: for a wrong count of numbers, or a number outside the vocabulary.
+    """
+    if len(numbers) != NUMBERS_PER_PROBLEM:
+        raise VocabularyError(f"A prompt holds {NUMBERS_PER_PROBLEM} numbers, got {len(numbers)}: {list(numbers)}.")
+    return encode_words([BOS, *map(str, numbers), ARROW, str(target), COLON])
+
+
+def decode_completion(token_ids: Sequence[int]) -> str | None:
+    """The expression that a completion spells, words apart by one space; None where it never ended.
+
+    Args:
+        token_ids: sampled ids, from the first after the prompt; what follows the end marker is ignored.
+    """
+    ids = list(token_ids)
+    if EOS_ID not in ids:
+        return None
+    return " ".join(WORDS[token_id] for token_id in ids[: ids.index(EOS_ID)])
