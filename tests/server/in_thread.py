@@ -1,0 +1,96 @@
+"""A whole server on real sockets and a real SQLite file, in a thread of the test process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+import httpx
+import uvicorn
+
+from isentrope_server.app import create_app
+from isentrope_server.backend import Backend
+from isentrope_server.settings import Settings
+from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
+
+
+class ServerInThread:
+    """Use it as a context manager; everything is closed at the end."""
+
+    def __init__(self, home: Path, **settings: object) -> None:
+        self.home = home
+        self._chosen = {"dashboard": False, "token": None, "database_url": None, "grpc_port": 0, **settings}
+        self._started: Future[None] = Future()
+        self._open = ExitStack()
+        self.backend: Backend
+        self.url: str
+        self.grpc_target: str
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        self._started.result(timeout=30)
+        self.http = self._open.enter_context(self.client(self.backend.owner_token))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.close()
+        self._server.should_exit = True
+        self._thread.join(timeout=30)
+
+    @property
+    def owner_token(self) -> str:
+        return self.backend.owner_token
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        """An HTTP client that sends this token, or none."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=10)
+
+    def token(self, scope: str) -> str:
+        """A fresh token of this scope."""
+        answer = self.http.post("/api/v1/access-tokens", json={"scope": scope, "name": f"{scope} token"})
+        return str(answer.json()["token"])
+
+    def channel(self) -> grpc.Channel:
+        return self._open.enter_context(grpc.insecure_channel(self.grpc_target))
+
+    def stub(self) -> TelemetryStub:
+        return TelemetryStub(self.channel())
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        finally:
+            if not self._started.done():
+                self._started.set_exception(RuntimeError("The server did not start."))
+
+    async def _serve(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            port = bound.getsockname()[1]
+            app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
+            self._server = uvicorn.Server(
+                uvicorn.Config(app, lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+            )
+            async with app.router.lifespan_context(app):
+                self.backend = app.state.backend
+                self.url = f"http://127.0.0.1:{port}"
+                self.grpc_target = f"127.0.0.1:{app.state.grpc_port}"
+                serving = asyncio.create_task(self._server.serve(sockets=[bound]))
+                while not self._server.started:
+                    await asyncio.sleep(0.005)
+                self._started.set_result(None)
+                while not self._server.should_exit:
+                    await asyncio.sleep(0.01)
+                # As `serving` does on a signal: endless answers end before the sockets are closed.
+                self.backend.hub.close()
+                await serving

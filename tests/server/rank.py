@@ -1,0 +1,144 @@
+"""One rank of one incarnation of a run, as its shipper speaks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+from isentrope_wire.codec import encode_payload, payload_hash, record_of, record_to_pb, run_started_to_pb
+from isentrope_wire.messages import (
+    PROTOCOL_VERSION,
+    ControlOutcome,
+    ControlSnapshot,
+    OutcomeState,
+    Payload,
+    RunStarted,
+    ScoreHistogram,
+    StepReport,
+)
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from tests.server.in_thread import ServerInThread
+
+CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v")
+
+
+class Rank:
+    """Says Hello when it is made, and numbers its records from 1."""
+
+    def __init__(
+        self,
+        server: ServerInThread,
+        *,
+        run_id: str | None = None,
+        incarnation: str = "first",
+        rank: int = 0,
+        started_at: float | None = None,
+        project: str = "tests",
+        name: str = "a run",
+        config: Mapping[str, object] | None = None,
+        capabilities: Sequence[str] = CAPABILITIES,
+        initial_control: ControlSnapshot | None = None,
+    ) -> None:
+        self.run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
+        self.path = f"/api/v1/runs/{self.run_id}"
+        self.started = RunStarted(
+            run_id=self.run_id,
+            incarnation=incarnation,
+            rank=rank,
+            world_size=1,
+            name=name,
+            project=project,
+            started_at=time.time() if started_at is None else started_at,
+            probe_version="0.1.0",
+            config=config or {},
+            capabilities=tuple(capabilities),
+            initial_control=initial_control,
+        )
+        self.stub = server.stub()
+        self.metadata = (("authorization", f"Bearer {server.owner_token}"),)
+        self.seq = 0
+        self.welcome = self.hello()
+
+    def hello(self) -> pb.HelloReply:
+        request = pb.HelloRequest(run=run_started_to_pb(self.started), protocol_version=PROTOCOL_VERSION)
+        return self.stub.Hello(request, metadata=self.metadata, timeout=10)
+
+    def send(self, *messages: Payload) -> pb.PushReply:
+        """Push messages under the next seqs."""
+        records = []
+        for message in messages:
+            self.seq += 1
+            records.append(record_to_pb(record_of(self.seq, message)))
+        return self.push(records)
+
+    def push(self, records: Sequence[pb.Record]) -> pb.PushReply:
+        request = pb.PushRequest(
+            run_id=self.run_id, incarnation=self.started.incarnation, rank=self.started.rank, records=records
+        )
+        return self.stub.Push(request, metadata=self.metadata, timeout=10)
+
+    def report(self, step: int, **scalars: float) -> pb.PushReply:
+        """Push one step; `entropy__mean=1.0` is the scalar `entropy/mean`."""
+        return self.send(step_report(step, {name.replace("__", "/"): value for name, value in scalars.items()}))
+
+    def answer(self, step: int, version: int, state: str, *, code: str = "", in_force: int = 0) -> pb.PushReply:
+        """Push a step whose report says what became of a control version."""
+        outcome = ControlOutcome(
+            version=version,
+            state=OutcomeState(state),
+            at=time.time(),
+            step=step if state == "APPLIED" else None,
+            code=code,
+        )
+        return self.send(step_report(step, {}, control_version=in_force, outcomes=(outcome,)))
+
+    def watch(self, timeout: float = 10) -> Watching:
+        request = pb.WatchRequest(run_id=self.run_id, incarnation=self.started.incarnation, rank=self.started.rank)
+        return Watching(self.stub.Watch(request, metadata=self.metadata, timeout=timeout))
+
+
+class Watching:
+    """An open Watch stream."""
+
+    def __init__(self, call: object) -> None:
+        self._call = call
+
+    def next_control(self) -> pb.ControlSnapshot:
+        """The next snapshot; heartbeats are passed over."""
+        for reply in self._call:  # type: ignore[attr-defined]
+            if reply.WhichOneof("body") == "control":
+                return reply.control  # type: ignore[no-any-return]
+        raise AssertionError("the stream ended")
+
+    def next_kind(self) -> str:
+        return str(next(self._call).WhichOneof("body"))  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        self._call.cancel()  # type: ignore[attr-defined]
+
+
+def step_report(
+    step: int,
+    scalars: Mapping[str, float],
+    *,
+    control_version: int = 0,
+    outcomes: Sequence[ControlOutcome] = (),
+    histograms: Sequence[ScoreHistogram] = (),
+    labels: Mapping[str, str] | None = None,
+) -> StepReport:
+    return StepReport(
+        step=step,
+        recorded_at=1_700_000_000.0 + step,
+        scalars=scalars,
+        control_version=control_version,
+        outcomes=tuple(outcomes),
+        histograms=tuple(histograms),
+        labels=labels or {},
+    )
+
+
+def wire_record(seq: int, message: Payload, *, claimed_hash: bytes | None = None) -> pb.Record:
+    """A record as it goes over the line, with a wrong hash if one is given."""
+    payload = encode_payload(message)
+    return pb.Record(seq=seq, payload=payload, payload_hash=claimed_hash or payload_hash(payload))

@@ -1,0 +1,347 @@
+"""A control version is asked for once, delivered once, and ends in exactly one state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from isentrope_server.store import audit
+from isentrope_wire.control import Control, Method
+from isentrope_wire.messages import ControlSnapshot, RunFinished
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
+
+CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 2.0, "scope": "negative", "reason": "entropy falls"}
+
+
+def put(
+    server: ServerInThread, rank: Rank, on: int, document: dict[str, Any] | None = None, **headers: str
+) -> httpx.Response:
+    return server.http.put(
+        f"{rank.path}/control",
+        json=CLIP_V if document is None else document,
+        headers={"If-Match": f'"{on}"', **headers},
+    )
+
+
+def state(server: ServerInThread, rank: Rank, version: int) -> dict[str, Any]:
+    items = server.http.get(f"{rank.path}/control/history").json()["items"]
+    item: dict[str, Any] = next(item for item in items if item["version"] == version)
+    return item
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> None:
+    initial = ControlSnapshot(
+        version=0, control=Control(method=Method.CLIP_B, mu_low=2.5), author="config", requested_at=5.0
+    )
+    rank = Rank(server, initial_control=initial)
+    answer = server.http.get(f"{rank.path}/control")
+    assert answer.headers["etag"] == '"0"'
+    body = answer.json()
+    assert (body["version"], body["state"], body["method"], body["mu_low"]) == (0, "APPLIED", "clip_b", 2.5)
+    assert body["in_force"]["version"] == 0
+    assert not rank.welcome.HasField("control")
+
+
+def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(4, x=1.0)
+    watching = rank.watch()
+    answer = put(server, rank, 0)
+    assert answer.status_code == 202
+    assert answer.headers["etag"] == '"1"'
+    item = answer.json()
+    assert (item["version"], item["state"], item["author"], item["requested_step"]) == (1, "PENDING", "owner", 4)
+    snapshot = watching.next_control()
+    assert (snapshot.version, snapshot.method, snapshot.mu_low, snapshot.reason) == (1, "clip_v", 1.0, "entropy falls")
+    assert snapshot.expires_at == pytest.approx(time.time() + 600, abs=5)
+    assert state(server, rank, 1)["state"] == "DELIVERED"
+    rank.answer(5, 1, "APPLIED", in_force=1)
+    applied = server.http.get(f"{rank.path}/control").json()
+    assert (applied["state"], applied["applied_step"], applied["in_force"]["version"]) == ("APPLIED", 5, 1)
+    assert applied["outcomes"][0]["state"] == "APPLIED"
+    watching.close()
+
+
+def test_a_version_is_pending_until_a_probe_fetches_it(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    assert state(server, rank, 1)["state"] == "PENDING"
+    assert rank.hello().control.version == 1
+    assert state(server, rank, 1)["state"] == "DELIVERED"
+
+
+def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread) -> None:
+    rank = Rank(server)
+    missing = server.http.put(f"{rank.path}/control", json=CLIP_V)
+    assert (missing.status_code, missing.json()["error"]["code"]) == (428, "if_match_required")
+    assert put(server, rank, 0).status_code == 202
+    stale = put(server, rank, 0)
+    assert (stale.status_code, stale.json()["error"]["code"]) == (412, "version_mismatch")
+    assert stale.json()["error"]["details"] == {"version": 1}
+    assert put(server, rank, 0, **{"If-Match": "what"}).status_code == 412
+    assert put(server, rank, 1).json()["version"] == 2
+
+
+def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: ServerInThread) -> None:
+    rank = Rank(server)
+    first = put(server, rank, 0, **{"Idempotency-Key": "once"})
+    again = put(server, rank, 0, **{"Idempotency-Key": "once"})
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert again.json() == first.json()
+    other = put(server, rank, 1, {"method": "none"}, **{"Idempotency-Key": "once"})
+    assert other.status_code == 422
+    assert server.http.get(f"{rank.path}/control").json()["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"method": "clip_v", "mu_low": -1}, "not negative"),
+        ({"method": "clip_v"}, "needs mu_low, mu_high or both"),
+        ({"method": "clip_x"}, "method must be one of"),
+        ({"method": "clip_v", "mu_low": 1, "scope": "some"}, "scope must be one of"),
+        ({"method": "clip_v", "mu_low": "1e999x"}, "mu_low"),
+        ({"method": "clip_v", "mu_low": 1, "mu_hihg": 2}, "mu_hihg"),
+        ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": 0}, "expires_in_seconds"),
+    ],
+)
+def test_a_document_no_probe_could_apply_is_refused(
+    server: ServerInThread, document: dict[str, Any], words: str
+) -> None:
+    rank = Rank(server)
+    answer = put(server, rank, 0, document)
+    assert answer.status_code == 422
+    assert words in str(answer.json()["error"])
+    assert server.http.get(f"{rank.path}/control").json()["version"] == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"method": "clip_v", "mu_low": NaN}',
+        b'{"method": "clip_v", "mu_low": 1e999}',
+        b'{"method": "none", "parameters": {"a": [{"b": Infinity}]}}',
+        b'{"method": "none", "parameters": {"a": "\\ud800"}}',
+        b'{"method": "none", "reason": "\\ud800"}',
+        b'{"method": ',
+        b"[]",
+    ],
+)
+def test_json_that_is_none_is_refused(server: ServerInThread, body: bytes) -> None:
+    rank = Rank(server)
+    answer = server.http.put(
+        f"{rank.path}/control", content=body, headers={"If-Match": '"0"', "Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422, answer.text
+    assert set(answer.json()["error"]) == {"code", "message", "details"}
+
+
+def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread) -> None:
+    rank = Rank(server, capabilities=("method:none",))
+    answer = put(server, rank, 0)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "capability_missing")
+    assert answer.json()["error"]["details"]["capability"] == "method:clip_v"
+
+
+def test_a_version_nobody_fetched_is_superseded_by_the_next(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    put(server, rank, 1)
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("SUPERSEDED", "never_delivered")
+    assert rank.hello().control.version == 2
+
+
+def test_a_delivered_version_may_still_say_it_was_applied(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    put(server, rank, 1)
+    assert state(server, rank, 1)["state"] == "DELIVERED"
+    rank.answer(3, 1, "APPLIED", in_force=1)
+    assert state(server, rank, 1)["state"] == "APPLIED"
+    rank.hello()
+    rank.answer(4, 2, "APPLIED", in_force=2)
+    assert [state(server, rank, version)["applied_step"] for version in (1, 2)] == [3, 4]
+
+
+def test_a_delivered_version_the_probe_passed_over_is_superseded(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    put(server, rank, 1)
+    rank.hello()
+    rank.answer(3, 2, "APPLIED", in_force=2)
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("SUPERSEDED", "newer_reached_probe")
+
+
+def test_a_rejection_tells_its_code_and_leaves_the_old_control_in_force(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    rank.answer(3, 1, "REJECTED", code="capability_missing")
+    body = server.http.get(f"{rank.path}/control").json()
+    assert (body["state"], body["code"], body["applied_step"]) == ("REJECTED", "capability_missing", None)
+    assert body["in_force"]["version"] == 0
+    assert not rank.hello().HasField("control")
+
+
+def test_an_ended_version_stays_as_it_ended(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    rank.answer(3, 1, "APPLIED", in_force=1)
+    rank.answer(4, 1, "REJECTED", code="late")
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 3)
+
+
+def test_a_version_waits_for_all_ranks(server: ServerInThread) -> None:
+    zero = Rank(server)
+    one = Rank(server, run_id=zero.run_id, rank=1)
+    put(server, zero, 0)
+    zero.hello()
+    zero.answer(3, 1, "APPLIED", in_force=1)
+    assert state(server, zero, 1)["state"] == "DELIVERED"
+    one.answer(3, 1, "APPLIED", in_force=1)
+    assert state(server, zero, 1)["state"] == "APPLIED"
+
+
+def test_ranks_that_disagree_make_it_partial(server: ServerInThread) -> None:
+    zero = Rank(server)
+    one = Rank(server, run_id=zero.run_id, rank=1)
+    put(server, zero, 0)
+    zero.hello()
+    zero.answer(3, 1, "APPLIED", in_force=1)
+    one.answer(3, 1, "REJECTED", code="capability_missing")
+    item = state(server, zero, 1)
+    assert (item["state"], item["applied_step"], item["code"]) == ("PARTIAL", 3, "capability_missing")
+
+
+def test_ranks_that_stay_quiet_are_not_waited_for_for_ever(make_server: MakeServer) -> None:
+    server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)
+    zero = Rank(server)
+    Rank(server, run_id=zero.run_id, rank=1)
+    put(server, zero, 0)
+    zero.hello()
+    zero.answer(3, 1, "APPLIED", in_force=1)
+    wait_for(lambda: state(server, zero, 1)["state"] == "APPLIED")
+
+
+def test_a_version_nobody_fetched_expires(make_server: MakeServer) -> None:
+    server = make_server(sweep_interval_seconds=0.05)
+    rank = Rank(server)
+    put(server, rank, 0, CLIP_V | {"expires_in_seconds": 1})
+    assert state(server, rank, 1)["state"] == "PENDING"
+    wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
+    assert state(server, rank, 1)["code"] == "never_delivered"
+    assert not rank.hello().HasField("control")
+
+
+def test_a_guessed_expiry_yields_to_the_probes_word(make_server: MakeServer) -> None:
+    server = make_server(sweep_interval_seconds=0.05, control_answer_grace_seconds=0.1)
+    rank = Rank(server)
+    put(server, rank, 0, CLIP_V | {"expires_in_seconds": 1})
+    assert rank.hello().control.version == 1
+    wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
+    assert state(server, rank, 1)["code"] == "unanswered"
+    rank.answer(3, 1, "APPLIED", in_force=1)
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("APPLIED", "")
+
+
+def test_a_run_that_ends_ends_its_open_controls(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(1, x=1.0)
+    put(server, rank, 0)
+    rank.send(RunFinished(status="finished", finished_at=time.time(), step=1))
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("EXPIRED", "run_ended")
+    refused = put(server, rank, 1)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+
+
+def test_a_resumed_run_is_told_what_was_in_force(server: ServerInThread) -> None:
+    first = Rank(server, started_at=1000.0)
+    put(server, first, 0)
+    first.hello()
+    first.answer(3, 1, "APPLIED", in_force=1)
+    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
+    assert second.welcome.control.version == 1
+    assert not second.welcome.control.HasField("expires_at")
+    second.answer(3, 1, "APPLIED", in_force=1)
+    assert state(server, first, 1)["state"] == "APPLIED"
+
+
+def test_a_run_that_brings_a_later_version_goes_on_counting_from_it(server: ServerInThread) -> None:
+    brought = ControlSnapshot(
+        version=7, control=Control(method=Method.CLIP_V, mu_low=1.0), author="alice", requested_at=5.0
+    )
+    rank = Rank(server, initial_control=brought)
+    assert put(server, rank, 7).json()["version"] == 8
+
+
+def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread) -> None:
+    rank = Rank(server)
+    watching = rank.watch()
+    assert watching.next_kind() == "heartbeat"
+    for version in (1, 2):
+        put(server, rank, version - 1)
+        assert watching.next_control().version == version
+    watching.close()
+
+
+def test_history_is_newest_first_and_paged(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for version in range(3):
+        put(server, rank, version)
+    first = server.http.get(f"{rank.path}/control/history", params={"limit": 2}).json()
+    assert [item["version"] for item in first["items"]] == [3, 2]
+    rest = server.http.get(f"{rank.path}/control/history", params={"limit": 2, "cursor": first["next_cursor"]}).json()
+    assert [item["version"] for item in rest["items"]] == [1, 0]
+    assert rest["next_cursor"] is None
+
+
+def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    rank.answer(3, 1, "APPLIED", in_force=1)
+
+    def trail() -> list[tuple[str, str]]:
+        with server.backend.database.reading() as connection:
+            rows = connection.execute(audit.audit.select().order_by(audit.audit.c.key)).all()
+            assert audit.first_broken_link(connection) is None
+        return [(row.actor, row.action) for row in rows if row.subject.endswith("control/1")]
+
+    assert trail() == [
+        ("owner", "control.requested"),
+        ("server", "control.delivered"),
+        ("rank 0", "control.applied"),
+    ]
+    forge = audit.audit.update().where(audit.audit.c.action == "control.requested").values(actor="someone else")
+    server.backend.writer.submit(lambda transaction: transaction.connection.execute(forge)).result()
+    with server.backend.database.reading() as connection:
+        assert audit.first_broken_link(connection) is not None
+
+
+def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInThread) -> None:
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    report = step_report(2, {}, control_version=1)
+    rank.answer(1, 1, "APPLIED", in_force=1)
+    rank.send(report, RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
+    assert state(server, rank, 1)["state"] == "APPLIED"
+    run = server.http.get(rank.path).json()
+    assert (run["status"], run["error"]) == ("failed", "out of memory")

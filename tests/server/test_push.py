@@ -1,0 +1,174 @@
+"""What a probe pushes is stored exactly once, or kept aside with its reason."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import grpc
+import pytest
+
+from isentrope_server.store import quarantine
+from isentrope_wire.messages import Gap, RunFinished, ScoreHistogram
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report, wire_record
+
+
+def values(server: ServerInThread, rank: Rank, name: str) -> dict[int, object]:
+    columns = server.http.get(f"{rank.path}/metrics/series", params={"name": name}).json()["series"][name]
+    return dict(zip(columns["step"], columns["value"], strict=True))
+
+
+def test_what_was_pushed_is_read_back(server: ServerInThread) -> None:
+    rank = Rank(server)
+    reply = rank.send(rank.started, *(step_report(step, {"entropy/mean": 1.0 / (step + 1)}) for step in range(5)))
+    assert reply.acked_through == 6
+    assert list(reply.quarantined) == []
+    assert values(server, rank, "entropy/mean") == {step: 1.0 / (step + 1) for step in range(5)}
+
+
+def test_pushing_again_changes_nothing(server: ServerInThread) -> None:
+    rank = Rank(server)
+    records = [wire_record(1, rank.started), wire_record(2, step_report(0, {"entropy/mean": 1.0}))]
+    assert rank.push(records).acked_through == 2
+    again = rank.push(records)
+    assert again.acked_through == 2
+    assert list(again.quarantined) == []
+    assert values(server, rank, "entropy/mean") == {0: 1.0}
+
+
+def test_a_record_twice_in_one_push_is_stored_once(server: ServerInThread) -> None:
+    rank = Rank(server)
+    record = wire_record(1, step_report(0, {"entropy/mean": 1.0}))
+    assert rank.push([record, record]).acked_through == 1
+    assert values(server, rank, "entropy/mean") == {0: 1.0}
+
+
+def test_the_acknowledgement_stops_before_the_first_missing_record(server: ServerInThread) -> None:
+    rank = Rank(server)
+    assert rank.push([wire_record(1, rank.started), wire_record(3, step_report(1, {}))]).acked_through == 1
+    assert rank.push([wire_record(5, step_report(3, {}))]).acked_through == 1
+    assert rank.push([wire_record(2, step_report(0, {}))]).acked_through == 3
+    assert rank.hello().acked_through == 3
+    assert rank.push([wire_record(4, step_report(2, {}))]).acked_through == 5
+
+
+def test_a_gap_counts_for_the_records_that_never_come(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.push([wire_record(1, rank.started)])
+    reply = rank.push([wire_record(5, Gap(first_seq=2, last_seq=4, reason="disk full"))])
+    assert reply.acked_through == 5
+
+
+def test_another_payload_under_a_known_key_is_kept_aside_and_the_first_counts(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.push([wire_record(1, step_report(0, {"entropy/mean": 1.0}))])
+    reply = rank.push([wire_record(1, step_report(0, {"entropy/mean": 2.0}))])
+    assert [(item.seq, item.code) for item in reply.quarantined] == [(1, "key_conflict")]
+    assert reply.acked_through == 1
+    assert values(server, rank, "entropy/mean") == {0: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (wire_record(1, step_report(0, {}), claimed_hash=b"x" * 16), "hash_mismatch"),
+        (pb.Record(seq=1, payload=b"", payload_hash=bytes.fromhex("cae66941d9efbd404e4d88758ea67670")), "undecodable"),
+        (wire_record(1, step_report(2**63, {})), "out_of_range"),
+        (wire_record(1, RunFinished(status="finished", finished_at=math.nan)), "bad_time"),
+        (wire_record(1, Gap(first_seq=3, last_seq=2, reason="")), "bad_gap"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
+    make_server: MakeServer, record: pb.Record, code: str
+) -> None:
+    server = make_server()
+    rank = Rank(server)
+    reply = rank.push([record, wire_record(2, step_report(7, {"entropy/mean": 0.5}))])
+    assert [item.code for item in reply.quarantined] == [code]
+    assert reply.acked_through == 2
+    assert rank.push([record]).quarantined[0].code == code
+    with server.backend.database.reading() as connection:
+        assert quarantine.count(connection) == 1
+    assert values(server, rank, "entropy/mean") == {7: 0.5}
+
+
+def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(server: ServerInThread) -> None:
+    rank = Rank(server)
+    reply = rank.push([wire_record(1, step_report(0, {})), wire_record(2**64 - 1, step_report(1, {}))])
+    assert [item.code for item in reply.quarantined] == ["bad_seq"]
+    assert reply.acked_through == 1
+
+
+def test_records_of_an_unknown_sender_are_refused_until_it_says_hello(server: ServerInThread) -> None:
+    rank = Rank(server)
+    request = pb.PushRequest(run_id="nobody", incarnation="first", rank=0, records=[wire_record(1, rank.started)])
+    with pytest.raises(grpc.RpcError) as refused:
+        rank.stub.Push(request, metadata=rank.metadata)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "say Hello first" in (refused.value.details() or "")
+
+
+def test_not_a_number_and_infinities_survive(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, a=math.nan, b=math.inf, c=-math.inf, d=0.1)
+    scalars = server.http.get(f"{rank.path}/steps/0").json()["scalars"]
+    assert scalars == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 0.1}
+    assert values(server, rank, "a") == {0: "NaN"}
+    latest = {item["name"]: item["value"] for item in server.http.get(f"{rank.path}/metrics").json()["items"]}
+    assert latest == scalars
+
+
+def test_scalars_keep_every_bit(server: ServerInThread) -> None:
+    rank = Rank(server)
+    value = struct.unpack("<d", bytes.fromhex("9a9999999999b93f"))[0] + 2**-55
+    rank.report(0, entropy__mean=value)
+    assert values(server, rank, "entropy/mean") == {0: value}
+
+
+def test_a_push_of_sixteen_megabytes_is_the_limit(server: ServerInThread) -> None:
+    rank = Rank(server)
+    with pytest.raises(grpc.RpcError) as refused:
+        rank.push([pb.Record(seq=1, payload=bytes(17 << 20), payload_hash=b"")])
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_step_shows_the_whole_report(server: ServerInThread) -> None:
+    rank = Rank(server)
+    histogram = ScoreHistogram(name="entropy/token", low=0.0, high=2.0, counts=(1, 0, 2**40), not_finite=3)
+    rank.send(
+        step_report(
+            4, {"entropy/mean": 0.5}, control_version=2, histograms=[histogram], labels={"control/method": "clip_v"}
+        )
+    )
+    step = server.http.get(f"{rank.path}/steps/4").json()
+    assert step["step"] == 4
+    assert step["recorded_at"] == 1_700_000_004.0
+    assert step["control_version"] == 2
+    assert (step["incarnation"], step["rank"]) == ("first", 0)
+    assert step["labels"] == {"control/method": "clip_v"}
+    assert step["histograms"] == [
+        {"name": "entropy/token", "low": 0.0, "high": 2.0, "counts": [1, 0, 2**40], "not_finite": 3}
+    ]
+
+
+def test_a_histogram_of_nothing_finite_is_stored_too(server: ServerInThread) -> None:
+    rank = Rank(server)
+    histogram = ScoreHistogram(name="entropy/token", low=math.nan, high=math.nan, counts=(0, 0), not_finite=9)
+    assert rank.send(step_report(0, {}, histograms=[histogram])).acked_through == 1
+    columns = server.http.get(f"{rank.path}/histograms/entropy/token").json()
+    assert (columns["low"], columns["not_finite"]) == (["NaN"], [9])
+
+
+def test_reduced_histograms_lose_no_token(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for step in range(10):
+        rank.send(step_report(step, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, step))]))
+    columns = server.http.get(f"{rank.path}/histograms/h", params={"points": 3}).json()
+    assert len(columns["step"]) == 3
+    assert columns["step"][-1] == 9
+    assert [sum(column) for column in zip(*columns["counts"], strict=True)] == [10, sum(range(10))]
+    some = server.http.get(f"{rank.path}/histograms/h", params={"from_step": 4, "to_step": 5}).json()
+    assert (some["step"], some["counts"]) == ([4, 5], [[1, 4], [1, 5]])

@@ -1,0 +1,143 @@
+"""Series: reduced without losing spikes, continued with a cursor, resumed without overwriting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from isentrope_server.store.series import Series, reduce
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
+
+
+def read(server: ServerInThread, rank: Rank, *names: str, **params: object) -> dict[str, Any]:
+    answer = server.http.get(f"{rank.path}/metrics/series", params={"name": list(names), **params})  # type: ignore[dict-item]
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def points(columns: dict[str, list[Any]]) -> dict[int, Any]:
+    return dict(zip(columns["step"], columns["value"], strict=True))
+
+
+def test_a_reduced_series_keeps_its_spike(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(
+        *(step_report(step, {"x": 100.0 if step == 537 else -50.0 if step == 12 else 1.0}) for step in range(1000))
+    )
+    columns = read(server, rank, "x", points=20)["series"]["x"]
+    assert len(columns["step"]) == 20
+    assert max(columns["max"]) == 100.0
+    assert min(columns["min"]) == -50.0
+    assert columns["step"][-1] == 999
+    assert columns["max"].index(100.0) == next(i for i, step in enumerate(columns["step"]) if step >= 537)
+
+
+def test_a_short_series_is_not_reduced(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(*(step_report(step, {"x": float(step)}) for step in range(20)))
+    columns = read(server, rank, "x", points=20)["series"]["x"]
+    assert columns["step"] == list(range(20))
+    assert columns["min"] is None
+    assert columns["max"] is None
+
+
+def test_buckets_pass_over_not_a_number_unless_there_is_nothing_else() -> None:
+    values = np.array([1.0, math.nan, 3.0, math.nan, math.nan, math.nan])
+    reduced = reduce(Series(steps=np.arange(6), values=values), 2)
+    assert reduced is not None
+    np.testing.assert_array_equal(reduced.minima, [1.0, math.nan])
+    np.testing.assert_array_equal(reduced.maxima, [3.0, math.nan])
+    np.testing.assert_array_equal(reduced.steps, [2, 5])
+
+
+def test_a_range_of_steps_includes_both_ends(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(*(step_report(step, {"x": float(step)}) for step in range(10)))
+    assert read(server, rank, "x", from_step=3, to_step=5)["series"]["x"]["step"] == [3, 4, 5]
+
+
+def test_a_metric_that_was_not_measured_at_a_step_has_no_point_there(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(step_report(0, {"x": 1.0, "y": 2.0}), step_report(1, {"x": 3.0}), step_report(2, {"y": 4.0, "z": 5.0}))
+    series = read(server, rank, "x", "y", "never")["series"]
+    assert points(series["x"]) == {0: 1.0, 1: 3.0}
+    assert points(series["y"]) == {0: 2.0, 2: 4.0}
+    assert series["never"]["step"] == []
+
+
+def test_the_cursor_brings_only_what_is_new(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, x=1.0)
+    first = read(server, rank, "x")
+    assert first["reset"] is True
+    nothing = read(server, rank, "x", since=first["cursor"])
+    assert (nothing["series"]["x"]["step"], nothing["reset"]) == ([], False)
+    rank.report(1, x=2.0)
+    new = read(server, rank, "x", since=nothing["cursor"])
+    assert (points(new["series"]["x"]), new["reset"]) == ({1: 2.0}, False)
+
+
+def test_a_foreign_cursor_is_refused(server: ServerInThread) -> None:
+    rank = Rank(server)
+    answer = server.http.get(f"{rank.path}/metrics/series", params={"name": "x", "since": "yesterday"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "bad_cursor"
+
+
+def test_a_resumed_run_speaks_from_its_first_step_on(server: ServerInThread) -> None:
+    first = Rank(server, started_at=1000.0)
+    first.send(*(step_report(step, {"x": float(step)}) for step in range(6)))
+    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
+    second.send(*(step_report(step, {"x": 100.0 + step}) for step in (3, 4)))
+    assert points(read(server, first, "x")["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0, 4: 104.0}
+    assert server.http.get(f"{first.path}/steps/3").json()["incarnation"] == "second"
+    assert server.http.get(f"{first.path}/steps/5").status_code == 404
+    run = server.http.get(first.path).json()
+    assert (run["step"], run["incarnations"], run["status"]) == (4, 2, "running")
+
+
+def test_a_late_spool_of_an_older_incarnation_does_not_speak_over_a_newer_one(server: ServerInThread) -> None:
+    newer = Rank(server, incarnation="second", started_at=2000.0, name="newer")
+    newer.send(*(step_report(step, {"x": 100.0 + step}) for step in (3, 4)))
+    older = Rank(server, run_id=newer.run_id, incarnation="first", started_at=1000.0, name="older")
+    older.send(*(step_report(step, {"x": float(step)}) for step in range(6)))
+    assert points(read(server, newer, "x")["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0, 4: 104.0}
+    run = server.http.get(newer.path).json()
+    assert (run["name"], run["step"]) == ("newer", 4)
+    assert {item["name"]: item["value"] for item in server.http.get(f"{newer.path}/metrics").json()["items"]} == {
+        "x": 104.0
+    }
+
+
+def test_a_reader_is_told_to_start_anew_when_an_incarnation_begins_to_speak(server: ServerInThread) -> None:
+    first = Rank(server, started_at=1000.0)
+    first.send(*(step_report(step, {"x": float(step)}) for step in range(6)))
+    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
+    cursor = read(server, first, "x")["cursor"]
+    second.report(3, x=103.0)
+    anew = read(server, first, "x", since=cursor)
+    assert anew["reset"] is True
+    assert points(anew["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0}
+    second.report(4, x=104.0)
+    assert read(server, first, "x", since=anew["cursor"])["reset"] is False
+
+
+def test_rank_zero_is_preferred_and_other_ranks_fill_in(server: ServerInThread) -> None:
+    zero = Rank(server)
+    one = Rank(server, run_id=zero.run_id, rank=1)
+    one.send(step_report(0, {"x": 1.0, "only/one": 7.0}), step_report(1, {"x": 1.0}))
+    zero.report(0, x=0.0)
+    one.report(2, x=1.0)
+    assert points(read(server, zero, "x")["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 1.0}
+    assert points(read(server, zero, "only/one")["series"]["only/one"]) == {0: 7.0}
+    assert server.http.get(f"{zero.path}/steps/0").json()["rank"] == 0
+
+
+def test_within_one_rank_the_last_report_of_a_step_counts(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(step_report(0, {"x": 1.0}), step_report(0, {"x": 2.0}))
+    assert points(read(server, rank, "x")["series"]["x"]) == {0: 2.0}
