@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 ARGS ?=
+HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>\&1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow check bench proto clean
@@ -27,8 +28,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup ## server, dashboard and a training run whose entropy collapses; ARGS="--headless --steps 30"
 	$(BIN)/isentrope demo $(ARGS)
 
-test: setup ## the test suite
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: setup ## the test suite; the pages are looked at with a real Chromium where there is one or apt-get can bring it
+	@if ! $(HAS_BROWSER) && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; fi
+	@if $(HAS_BROWSER); then marks="not slow"; else marks="not slow and not browser"; \
+	  echo "No Chromium on the PATH: the browser tests are left out. Install chromium to run them."; fi; \
+	set -x; $(BIN)/python -m pytest -m "$$marks" $(ARGS)
 
 test-slow: setup ## the suites that take minutes: figures of the reference run
 	$(BIN)/python -m pytest -m slow $(ARGS)
