@@ -10,7 +10,8 @@ PAGE_READY: Final = "page-ready"
 SCHEME: Final = "color-scheme"
 NOTIFICATIONS: Final = "notifications"
 TICK: Final = "tick"
-POLL: Final = "poll"
+RUN_POLL: Final = "run-poll"
+RUNS_POLL: Final = "runs-poll"
 LIVE_BEAT: Final = "live-beat"
 VIEW: Final = "view"
 TEMPLATES: Final = "plotly-templates"
@@ -55,6 +56,16 @@ HISTORY_GRID: Final = "history-grid"
 HISTORY_EXPORT: Final = "history-export"
 
 FIGURES: Final = (ENTROPY_GRAPH, SCORE_GRAPH, SPLIT_GRAPH)
+
+
+def drawing(graph: str) -> str:
+    """Id of the store from which the browser draws one chart."""
+    return f"{graph}-drawing"
+
+
+def drawn(graph: str) -> str:
+    """Id of the store that says which drawing the chart shows."""
+    return f"{graph}-drawn"
 
 
 def kpi(name: str, part: str) -> str:

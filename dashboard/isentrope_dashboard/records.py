@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 IN_FORCE_STATES = frozenset({"APPLIED", "PARTIAL"})
@@ -205,7 +205,6 @@ class LiveEvent:
 class View:
     """What the person looks at: part of the page's state in the browser."""
 
-    scheme: Literal["light", "dark"] = "light"
     window: str = "all"
     """`200`, `500` or `all` steps."""
 
@@ -216,9 +215,7 @@ class View:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any] | None) -> View:
-        body = body or {}
-        scheme: Literal["light", "dark"] = "dark" if body.get("scheme") == "dark" else "light"
-        return cls(scheme=scheme, window=str(body.get("window") or "all"))
+        return cls(window=str((body or {}).get("window") or "all"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,23 @@
   // The document knows the scheme that is shown; the switch knows only the one that was chosen, perhaps "auto".
   const shownScheme = () => document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
 
+  const inColours = (trace, way) => {
+    const meta = trace.meta || {};
+    if (!missing(meta.slot)) return Object.assign({}, trace, { line: Object.assign({}, trace.line, { color: way[meta.slot] }) });
+    if (meta.slots) {
+      const color = meta.slots.map((slot) => way[slot]);
+      return Object.assign({}, trace, { marker: Object.assign({}, trace.marker, { color: color }) });
+    }
+    return trace;
+  };
+  const keepZoom = (layout, before) => {
+    if (!before || before.uirevision !== layout.uirevision) return;
+    Object.keys(before).filter((key) => /^[xy]axis\d*$/.test(key) && before[key].autorange === false).forEach((key) => {
+      if (layout[key] && layout[key].range) return; // the chart fixes this range itself
+      layout[key] = Object.assign({}, layout[key], { range: before[key].range, autorange: false });
+    });
+  };
+
   // ---- freshness ---------------------------------------------------------------------------------------------
   const LIVE_TIMEOUT_MILLISECONDS = 20000;
   const clock = { ahead: 0, beat: Date.now() };
@@ -78,23 +95,20 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope: {
-      retheme(_scheme, templates, ...figures) {
-        const name = shownScheme();
-        const template = templates[name] || templates.light;
-        const way = template.layout.colorway;
-        return figures.map((figure) => {
-          if (!figure) return noUpdate();
-          const patch = new window.dash_clientside.Patch();
-          (figure.data || []).forEach((trace, index) => {
-            const meta = trace.meta || {};
-            if (!missing(meta.slot)) patch.assign(["data", index, "line", "color"], way[meta.slot]);
-            if (meta.slots) patch.assign(["data", index, "marker", "color"], meta.slots.map((slot) => way[slot]));
-          });
-          return patch.assign(["layout", "template"], template).build();
-        });
+      // Draws a chart anew, or only in other colours. A zoom of the reader's is kept as long as the chart shows the
+      // same thing: Dash writes the zoomed range into the figure, where plotly's own `uirevision` can't see it as one.
+      draw(drawing, _scheme, templates, shown, graphId) {
+        if (!drawing) return [noUpdate(), noUpdate()];
+        const plot = document.querySelector("#" + graphId + " .js-plotly-plot");
+        const onlyColours = triggered() === "color-scheme" && shown && plot && plot.data;
+        const figure = onlyColours ? { data: plot.data, layout: shown.layout } : drawing.figure;
+        const template = templates[shownScheme()] || templates.light;
+        const layout = Object.assign({}, figure.layout, { template: template });
+        if (!onlyColours) keepZoom(layout, shown && shown.layout);
+        return [{ data: figure.data.map((trace) => inColours(trace, template.layout.colorway)), layout: layout }, drawing.number];
       },
-      view(_scheme, steps) {
-        return { scheme: shownScheme(), window: steps };
+      view(steps) {
+        return { window: steps };
       },
       title(text) {
         if (text) document.title = text;
@@ -110,10 +124,9 @@
         const seconds = Math.max(0, Date.now() / 1000 + clock.ahead - last.reported_at);
         return (last.status === "running" ? "updated " : "last report ") + age(seconds) + " ago";
       },
-      pollWhenNothingIsLive(_ticks, _beat) {
+      somethingIsLive(_ticks, _beat) {
         if (triggered() === "live-beat") clock.beat = Date.now();
-        const live = typeof SharedWorker !== "undefined" && Date.now() - clock.beat < LIVE_TIMEOUT_MILLISECONDS;
-        return live;
+        return typeof SharedWorker !== "undefined" && Date.now() - clock.beat < LIVE_TIMEOUT_MILLISECONDS;
       },
       joinSliderAndNumber(slider, value, maximum) {
         const entered = number(value);

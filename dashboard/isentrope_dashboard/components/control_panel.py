@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon, panel, score_symbol
-from isentrope_dashboard.control_changes import describe
+from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
 from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, RunSummary
 
@@ -76,7 +76,9 @@ def control_props(state: ControlState | None, history: list[ControlItem]) -> dic
             }
         },
         **_running_props(state.in_force),
-        ids.CONTROL_PROGRESS: {"children": control_progress(state.desired, before=_before(state.desired, history))},
+        ids.CONTROL_PROGRESS: {
+            "children": control_progress(state.desired, before=previous_in_force(state.desired, history))
+        },
     }
 
 
@@ -135,11 +137,6 @@ def outcome_text(item: ControlItem) -> str:
     return "pending, waiting for the probe"
 
 
-def _before(item: ControlItem, history: list[ControlItem]) -> ControlValues | None:
-    applied = [h for h in history if h.version < item.version and h.applied_step is not None]
-    return max(applied, key=lambda h: h.version).values if applied else None
-
-
 def _running(component_id: str) -> dmc.Text:
     return dmc.Text(["running with ", html.Span("–", id=component_id, className="num")], size="xs", c="dimmed")
 
@@ -174,7 +171,6 @@ def _threshold_row(side: str, label: str, what: list[Any]) -> html.Div:
         step=0.05,
         decimalScale=2,
         fixedDecimalScale=True,
-        debounce=300,
         w=84,
         size="xs",
         disabled=True,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
+from dash import html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon
@@ -95,7 +96,7 @@ def _card(indicator: Indicator) -> dmc.Card:
     value = dmc.Text("–", id=ids.kpi(part, "value"), className="kpi-value")
     difference = dmc.Group(
         [
-            dmc.Badge("–", id=ids.kpi(part, "delta"), variant="light", color="gray", size="sm", radius="sm", tt="none"),
+            html.Span(id=ids.kpi(part, "delta")),
             dmc.Text("", id=ids.kpi(part, "reference"), size="xs", c="dimmed"),
         ],
         gap=6,
@@ -125,19 +126,18 @@ def _card_props(indicator: Indicator, values: Sequence[float | None]) -> dict[st
     part = indicator.name
     return {
         ids.kpi(part, "value"): {"children": indicator.show(current)},
-        ids.kpi(part, "delta"): _delta_props(indicator, difference),
+        ids.kpi(part, "delta"): {"children": _difference_badge(indicator, difference)},
         ids.kpi(part, "reference"): {"children": f"vs {len(before)}-step mean" if difference is not None else ""},
         ids.kpi(part, "spark"): {"data": sparkline(values)},
     }
 
 
-def _delta_props(indicator: Indicator, difference: float | None) -> dict[str, Any]:
+def _difference_badge(indicator: Indicator, difference: float | None) -> dmc.Badge:
     if difference is None or not math.isfinite(difference):
-        return {"children": number(difference), "color": "gray"}
-    rises = difference > 0
-    good = None if indicator.rise_is_good is None else rises == indicator.rise_is_good
-    color = {None: "iris", True: "teal", False: "red"}[good]
-    return {
-        "children": [icon("up" if rises else "down", 11), " ", indicator.show_difference(abs(difference))],
-        "color": color,
-    }
+        content, color = [number(difference)], "gray"
+    else:
+        rises = difference > 0
+        good = None if indicator.rise_is_good is None else rises == indicator.rise_is_good
+        content = [icon("up" if rises else "down", 11), " ", indicator.show_difference(abs(difference))]
+        color = {None: "iris", True: "teal", False: "red"}[good]
+    return dmc.Badge(content, variant="light", color=color, size="sm", radius="sm", tt="none")

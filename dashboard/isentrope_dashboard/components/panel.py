@@ -8,6 +8,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from isentrope_dashboard import ids
+
 Content: TypeAlias = Component | str | list[Any] | None
 
 
@@ -38,14 +40,15 @@ def panel(
 
 
 def chart(component_id: str, height: int, description: str) -> html.Div:
-    """An empty chart; `description` is what a screen reader says."""
+    """An empty chart, drawn by the browser from its store; `description` is what a screen reader says."""
     graph = dcc.Graph(
         id=component_id,
         responsive=True,
         config={"displaylogo": False, "displayModeBar": False, "scrollZoom": False},
         style={"minHeight": height, "margin": "0 -4px"},
     )
-    return html.Div(graph, className="chart", role="img", **{"aria-label": description})
+    stores = [dcc.Store(id=ids.drawing(component_id)), dcc.Store(id=ids.drawn(component_id))]
+    return html.Div([graph, *stores], className="chart", role="img", **{"aria-label": description})
 
 
 def score_symbol() -> list[Any]:

@@ -26,13 +26,17 @@ def shell() -> dmc.MantineProvider:
             dcc.Store(id=ids.PAGE_READY),
             dcc.Store(id=ids.TITLE),
             dcc.Interval(id=ids.TICK, interval=TICK_MILLISECONDS),
-            dcc.Interval(id=ids.POLL, interval=POLL_MILLISECONDS, disabled=True),
             dmc.NotificationContainer(id=ids.NOTIFICATIONS, position="bottom-right", sendNotifications=[]),
             html.Div(id=ids.PAGE),
         ],
         theme=theme.MANTINE_THEME,
         defaultColorScheme="auto",
     )
+
+
+def slow_interval(component_id: str) -> dcc.Interval:
+    """Ticks only while the browser says that nothing else keeps the page up to date."""
+    return dcc.Interval(id=component_id, interval=POLL_MILLISECONDS, disabled=True)
 
 
 def page(title: str, body: list[Any], *, left: list[Any] | None = None, right: Component | None = None) -> dmc.AppShell:

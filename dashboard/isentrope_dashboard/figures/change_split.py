@@ -44,9 +44,9 @@ def change_parts(rows: Sequence[StepRow]) -> list[ChangePart]:
     return parts
 
 
-def change_split_figure(rows: Sequence[StepRow], *, scheme: theme.Scheme, revision: str) -> go.Figure:
+def change_split_figure(rows: Sequence[StepRow], *, revision: str) -> go.Figure:
     """Four bars that sum to the unit prediction: to the right raises entropy, to the left lowers it."""
-    figure = go.Figure(layout=_layout(scheme, revision))
+    figure = go.Figure(layout=_layout(revision))
     parts = change_parts(rows)
     if not parts:
         say(figure, "No change measured yet")
@@ -60,7 +60,7 @@ def change_split_figure(rows: Sequence[StepRow], *, scheme: theme.Scheme, revisi
         x=means,
         orientation="h",
         width=0.58,
-        marker={"color": [theme.colorway(scheme)[slot] for slot in slots], "cornerradius": 4},
+        marker={"cornerradius": 4},
         text=[number(mean, digits, signed=True) for mean in means],
         textposition="outside",
         cliponaxis=False,
@@ -72,9 +72,9 @@ def change_split_figure(rows: Sequence[StepRow], *, scheme: theme.Scheme, revisi
     return figure
 
 
-def _layout(scheme: theme.Scheme, revision: str) -> dict[str, Any]:
+def _layout(revision: str) -> dict[str, Any]:
     return {
-        "template": theme.TEMPLATES[scheme],
+        "template": "none",  # the browser knows the colour scheme and puts its template in
         "uirevision": revision,
         "autosize": True,
         "hovermode": "closest",

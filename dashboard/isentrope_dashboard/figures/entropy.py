@@ -30,7 +30,7 @@ class ControlMarker:
 
 
 def entropy_figure(
-    series: Mapping[str, SeriesColumns], markers: Sequence[ControlMarker], *, scheme: theme.Scheme, revision: str
+    series: Mapping[str, SeriesColumns], markers: Sequence[ControlMarker], *, revision: str
 ) -> go.Figure:
     """Two panels on one step axis. A step at which something was not measured is a gap in its line.
 
@@ -40,11 +40,11 @@ def entropy_figure(
         revision: the user's zoom is kept for as long as this stays the same.
     """
     steps = _shared_steps(series)
-    figure = go.Figure(layout=_layout(scheme, revision))
+    figure = go.Figure(layout=_layout(revision))
     _add_band(figure, series.get(ENTROPY, SeriesColumns()))
-    _add_line(figure, series, ENTROPY, steps, "entropy H", theme.SLOT_ENTROPY, width=2, axis="y", scheme=scheme)
-    _add_line(figure, series, OBSERVED, steps, "ΔH observed", theme.SLOT_OBSERVED, width=1.3, axis="y2", scheme=scheme)
-    _add_line(figure, series, PREDICTED, steps, "ΔH predicted", theme.SLOT_PREDICTED, width=2, axis="y2", scheme=scheme)
+    _add_line(figure, series, ENTROPY, steps, "entropy H", theme.SLOT_ENTROPY, width=2, axis="y")
+    _add_line(figure, series, OBSERVED, steps, "ΔH observed", theme.SLOT_OBSERVED, width=1.3, axis="y2")
+    _add_line(figure, series, PREDICTED, steps, "ΔH predicted", theme.SLOT_PREDICTED, width=2, axis="y2")
     if not any(columns.steps for columns in series.values()):
         figure.update_layout(showlegend=False)
         say(figure, "Waiting for the first step")
@@ -60,9 +60,9 @@ def extension(rows: Sequence[StepRow], maximum_points: int) -> list[Any]:
     return [{"x": [x] * len(LIVE_TRACES), "y": y}, list(LIVE_TRACES), maximum_points]
 
 
-def _layout(scheme: theme.Scheme, revision: str) -> dict[str, Any]:
+def _layout(revision: str) -> dict[str, Any]:
     return {
-        "template": theme.TEMPLATES[scheme],
+        "template": "none",  # the browser knows the colour scheme and puts its template in
         "uirevision": revision,
         "autosize": True,
         "margin": {"t": 26},
@@ -89,7 +89,6 @@ def _add_line(
     *,
     width: float,
     axis: str,
-    scheme: theme.Scheme,
 ) -> None:
     columns = series.get(name, SeriesColumns())
     measured = dict(zip(columns.steps, columns.values, strict=True))
@@ -101,7 +100,7 @@ def _add_line(
         mode="lines",
         name=title,
         connectgaps=False,
-        line={"width": width, "color": theme.colorway(scheme)[slot]},
+        line={"width": width},
         opacity=0.8 if name == OBSERVED else 1,
         hovertemplate="%{y:.4f}" if name == ENTROPY else "%{y:+.5f}",
         meta={"slot": slot},

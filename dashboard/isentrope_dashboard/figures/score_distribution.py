@@ -21,13 +21,13 @@ _QUANTILES = (
 _TICK_SHARES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-def score_distribution_figure(histograms: HistogramColumns, *, scheme: theme.Scheme, revision: str) -> go.Figure:
+def score_distribution_figure(histograms: HistogramColumns, *, revision: str) -> go.Figure:
     """Heat map: step to the right, score upwards, colour the share of the step's tokens in a bin.
 
     Most tokens lie next to zero, so colour follows the square root of the share; hover text and colour bar give the
     share itself. Quantiles are read from each step's own histogram.
     """
-    figure = go.Figure(layout=_layout(scheme, revision))
+    figure = go.Figure(layout=_layout(revision))
     if not histograms.steps:
         say(figure, "No score histogram yet")
         return figure
@@ -44,14 +44,14 @@ def score_distribution_figure(histograms: HistogramColumns, *, scheme: theme.Sch
         zsmooth=False,
         hovertemplate="step %{x}<br>S<sub>c</sub> %{y:.3f}<br>%{customdata:.2%} of tokens<extra></extra>",
     )
-    _add_quantiles(figure, histograms, scheme)
+    _add_quantiles(figure, histograms)
     figure.update_layout(coloraxis=_color_axis(float(np.nanmax(shares))))
     return figure
 
 
-def _layout(scheme: theme.Scheme, revision: str) -> dict[str, Any]:
+def _layout(revision: str) -> dict[str, Any]:
     return {
-        "template": theme.TEMPLATES[scheme],
+        "template": "none",  # the browser knows the colour scheme and puts its template in
         "uirevision": revision,
         "autosize": True,
         "hovermode": "closest",
@@ -67,7 +67,7 @@ def _occupied(shares: Floats) -> slice:
     return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(None)
 
 
-def _add_quantiles(figure: go.Figure, histograms: HistogramColumns, scheme: theme.Scheme) -> None:
+def _add_quantiles(figure: go.Figure, histograms: HistogramColumns) -> None:
     columns = list(zip(histograms.counts, histograms.low, histograms.high, strict=True))
     for share, name, slot, dash in _QUANTILES:
         figure.add_scatter(
@@ -75,7 +75,7 @@ def _add_quantiles(figure: go.Figure, histograms: HistogramColumns, scheme: them
             y=[quantile(share, counts, low, high) for counts, low, high in columns],
             mode="lines",
             name=name,
-            line={"width": 1.4, "dash": dash, "color": theme.colorway(scheme)[slot]},
+            line={"width": 1.4, "dash": dash},
             hovertemplate=name + " %{y:.3f}<extra></extra>",
             meta={"slot": slot},
         )

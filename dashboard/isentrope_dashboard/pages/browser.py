@@ -19,17 +19,20 @@ def register(app: Dash) -> None:
 
 
 def _register_look(app: Dash) -> None:
-    app.clientside_callback(
-        _function("retheme"),
-        *[Output(figure, "figure") for figure in ids.FIGURES],
-        Input(ids.SCHEME, "computedColorScheme"),
-        State(ids.TEMPLATES, "data"),
-        *[State(figure, "figure") for figure in ids.FIGURES],
-    )
+    for graph in ids.FIGURES:
+        app.clientside_callback(
+            _function("draw"),
+            Output(graph, "figure"),
+            Output(ids.drawn(graph), "data"),
+            Input(ids.drawing(graph), "data"),
+            Input(ids.SCHEME, "computedColorScheme"),
+            State(ids.TEMPLATES, "data"),
+            State(graph, "figure"),
+            State(graph, "id"),
+        )
     app.clientside_callback(
         _function("view"),
         Output(ids.VIEW, "data"),
-        Input(ids.SCHEME, "computedColorScheme"),
         Input(ids.WINDOW, "value"),
     )
     app.clientside_callback(_function("title"), Output(ids.TITLE, "storage_type"), Input(ids.TITLE, "data"))
@@ -49,12 +52,13 @@ def _register_freshness(app: Dash) -> None:
         Input(ids.TICK, "n_intervals"),
         Input(ids.LAST_REPORT, "data"),
     )
-    app.clientside_callback(
-        _function("pollWhenNothingIsLive"),
-        Output(ids.POLL, "disabled"),
-        Input(ids.TICK, "n_intervals"),
-        Input(ids.LIVE_BEAT, "data"),
-    )
+    for interval in (ids.RUN_POLL, ids.RUNS_POLL):
+        app.clientside_callback(
+            _function("somethingIsLive"),
+            Output(interval, "disabled"),
+            Input(ids.TICK, "n_intervals"),
+            Input(ids.LIVE_BEAT, "data"),
+        )
 
 
 def _register_form(app: Dash) -> None:

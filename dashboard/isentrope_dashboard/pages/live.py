@@ -2,7 +2,7 @@
 
 `set_props` has no back-pressure. After each batch the callback awaits a property from the page: the answer comes after
 the page has drawn what was sent, so a slow page gets fewer and larger batches, a closed one is noticed by its silence,
-and what the reader changed (window, colour scheme) arrives with it.
+and the window that the reader chose arrives with it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dash import Dash, State, ctx
 from dash.exceptions import PreventUpdate, WebsocketDisconnected
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.api_client import ApiClient, ApiSource
+from isentrope_dashboard.api_client import SCORE_HISTOGRAM, ApiClient, ApiSource
+from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.entropy import extension
@@ -40,6 +41,7 @@ COALESCE_SECONDS = 0.25
 IDLE_SECONDS = 0.5
 LIST_SECONDS = 2.0
 HISTOGRAM_SECONDS = 3.0
+QUIET_SECONDS = 5.0
 PAGE_TIMEOUT_SECONDS = 10.0
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
 QUEUE_EVENTS = 10_000
@@ -84,6 +86,7 @@ class _Following:
     first_batch: bool = True
     histograms_at: float = 0.0
     histograms_step: int = -1
+    heard_at: float = field(default_factory=time.monotonic)
 
 
 def register(app: Dash, source: ApiSource) -> None:
@@ -188,17 +191,17 @@ async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
         elif events:
             await _show(page, following, moved)
         await _refresh_histograms(api, page, following)
+        await _refresh_status(api, page, following)
         view = await page.view()
         if view.window != following.view.window:
             following = await _start(api, page, run_id, view)
-        elif view != following.view:
-            following.view = view
-            page.show(await asyncio.to_thread(snapshot_props, following.snapshot, view))
 
 
 async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Following:
     snapshot = await api.snapshot(run_id, view)
-    page.show(await asyncio.to_thread(snapshot_props, snapshot, view))
+    content = await asyncio.to_thread(snapshot_props, snapshot, view)
+    page.show(content)
+    await _until_drawn(page, content)
     return _Following(
         snapshot=snapshot,
         view=view,
@@ -206,6 +209,14 @@ async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Follo
         histograms_at=time.monotonic(),
         histograms_step=snapshot.run.step or -1,
     )
+
+
+async def _until_drawn(page: _Page, content: Props) -> None:
+    """Points appended to a chart that is about to be replaced would be lost, so wait for the replacement."""
+    number = content[ids.drawing(ids.ENTROPY_GRAPH)]["data"]["number"]
+    until = time.monotonic() + PAGE_TIMEOUT_SECONDS
+    while await page.ask(ids.drawn(ids.ENTROPY_GRAPH), "data") != number and time.monotonic() < until:
+        await asyncio.sleep(0.05)
 
 
 async def _batch(queue: Queue) -> list[LiveEvent]:
@@ -231,7 +242,7 @@ async def _batch(queue: Queue) -> list[LiveEvent]:
 
 
 async def _show(page: _Page, following: _Following, moved: Advance) -> None:
-    following.snapshot, following.first_batch = moved.snapshot, False
+    following.snapshot, following.first_batch, following.heard_at = moved.snapshot, False, time.monotonic()
     if moved.new_rows:
         kept = points_kept(following.view)
         page.show({ids.ENTROPY_GRAPH: {"extendData": extension(moved.new_rows, kept)}})
@@ -246,7 +257,9 @@ async def _show(page: _Page, following: _Following, moved: Advance) -> None:
 
 async def _show_controls(page: _Page, following: _Following, moved: Advance) -> None:
     page.show(control_and_history_props(moved.snapshot.control, moved.snapshot.history))
-    page.show(await asyncio.to_thread(entropy_props, following.snapshot, following.view))
+    content = await asyncio.to_thread(entropy_props, following.snapshot, following.view)
+    page.show(content)
+    await _until_drawn(page, content)
     notifications = control_notifications(moved.snapshot, moved.changed_controls)
     if notifications:
         page.show({ids.NOTIFICATIONS: {"sendNotifications": notifications}})
@@ -277,7 +290,17 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     window = following.view.steps
     run_id = following.snapshot.run.id
     from_step = None if window is None else max(0, step - window + 1)
-    histograms = await api.histograms(run_id, "score/vocab_centered", from_step=from_step)
+    histograms = await api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step)
     following.snapshot = replace(following.snapshot, histograms=histograms)
     following.histograms_at, following.histograms_step = time.monotonic(), step
     page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
+
+
+async def _refresh_status(api: ApiClient, page: _Page, following: _Following) -> None:
+    """No event tells that a run fell silent, so a quiet stream is asked."""
+    if time.monotonic() - following.heard_at < QUIET_SECONDS:
+        return
+    following.heard_at = time.monotonic()
+    run = await api.run(following.snapshot.run.id)
+    following.snapshot = replace(following.snapshot, run=run)
+    page.show(status_props(run, following.snapshot.recent))

@@ -12,7 +12,7 @@ from isentrope_dashboard.components.control_panel import control_panel
 from isentrope_dashboard.components.history_grid import history_grid
 from isentrope_dashboard.components.kpi_cards import kpi_cards
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
-from isentrope_dashboard.components.shell import page
+from isentrope_dashboard.components.shell import page, slow_interval
 from isentrope_dashboard.components.status_line import freshness, run_options, status_line
 from isentrope_dashboard.figures import change_split, entropy, score_distribution
 from isentrope_dashboard.pages.run_content import Props, snapshot_props
@@ -36,7 +36,7 @@ def fill_in(component: Any, content: Props) -> None:
 
 
 def _layout(run: RunSummary) -> dmc.AppShell:
-    stores = [dcc.Store(id=ids.VIEW), dcc.Store(id=ids.LAST_REPORT)]
+    unseen = [dcc.Store(id=ids.VIEW), dcc.Store(id=ids.LAST_REPORT), slow_interval(ids.RUN_POLL)]
     grid = dmc.Grid(
         [
             dmc.GridCol(_entropy_panel(), span={"base": 12, "lg": 8.6}),
@@ -48,7 +48,7 @@ def _layout(run: RunSummary) -> dmc.AppShell:
         gutter="md",
         mt="md",
     )
-    return page(f"Run {run.name}", [*stores, kpi_cards(), grid], left=status_line(), right=freshness())
+    return page(f"Run {run.name}", [*unseen, kpi_cards(), grid], left=status_line(), right=freshness())
 
 
 def _entropy_panel() -> dmc.Card:

@@ -6,9 +6,11 @@ The first paint, the live stream and the slow fallback all take it from here, so
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
+import plotly.graph_objects as go
 from dash import html
 
 from isentrope_dashboard import ids
@@ -59,26 +61,25 @@ def entropy_props(snapshot: RunSnapshot, view: View) -> Props:
     figure = entropy_figure(
         snapshot.series,
         _within(view, markers(snapshot.history), snapshot),
-        scheme=view.scheme,
         revision=revision(snapshot.run.id, view),
     )
-    return {ids.ENTROPY_GRAPH: {"figure": figure}}
+    return _drawing(ids.ENTROPY_GRAPH, figure)
 
 
 def score_props(run_id: str, histograms: HistogramColumns, view: View) -> Props:
-    figure = score_distribution_figure(histograms, scheme=view.scheme, revision=revision(run_id, view))
+    figure = score_distribution_figure(histograms, revision=revision(run_id, view))
     window = f"last {view.steps} steps" if view.steps else "all steps"
     return {
-        ids.SCORE_GRAPH: {"figure": figure},
+        **_drawing(ids.SCORE_GRAPH, figure),
         ids.SCORE_SUBTITLE: {"children": f"Share of tokens per bin, {window}; colour follows its square root"},
     }
 
 
 def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
-    figure = change_split_figure(rows, scheme=view.scheme, revision=revision(run_id, view))
+    figure = change_split_figure(rows, revision=revision(run_id, view))
     shown = min(len(rows), change_split.STEPS)
     return {
-        ids.SPLIT_GRAPH: {"figure": figure},
+        **_drawing(ids.SPLIT_GRAPH, figure),
         ids.SPLIT_SUBTITLE: {"children": f"Advantage sign × score sign, mean of the last {shown} steps"},
     }
 
@@ -102,6 +103,11 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
     if dropped:
         children.append(html.Span(f"{dropped:,.0f} reports dropped by the probe", className="warning"))
     return {ids.PREDICTION_QUALITY: {"children": children}}
+
+
+def _drawing(graph: str, figure: go.Figure) -> Props:
+    """A chart to draw anew. The number tells one drawing from the next, so that one can wait until it is shown."""
+    return {ids.drawing(graph): {"data": {"figure": figure.to_dict(), "number": uuid.uuid4().hex}}}
 
 
 def _gain(value: float | None) -> str:
