@@ -15,8 +15,6 @@ import click
 
 if TYPE_CHECKING:
     from isentrope.client import Client
-    from isentrope.transport.shipper_status import ShipperStatus
-    from isentrope.transport.spool_folder import SpoolFolder
 
 _METHODS = ("none", "clip_b", "clip_v", "clip_cov", "kl_cov", "score_sign", "top_entropy")
 _SCOPES = ("negative", "positive", "all", "decreasing", "increasing")
@@ -122,21 +120,23 @@ def control(
 def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) -> None:
     """Upload the spools below DIR that training processes left behind. Safe to repeat."""
     import os
+    from dataclasses import asdict
 
     from isentrope.errors import ConfigurationError
     from isentrope.transport.spool_folder import find_spool_folders
+    from isentrope.transport.sync import SyncOutcome, sync_spool
 
     folders = find_spool_folders(folder)
     if not folders:
         raise ConfigurationError(f"There is no spool in {folder}; they lie in ISENTROPE_HOME/spool.")
     target = target or os.environ.get("ISENTROPE_GRPC") or None
-    results = [_sync_one(one, target, give_up_after) for one in folders]
+    results = [sync_spool(one, target=target, give_up_after_seconds=give_up_after) for one in folders]
     if as_json:
-        click.echo(json.dumps(results, indent=2))
+        click.echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
         for result in results:
-            click.echo(f"{result['outcome']:<10} {result['run']} rank {result['rank']}  {result['detail']}")
-    if any(result["outcome"] == "left" for result in results):
+            click.echo(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
+    if any(result.outcome is SyncOutcome.LEFT for result in results):
         raise click.exceptions.Exit(1)
 
 
@@ -204,31 +204,6 @@ def _control_line(item: Mapping[str, Any]) -> str:
         words.append(f"({item['code']}: {item.get('message', '')})")
     words.append(f"by {item['author']}" + (f", because: {item['reason']}" if item["reason"] else ""))
     return " ".join(words)
-
-
-def _sync_one(folder: SpoolFolder, target: str | None, give_up_after: float) -> dict[str, Any]:
-    from isentrope.transport.process_lock import is_held_by_another_process
-    from isentrope.transport.segments import list_segments
-    from isentrope.transport.shipper import ShipperSettings, ship
-
-    run = folder.run()
-    result: dict[str, Any] = {"folder": str(folder.path), "run": run.run_id, "rank": run.rank}
-    if not list_segments(folder.path):
-        return result | {"outcome": "nothing", "detail": "was left to deliver"}
-    if is_held_by_another_process(folder.trainer_lock):
-        return result | {"outcome": "busy", "detail": "its training process is alive and delivers by itself"}
-    status = ship(folder, ShipperSettings(drain_seconds=give_up_after), target=target)
-    return result | _sync_outcome(status)
-
-
-def _sync_outcome(status: ShipperStatus | None) -> dict[str, Any]:
-    from isentrope.transport.shipper_status import ShipperState
-
-    if status is None:
-        return {"outcome": "busy", "detail": "another shipper delivers it now"}
-    if status.state is ShipperState.DRAINED:
-        return {"outcome": "delivered", "detail": f"{status.acked_through} records are stored"}
-    return {"outcome": "left", "detail": f"stored up to record {status.acked_through}; {status.error}"}
 
 
 def _step(run: Mapping[str, Any]) -> str:

@@ -62,11 +62,13 @@ class RunningServer:
         """Start the process and wait until it answers."""
         ports = ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         given = {"ISENTROPE_HOME": str(self.home), "ISENTROPE_TOKEN": self.token, "ISENTROPE_DASHBOARD": "false"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "isentrope", "up", *ports],
-            env=clean_environment() | given,
-            stdout=subprocess.DEVNULL,
-        )
+        with (self.home.parent / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "isentrope", "up", *ports],
+                env=clean_environment() | given,
+                stdout=log,
+                stderr=log,
+            )
         self._wait_until_ready()
 
     def kill(self) -> None:
@@ -89,7 +91,10 @@ class RunningServer:
         end = time.monotonic() + 30.0
         while time.monotonic() < end:
             assert self._process is not None
-            assert self._process.poll() is None, "the server ended while starting"
+            if self._process.poll() is not None:
+                raise AssertionError(
+                    f"The server ended while starting: {(self.home.parent / 'server.log').read_text()}"
+                )
             try:
                 if httpx.get(f"{self.url}/readyz", timeout=1.0).is_success:
                     return

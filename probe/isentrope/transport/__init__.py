@@ -3,9 +3,12 @@
 - `transport`: what a probe needs of a transport (the protocol), and the counts it can show
 - `open_transport`: the transport for a mode: online, offline, disabled
 - `in_memory`: keeps messages in a list; for tests and for mode disabled
-- `spool`: queue, writer thread, segments: all that happens inside the training process
-- `spool_folder`: the names of the files through which training process and shipper talk
+- `spool`: all that happens inside the training process; `message_queue` and `spool_writer` are its two halves
+- `spool_folder`: the files through which training process and shipper talk; `shipper_status`, `process_lock` are two
 - `segments`: the file format of the spool, and how to read it after a crash
 - `shipper`: the side process that speaks gRPC; `python -m isentrope.transport.shipper DIR`
+- `telemetry_connection`: the gRPC calls it makes; nothing else here imports grpc
+- `spool_reader`: the records of a spool in order, gaps named
 - `shipper_supervisor`: starts the shipper and restarts it when it died
+- `sync`: delivers spools that were left behind
 """

@@ -69,6 +69,8 @@ class SpoolTransport:
                 f"The spool needs a file system with locks, and {folder.path} has none ({error}). "
                 "Point ISENTROPE_HOME at a folder on a local disk."
             ) from error
+        if supervisor is not None:
+            self._start_shipper(supervisor)
         self._thread = threading.Thread(target=self._work, name="isentrope-spool", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -105,6 +107,14 @@ class SpoolTransport:
         self._closing.set()
         self._thread.join(allowed_seconds)
         atexit.unregister(self.close)
+
+    def _start_shipper(self, supervisor: ShipperSupervisor) -> None:
+        # On the caller's thread: were this one to fork a worker while another starts a process, the worker would
+        # inherit the pipe that tells of a failed start, and the starting thread would wait for the worker's end.
+        try:
+            supervisor.tend()
+        except OSError as error:
+            logger.warning("The shipper can't be started (%s); it is tried again, reports stay on disk.", error)
 
     def _work(self) -> None:
         while not self._closing.wait(ROUND_SECONDS):

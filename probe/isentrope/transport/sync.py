@@ -1,0 +1,81 @@
+"""Delivers spools that training processes left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+
+from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.segments import list_segments
+from isentrope.transport.shipper import ShipperSettings, ship
+from isentrope.transport.shipper_status import ShipperState, ShipperStatus
+from isentrope.transport.spool_folder import SpoolFolder
+
+_TAKE_OVER_SECONDS = 10.0
+
+
+class SyncOutcome(StrEnum):
+    """What became of one spool."""
+
+    DELIVERED = "delivered"
+    NOTHING = "nothing"
+    """Nothing was left to deliver."""
+    BUSY = "busy"
+    """Somebody else delivers it: its living trainer's shipper, or another sync."""
+    LEFT = "left"
+    """The server could not be reached or refused; the spool stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    """One spool after a sync."""
+
+    folder: str
+    run: str
+    rank: int
+    outcome: SyncOutcome
+    detail: str
+
+
+def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float) -> SyncResult:
+    """Deliver one spool. Safe to repeat: the server takes each record once.
+
+    Args:
+        target: host:port instead of the one the spool names.
+
+    Raises:
+        SpoolError: `folder` is no spool folder.
+    """
+    run = folder.run()
+    outcome, detail = _sync(folder, target, give_up_after_seconds)
+    return SyncResult(folder=str(folder.path), run=run.run_id, rank=run.rank, outcome=outcome, detail=detail)
+
+
+def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str]:
+    if not list_segments(folder.path):
+        return SyncOutcome.NOTHING, "was left to deliver"
+    if is_held_by_another_process(folder.trainer_lock):
+        return SyncOutcome.BUSY, "its training process is alive and delivers by itself"
+    _take_over(folder)
+    status = ship(folder, ShipperSettings(drain_seconds=give_up_after_seconds), target=target)
+    if status is None:
+        return SyncOutcome.BUSY, "another shipper delivers it now"
+    if status.state is ShipperState.DRAINED:
+        return SyncOutcome.DELIVERED, f"{status.acked_through} records are stored"
+    return SyncOutcome.LEFT, f"stored up to record {status.acked_through}; {status.error}"
+
+
+def _take_over(folder: SpoolFolder) -> None:
+    """End a shipper that gets nowhere: it may hold a token or an address that this sync knows better."""
+    status = ShipperStatus.read(folder.status)
+    if status is None or status.state not in (ShipperState.HOLDING, ShipperState.RETRYING):
+        return
+    end = time.monotonic() + _TAKE_OVER_SECONDS
+    while is_held_by_another_process(folder.shipper_lock) and time.monotonic() < end:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(status.pid, signal.SIGTERM)
+        time.sleep(0.05)
