@@ -8,7 +8,7 @@ from importlib.metadata import entry_points, version
 from typing import NoReturn
 
 import httpx
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
@@ -41,6 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
         # Both pages load their scripts from another host.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         responses={"default": {"model": ErrorBody}},
     )
     app.state.settings = settings
@@ -63,12 +64,12 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
-    api = APIRouter(prefix=API_PREFIX)
     for module in _API_MODULES:
-        api.include_router(module.router)
+        app.include_router(module.router, prefix=API_PREFIX)
     # A page's catch-all would answer unknown addresses of the API with itself.
-    api.add_api_route("/{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None)
-    app.include_router(api)
+    app.add_api_route(
+        "/api{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None
+    )
 
 
 async def _nothing_here(rest: str) -> NoReturn:
@@ -77,7 +78,7 @@ async def _nothing_here(rest: str) -> NoReturn:
         method
         for module in _API_MODULES
         for route in module.router.routes
-        if isinstance(route, APIRoute) and route.path_regex.match(f"/{rest}")
+        if isinstance(route, APIRoute) and route.path_regex.match(f"/api{rest}".removeprefix(API_PREFIX))
         for method in route.methods or ()
     }
     if allowed:

@@ -44,6 +44,10 @@ class ServerInThread:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._open.close()
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop serving; safe to repeat."""
         self._server.should_exit = True
         self._thread.join(timeout=30)
 

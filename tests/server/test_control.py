@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from isentrope_server.store import audit
+from isentrope_server.store.tables import audit as audit_table
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
@@ -20,13 +21,15 @@ CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 2.0, "scope": "negative"
 
 
 def put(
-    server: ServerInThread, rank: Rank, on: int, document: dict[str, Any] | None = None, **headers: str
+    server: ServerInThread,
+    rank: Rank,
+    on: int,
+    document: dict[str, Any] | None = None,
+    *,
+    idempotency_key: str | None = None,
 ) -> httpx.Response:
-    return server.http.put(
-        f"{rank.path}/control",
-        json=CLIP_V if document is None else document,
-        headers={"If-Match": f'"{on}"', **headers},
-    )
+    headers = {"If-Match": f'"{on}"'} | ({"Idempotency-Key": idempotency_key} if idempotency_key else {})
+    return server.http.put(f"{rank.path}/control", json=CLIP_V if document is None else document, headers=headers)
 
 
 def state(server: ServerInThread, rank: Rank, version: int) -> dict[str, Any]:
@@ -91,17 +94,18 @@ def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread) -> 
     stale = put(server, rank, 0)
     assert (stale.status_code, stale.json()["error"]["code"]) == (412, "version_mismatch")
     assert stale.json()["error"]["details"] == {"version": 1}
-    assert put(server, rank, 0, **{"If-Match": "what"}).status_code == 412
+    no_etag = server.http.put(f"{rank.path}/control", json=CLIP_V, headers={"If-Match": "what"})
+    assert no_etag.status_code == 412
     assert put(server, rank, 1).json()["version"] == 2
 
 
 def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: ServerInThread) -> None:
     rank = Rank(server)
-    first = put(server, rank, 0, **{"Idempotency-Key": "once"})
-    again = put(server, rank, 0, **{"Idempotency-Key": "once"})
+    first = put(server, rank, 0, idempotency_key="once")
+    again = put(server, rank, 0, idempotency_key="once")
     assert (first.status_code, again.status_code) == (202, 200)
     assert again.json() == first.json()
-    other = put(server, rank, 1, {"method": "none"}, **{"Idempotency-Key": "once"})
+    other = put(server, rank, 1, {"method": "none"}, idempotency_key="once")
     assert other.status_code == 422
     assert server.http.get(f"{rank.path}/control").json()["version"] == 1
 
@@ -320,7 +324,7 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
 
     def trail() -> list[tuple[str, str]]:
         with server.backend.database.reading() as connection:
-            rows = connection.execute(audit.audit.select().order_by(audit.audit.c.key)).all()
+            rows = connection.execute(audit_table.select().order_by(audit_table.c.key)).all()
             assert audit.first_broken_link(connection) is None
         return [(row.actor, row.action) for row in rows if row.subject.endswith("control/1")]
 
@@ -329,7 +333,7 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
         ("server", "control.delivered"),
         ("rank 0", "control.applied"),
     ]
-    forge = audit.audit.update().where(audit.audit.c.action == "control.requested").values(actor="someone else")
+    forge = audit_table.update().where(audit_table.c.action == "control.requested").values(actor="someone else")
     server.backend.writer.submit(lambda transaction: transaction.connection.execute(forge)).result()
     with server.backend.database.reading() as connection:
         assert audit.first_broken_link(connection) is not None

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from isentrope_server.errors import RequestError, error_body
+from isentrope_server.security.request_limits import BodyTooLarge
 from isentrope_server.store.writer import WriterStopped
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ def install(app: FastAPI) -> None:
     """Answer every error of every route in one shape."""
     app.exception_handler(RequestError)(_request_error)
     app.exception_handler(HTTPException)(_http_error)
+    app.exception_handler(BodyTooLarge)(_body_too_large)
     app.exception_handler(RequestValidationError)(_validation_error)
     app.exception_handler(SQLAlchemyError)(_store_error)
     app.exception_handler(WriterStopped)(_store_error)
@@ -41,6 +43,10 @@ async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
     else:
         message = str(error.detail)
     return JSONResponse(error_body(status.name.lower(), message), status, headers=error.headers)
+
+
+async def _body_too_large(_request: Request, error: BodyTooLarge) -> JSONResponse:
+    return error.answer()
 
 
 async def _validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:

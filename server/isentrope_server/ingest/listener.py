@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -89,13 +90,24 @@ async def start_grpc(backend: Backend) -> tuple[grpc.aio.Server, int]:
     )
     pb_grpc.add_TelemetryServicer_to_server(TelemetryServicer(backend), server)
     settings = backend.settings
+    _check_free(settings.host, settings.grpc_port)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
         port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
-    except RuntimeError:
-        raise StartupError(
-            f"The gRPC port {settings.grpc_port} on {settings.host} can't be opened: something else is using it, "
-            "or the address is not this machine's. Choose another with --grpc-port."
-        ) from None
+    except RuntimeError as error:
+        raise _port_refused(settings.host, settings.grpc_port, str(error)) from None
     await server.start()
     return server, port
+
+
+def _check_free(host: str, port: int) -> None:
+    """gRPC says what is wrong with a port in lines of its own on stderr; the operating system says it in a word."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise _port_refused(host, port, error.strerror or str(error)) from None
+
+
+def _port_refused(host: str, port: int, why: str) -> StartupError:
+    return StartupError(f"The gRPC port {port} on {host} can't be opened: {why}. Choose another with --grpc-port.")

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from isentrope_server.errors import RequestError, error_body
+from isentrope_server.errors import error_body
 
 API_BODY_BYTES = 1 << 20
 PAGE_BODY_BYTES = 16 << 20
 """A page's callback may carry the state of a whole figure."""
 
 
-class BodyTooLarge(RequestError):
-    status = 413
+class BodyTooLarge(HTTPException):
+    """FastAPI lets an HTTPException out of its body parser as it is; anything else it calls a bad request."""
+
     code = "body_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(413, f"A request's body may have {limit_bytes} bytes, this one has more.")
+        self.limit_bytes = limit_bytes
+
+    def answer(self) -> JSONResponse:
+        return JSONResponse(error_body(self.code, self.detail, {"limit_bytes": self.limit_bytes}), self.status_code)
 
 
 class BodyLimit:
@@ -31,8 +40,7 @@ class BodyLimit:
         limit = API_BODY_BYTES if scope["path"].startswith("/api/") else PAGE_BODY_BYTES
         declared = Headers(scope=scope).get("content-length", "0")
         if not declared.isdecimal() or int(declared) > limit:
-            error = _too_large(limit)
-            await JSONResponse(error_body(error.code, error.message), error.status)(scope, receive, send)
+            await BodyTooLarge(limit).answer()(scope, receive, send)
             return
         await self._app(scope, _counting(receive, limit), send)
 
@@ -45,11 +53,7 @@ def _counting(receive: Receive, limit: int) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > limit:
-            raise _too_large(limit)
+            raise BodyTooLarge(limit)
         return message
 
     return receive_within_limit
-
-
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"A request's body may have {limit} bytes, this one has more.", limit_bytes=limit)

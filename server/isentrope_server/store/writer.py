@@ -128,12 +128,14 @@ class Writer:
         return future
 
     def _write_until_stopped(self) -> None:
-        with self._engine.connect() as connection:
-            stopping = False
-            while not stopping:
-                jobs, stopping = self._next_batch()
-                if jobs:
-                    self._commit(connection, jobs)
+        stopping = False
+        while not stopping:
+            # After a COMMIT that failed, SQLite's transaction is still open: only a new connection is sure to be clean.
+            with self._engine.connect() as connection:
+                committed = True
+                while committed and not stopping:
+                    jobs, stopping = self._next_batch()
+                    committed = self._commit(connection, jobs)
 
     def _next_batch(self) -> tuple[list[_Job[object]], bool]:
         jobs: list[_Job[object]] = []
@@ -150,7 +152,7 @@ class Writer:
                 return jobs, False
         return jobs, True
 
-    def _commit(self, connection: Connection, queued: Sequence[_Job[object]]) -> None:
+    def _commit(self, connection: Connection, queued: Sequence[_Job[object]]) -> bool:
         # From here on a job can't be cancelled, so each future is settled exactly once.
         jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
         events: list[Event] = []
@@ -162,8 +164,9 @@ class Writer:
             # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
             for job in jobs:
                 job.future.set_exception(job.error or error)
-            return
+            return False
         if events:
             self._publish(events)
         for job in jobs:
             job.settle()
+        return True

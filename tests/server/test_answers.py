@@ -1,0 +1,171 @@
+"""Every failure answers with the one error body, and the list of runs shows what it should."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from isentrope_wire.messages import RunFinished
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"code", "message", "details"}
+    assert body["error"]["message"]
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/api/v1/nothing", 404, "not_found"),
+        ("GET", "/api/v1", 404, "not_found"),
+        ("POST", "/api/v1/nothing/at/all", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
+        ("GET", "/docs", 404, "not_found"),
+        ("GET", "/api/v1/runs/nobody", 404, "not_found"),
+        ("GET", "/api/v1/runs/nobody/control", 404, "not_found"),
+        ("GET", "/api/v1/runs/nobody/live", 404, "not_found"),
+        ("GET", "/api/v1/runs/nobody/law", 404, "not_found"),
+        ("POST", "/api/v1/runs", 405, "method_not_allowed"),
+        ("DELETE", "/api/v1/runs/nobody/control", 405, "method_not_allowed"),
+        ("POST", "/healthz", 405, "method_not_allowed"),
+        ("GET", "/api/v1/runs?limit=0", 422, "invalid_request"),
+        ("GET", "/api/v1/runs?limit=many", 422, "invalid_request"),
+        ("GET", "/api/v1/runs?status=happy", 422, "invalid_request"),
+        ("GET", "/api/v1/runs?cursor=***", 400, "bad_cursor"),
+    ],
+)
+def test_failures_have_one_shape(server: ServerInThread, method: str, path: str, status: int, code: str) -> None:
+    answer = server.http.request(method, path)
+    assert (answer.status_code, error_of(answer)["code"]) == (status, code)
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+def test_series_without_a_name_are_refused(server: ServerInThread) -> None:
+    answer = server.http.get(f"{Rank(server).path}/metrics/series")
+    assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_request")
+    assert "name" in error_of(answer)["message"]
+
+
+def test_a_page_cannot_hide_unknown_addresses_of_the_api(make_server: MakeServer) -> None:
+    server = make_server(dashboard=True)
+    assert error_of(server.http.get("/api/v1/nothing"))["code"] == "not_found"
+    assert error_of(server.http.get("/api/v1/runs/nobody/what-if"))["code"] == "not_found"
+    assert server.http.get("/any/page").headers["content-type"].startswith("text/html")
+
+
+def test_bodies_are_limited_even_when_their_length_is_not_told(server: ServerInThread) -> None:
+    rank = Rank(server)
+    headers = {"If-Match": '"0"', "Content-Type": "application/json"}
+    large = b'{"reason": "' + b"x" * (1 << 20) + b'"}'
+    told = server.http.put(f"{rank.path}/control", content=large, headers=headers)
+    untold = server.http.put(
+        f"{rank.path}/control", content=iter([large[: 1 << 19], large[1 << 19 :]]), headers=headers
+    )
+    for answer in (told, untold):
+        assert (answer.status_code, error_of(answer)["code"]) == (413, "body_too_large")
+
+
+def test_the_description_of_the_api_knows_its_answers(server: ServerInThread) -> None:
+    paths = server.http.get("/openapi.json").json()["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            assert "default" in operation["responses"], (method, path)
+    series = paths["/api/v1/runs/{run_id}/metrics/series"]["get"]["responses"]["200"]
+    assert series["content"]["application/json"]["schema"]["$ref"].endswith("/SeriesAnswer")
+
+
+def test_runs_are_listed_newest_first_filtered_and_paged(make_server: MakeServer) -> None:
+    server = make_server()
+    for index in range(5):
+        Rank(server, run_id=f"r{index}", project="odd" if index % 2 else "even", name=f"Run 10%{index}")
+
+    def ids(**params: str | int) -> list[str]:
+        return [item["id"] for item in server.http.get("/api/v1/runs", params=params).json()["items"]]
+
+    assert ids() == ["r4", "r3", "r2", "r1", "r0"]
+    assert ids(project="odd") == ["r3", "r1"]
+    assert ids(q="RUN 10%3") == ["r3"]
+    assert ids(q="1_%") == []
+    first = server.http.get("/api/v1/runs", params={"limit": 2}).json()
+    assert [item["id"] for item in first["items"]] == ["r4", "r3"]
+    assert ids(limit=2, cursor=first["next_cursor"]) == ["r2", "r1"]
+    assert server.http.get("/api/v1/runs", params={"limit": 5}).json()["next_cursor"] is None
+
+
+def test_a_run_tells_how_it_is_doing(make_server: MakeServer) -> None:
+    server = make_server(silent_after_seconds=0.3)
+    finished, failed, silent = (Rank(server, run_id=name) for name in ("finished", "failed", "silent"))
+    finished.send(RunFinished(status="finished", finished_at=time.time()))
+    failed.send(RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
+    silent.report(3, x=1.0)
+    time.sleep(0.4)
+    running = Rank(server, run_id="running")
+    running.report(7, x=1.0)
+    runs = {item["id"]: item for item in server.http.get("/api/v1/runs").json()["items"]}
+    assert all(run["status"] == name for name, run in runs.items())
+    assert (runs["running"]["step"], runs["silent"]["step"], runs["finished"]["step"]) == (7, 3, None)
+    for status in runs:
+        listed = server.http.get("/api/v1/runs", params={"status": status}).json()["items"]
+        assert [item["id"] for item in listed] == [status]
+
+
+def test_a_configuration_that_is_no_json_does_not_hide_the_run(server: ServerInThread) -> None:
+    rank = Rank(server, config={"rate": float("inf"), "half": "\ud800", "nested": [{"x": float("nan")}], "n": 3})
+    assert server.http.get(rank.path).json()["config"] == {
+        "rate": "Infinity",
+        "half": "?",
+        "nested": [{"x": "NaN"}],
+        "n": 3,
+    }
+
+
+def test_people_write_tags_and_notes(server: ServerInThread) -> None:
+    rank = Rank(server)
+    edited = server.http.patch(rank.path, json={"tags": ["good"], "notes": "Look at step 40."}).json()
+    assert (edited["tags"], edited["notes"]) == (["good"], "Look at step 40.")
+    assert server.http.patch(rank.path, json={"notes": ""}).json()["tags"] == ["good"]
+    assert server.http.patch(rank.path, json={"name": "other"}).status_code == 422
+
+
+def test_a_deleted_run_is_gone_and_stays_gone(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    rank.report(0, x=1.0)
+    refused = server.http.delete(rank.path)
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "conflict")
+    rank.send(RunFinished(status="finished", finished_at=time.time()))
+    assert server.http.delete(rank.path).status_code == 204
+    assert server.http.get(rank.path).status_code == 404
+    with pytest.raises(Exception, match="was deleted"):
+        rank.hello()
+
+
+def test_health_is_open_and_figures_are_not(server: ServerInThread) -> None:
+    Rank(server).report(0, x=1.0)
+    with server.client() as stranger:
+        assert stranger.get("/healthz").json() == {"status": "ok"}
+        assert stranger.get("/readyz").json() == {"status": "ready"}
+        assert stranger.get("/metrics").status_code == 401
+    text = server.http.get("/metrics").text
+    assert '# TYPE isentrope_runs gauge\nisentrope_runs{status="running"}' in text
+
+
+def test_readiness_fails_when_nothing_can_be_stored(make_server: MakeServer) -> None:
+    server = make_server()
+    server.backend.writer.stop()
+    with server.client() as stranger:
+        answer = stranger.get("/readyz")
+        assert (answer.status_code, error_of(answer)["code"]) == (503, "not_ready")
+    refused = server.http.post("/api/v1/access-tokens", json={"scope": "read"})
+    assert (refused.status_code, error_of(refused)["code"]) == (503, "store_unavailable")

@@ -1,0 +1,245 @@
+"""Nothing answers without a token: every HTTP route, every WebSocket, every gRPC method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin
+
+from isentrope_server.app import create_app
+from isentrope_server.settings import Settings
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
+
+
+@pytest.fixture(scope="module")
+def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server with its dashboard: Dash adds routes of its own."""
+    with ServerInThread(tmp_path_factory.mktemp("pages") / "home", dashboard=True) as running:
+        yield running
+
+
+def routes_of(app: FastAPI) -> list[tuple[str, str, BaseRoute]]:
+    """(method, path, route) of everything the application answers; `WEBSOCKET` stands for a WebSocket's method."""
+    return [
+        (method, re.sub(r"\{[^}]*\}", "x", f"{prefix}{path}"), route)
+        for prefix, route in _flat(app.routes, "")
+        if (path := getattr(route, "path", None)) is not None
+        for method in (
+            getattr(route, "methods", None) or ("WEBSOCKET" if "WebSocket" in type(route).__name__ else "GET",)
+        )
+    ]
+
+
+def _flat(routes: list[BaseRoute], prefix: str) -> Iterator[tuple[str, BaseRoute]]:
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is None:
+            yield prefix, route
+        else:
+            yield from _flat(inner.routes, prefix + route.include_context.prefix)  # type: ignore[attr-defined]
+
+
+def test_the_enumeration_finds_the_routes() -> None:
+    found = {(method, path) for method, path, _ in routes_of(create_app(Settings(dashboard=True)))}
+    assert {
+        ("GET", "/api/v1/runs"),
+        ("PUT", "/api/v1/runs/x/control"),
+        ("GET", "/api/v1/runs/x/live"),
+        ("POST", "/_dash-update-component"),
+        ("WEBSOCKET", "/_dash-ws-callback"),
+        ("GET", "/openapi.json"),
+        ("GET", "/metrics"),
+    } <= found
+    assert len(found) > 30
+
+
+def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> None:
+    app = create_app(Settings(dashboard=True))
+    wrong = {"Authorization": "Bearer wrong", "Cookie": f"isentrope_session={with_pages.owner_token}"}
+    with with_pages.client() as stranger:
+        for method, path, _ in routes_of(app):
+            if method == "WEBSOCKET" or (method, path) in OPEN:
+                continue
+            for headers in ({}, wrong, {"Cookie": "isentrope_session=wrong"}):
+                answer = stranger.request(method, path, headers=headers)
+                assert answer.status_code == 401, (method, path)
+                if method != "HEAD":
+                    assert answer.json()["error"]["code"] == "unauthenticated", (method, path)
+
+
+def test_no_websocket_opens_without_a_token(with_pages: ServerInThread) -> None:
+    app = create_app(Settings(dashboard=True))
+    sockets = [path for method, path, _ in routes_of(app) if method == "WEBSOCKET"]
+    assert sockets
+    for path in (*sockets, "/api/v1/runs", "/anything"):
+        assert _websocket_status(with_pages, path, origin=with_pages.url) == 401
+
+
+def test_a_websocket_opens_for_a_page_of_this_server_only(with_pages: ServerInThread) -> None:
+    cookie = {"Cookie": f"isentrope_session={with_pages.owner_token}"}
+    path = "/_dash-ws-callback"
+    assert _websocket_status(with_pages, path, origin=with_pages.url, **cookie) == 101
+    assert _websocket_status(with_pages, path, origin="http://evil.example", **cookie) == 403
+
+
+def _websocket_status(server: ServerInThread, path: str, origin: str, **headers: str) -> int:
+    address = server.url.replace("http", "ws") + path
+    try:
+        with connect(address, origin=Origin(origin), additional_headers=headers, proxy=None):
+            return 101
+    except InvalidStatus as error:
+        return error.response.status_code
+
+
+def call_every_method(server: ServerInThread, token: str | None) -> dict[str, grpc.StatusCode]:
+    """The status each gRPC method answers with, one unknown method included."""
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    channel = server.channel()
+    service = pb.DESCRIPTOR.services_by_name["Telemetry"]
+    statuses = {}
+    methods: list[tuple[str, Any, bool]] = [
+        (method.name, method.input_type._concrete_class, method.server_streaming) for method in service.methods
+    ]
+    for name, request, streams in [*methods, ("Unknown", pb.HelloRequest, False)]:
+        path = f"/{service.full_name}/{name}"
+        serialize = request.SerializeToString
+        try:
+            if streams:
+                next(iter(channel.unary_stream(path, serialize, bytes)(request(), metadata=metadata, timeout=5)))
+            else:
+                channel.unary_unary(path, serialize, bytes)(request(), metadata=metadata, timeout=5)
+        except grpc.RpcError as error:
+            statuses[name] = error.code()
+    return statuses
+
+
+@pytest.mark.parametrize("token", [None, "wrong"])
+def test_no_grpc_method_answers_without_a_token(server: ServerInThread, token: str | None) -> None:
+    statuses = call_every_method(server, token)
+    assert set(statuses) == {"Hello", "Push", "Watch", "Unknown"}
+    assert set(statuses.values()) == {grpc.StatusCode.UNAUTHENTICATED}
+
+
+def test_no_grpc_method_answers_a_token_that_may_not_ingest(server: ServerInThread) -> None:
+    assert set(call_every_method(server, server.token("control")).values()) == {grpc.StatusCode.PERMISSION_DENIED}
+
+
+def test_a_token_for_machines_that_train_only_reports(server: ServerInThread) -> None:
+    token = server.token("ingest")
+    assert call_every_method(server, token)["Hello"] is not grpc.StatusCode.PERMISSION_DENIED
+    with server.client(token) as client:
+        answer = client.get("/api/v1/runs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [
+        ("read", {"list"}),
+        ("control", {"list", "control", "edit"}),
+        ("admin", {"list", "control", "edit", "tokens", "delete"}),
+    ],
+)
+def test_each_scope_opens_what_it_says(server: ServerInThread, scope: str, allowed: set[str]) -> None:
+    rank = Rank(server)
+    with server.client(server.token(scope)) as client:
+        answers = {
+            "list": client.get("/api/v1/runs"),
+            "control": client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}),
+            "edit": client.patch(rank.path, json={"notes": "seen"}),
+            "tokens": client.get("/api/v1/access-tokens"),
+            "delete": client.delete(rank.path),
+        }
+    assert {name for name, answer in answers.items() if answer.status_code != 403} == allowed
+
+
+def test_a_revoked_token_opens_nothing(server: ServerInThread) -> None:
+    token = server.token("read")
+    listed = server.http.get("/api/v1/access-tokens").json()["items"]
+    assert all("token" not in item and "token_hash" not in item for item in listed)
+    with server.client(token) as client:
+        assert client.get("/api/v1/runs").status_code == 200
+        assert server.http.delete(f"/api/v1/access-tokens/{listed[-1]['id']}").status_code == 204
+        assert client.get("/api/v1/runs").status_code == 401
+    assert server.http.delete("/api/v1/access-tokens/nothing").status_code == 404
+
+
+def test_the_printed_address_logs_a_browser_in_and_forgets_the_token(server: ServerInThread) -> None:
+    with server.client() as browser:
+        answer = browser.get("/", params={"token": server.owner_token, "run": "r 1"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/?run=r+1")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert browser.get("/api/v1/runs").status_code == 200
+        assert browser.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code == 401
+
+
+def test_a_browser_without_a_cookie_is_told_how_to_log_in(server: ServerInThread) -> None:
+    answer = httpx.get(server.url, headers={"Accept": "text/html"}, trust_env=False)
+    assert answer.status_code == 401
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "isentrope up" in answer.text
+    assert "isentrope token create" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "OWN"}, 200),
+        ({}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_a_cookie_changes_things_only_from_a_page_of_this_server(
+    server: ServerInThread, headers: dict[str, str], status: int
+) -> None:
+    rank = Rank(server)
+    sent = {name: server.url if value == "OWN" else value for name, value in headers.items()}
+    with server.client() as browser:
+        cookie = {"Cookie": f"isentrope_session={server.owner_token}"}
+        assert browser.patch(rank.path, json={"notes": "x"}, headers=sent | cookie).status_code == status
+        bearer = {"Authorization": f"Bearer {server.owner_token}"}
+        assert browser.patch(rank.path, json={"notes": "x"}, headers=sent | bearer).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9", 200), ("localhost", 200), ("[::1]:9", 200), ("evil.example", 400), ("", 400), ("a b", 400)],
+)
+def test_only_its_own_host_names_reach_a_route(server: ServerInThread, host: str, status: int) -> None:
+    answer = server.http.get("/api/v1/runs", headers={"Host": host})
+    assert answer.status_code == status
+
+
+def test_every_answer_carries_the_security_headers(with_pages: ServerInThread) -> None:
+    with with_pages.client() as stranger:
+        answers = [
+            with_pages.http.get("/"),
+            with_pages.http.get("/api/v1/nothing"),
+            stranger.get("/api/v1/runs"),
+            stranger.get("/healthz"),
+        ]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "'unsafe-inline'" not in policy.partition("style-src")[0]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "'sha256-" in answers[0].headers["content-security-policy"]

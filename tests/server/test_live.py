@@ -1,0 +1,127 @@
+"""The live stream tells what is committed, once, and goes on where a listener left off."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+from httpx_sse import ServerSentEvent, connect_sse
+
+from isentrope_server.live.hub import QUEUE_LENGTH, Listener
+from isentrope_server.store.events import RunChanged
+from isentrope_wire.messages import RunFinished
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+
+class Stream:
+    """An open live stream, read on demand."""
+
+    def __init__(self, client: httpx.Client, path: str, **headers: str) -> None:
+        self._context = connect_sse(client, "GET", f"{path}/live", headers=headers, timeout=10)
+        self._events: Iterator[ServerSentEvent] = self._context.__enter__().iter_sse()
+
+    def next(self) -> tuple[str, dict[str, Any], str]:
+        event = next(self._events)
+        return event.event, json.loads(event.data), event.id
+
+    def close(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+def wait_for_listener(server: ServerInThread, count: int = 1) -> None:
+    end = time.monotonic() + 5
+    while server.backend.hub.listener_count < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_step_a_control_and_a_goodbye_are_told_as_they_are_committed(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    stream = Stream(server.http, rank.path)
+    wait_for_listener(server)
+    time.sleep(0.1)
+    rank.report(0, entropy__mean=0.5, bad=float("nan"))
+    kind, data, _ = stream.next()
+    assert kind == "step"
+    assert data == {
+        "step": 0,
+        "recorded_at": 1_700_000_000.0,
+        "control_version": 0,
+        "rank": 0,
+        "scalars": {"entropy/mean": 0.5, "bad": "NaN"},
+    }
+    with server.client(server.owner_token) as other:
+        other.put(f"{rank.path}/control", json={"method": "none", "reason": "why"}, headers={"If-Match": '"0"'})
+    kind, data, _ = stream.next()
+    assert (kind, data["version"], data["state"], data["reason"]) == ("control", 1, "PENDING", "why")
+    rank.hello()
+    assert stream.next()[1]["state"] == "DELIVERED"
+    rank.send(RunFinished(status="finished", finished_at=time.time()))
+    told = [stream.next() for _ in range(2)]
+    assert {(kind, data.get("state") or data["status"]) for kind, data, _ in told} == {
+        ("control", "EXPIRED"),
+        ("run", "finished"),
+    }
+    stream.close()
+
+
+def test_a_returning_listener_misses_nothing(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, x=0.0)
+    cursor = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["cursor"]
+    rank.report(1, x=1.0)
+    rank.report(2, x=2.0)
+    stream = Stream(server.http, rank.path, **{"Last-Event-ID": cursor})
+    events = [stream.next() for _ in range(2)]
+    assert [data["step"] for _, data, _ in events] == [1, 2]
+    stream.close()
+    stream = Stream(server.http, rank.path, **{"Last-Event-ID": events[0][2]})
+    assert stream.next()[1]["step"] == 2
+    rank.report(3, x=3.0)
+    assert stream.next()[1]["step"] == 3
+    stream.close()
+
+
+def test_steps_of_other_runs_are_not_told(server: ServerInThread) -> None:
+    mine, other = Rank(server), Rank(server)
+    cursor = server.http.get(f"{mine.path}/metrics/series", params={"name": "x"}).json()["cursor"]
+    stream = Stream(server.http, mine.path, **{"Last-Event-ID": cursor})
+    other.report(0, x=0.0)
+    mine.report(9, x=0.0)
+    assert stream.next()[1]["step"] == 9
+    stream.close()
+
+
+def test_a_foreign_event_id_is_refused(server: ServerInThread) -> None:
+    rank = Rank(server)
+    answer = server.http.get(f"{rank.path}/live", headers={"Last-Event-ID": "yesterday"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_cursor")
+
+
+def test_a_slow_listener_loses_the_oldest_and_knows_it() -> None:
+    listener = Listener()
+    for index in range(QUEUE_LENGTH + 3):
+        listener.put(RunChanged(run_id=str(index)))
+    assert listener.dropped == 3
+
+
+def test_open_streams_do_not_hold_up_the_end(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    watching = rank.watch(timeout=30)
+    stream = Stream(server.http, rank.path)
+    wait_for_listener(server, 2)
+    begun = time.monotonic()
+    stopping = threading.Thread(target=server.stop)
+    stopping.start()
+    stopping.join(timeout=10)
+    assert time.monotonic() - begun < 2.5
+    watching.close()
+    stream.close()

@@ -1,0 +1,136 @@
+"""The process: how it starts, what it says when it can't, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from isentrope_server.home import running_server_url
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ISENTROPE_")}
+    return kept | {"ISENTROPE_HOME": str(home), "ISENTROPE_DASHBOARD": "false"} | more
+
+
+def isentrope(*arguments: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "isentrope", *arguments],
+        env=environment(home, **more),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def up(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A running server: (process, url, token)."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "isentrope", "up", "--http-port", "0", "--grpc-port", "0"],
+        env=environment(home, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url, _, token = process.stdout.readline().strip().partition("/?token=")
+        yield process, url, token
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with up(home) as (process, url, token):
+        assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
+        assert httpx.get(f"{url}/?token={token}", trust_env=False).status_code == 303
+        assert (home / "owner-token").read_text().strip() == token
+        assert (home / "owner-token").stat().st_mode & 0o777 == 0o600
+        assert (home / "isentrope.db").stat().st_mode & 0o077 == 0
+        assert running_server_url(home) == url
+        created = isentrope("token", "create", "--scope", "read", "--json", home=home)
+        reader = json.loads(created.stdout)["token"]
+        bearer = {"Authorization": f"Bearer {reader}"}
+        assert httpx.get(f"{url}/api/v1/runs", headers=bearer, trust_env=False).status_code == 200
+        second = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=home)
+        assert second.returncode == 2
+        assert "already uses the home" in one_sentence(second)
+        assert str(process.pid) in second.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+        assert running_server_url(home) is None
+    listed = json.loads(isentrope("token", "list", "--json", home=home).stdout)
+    assert [(item["name"], item["scope"]) for item in listed] == [("owner", "admin"), ("read", "read")]
+    assert isentrope("token", "revoke", listed[1]["id"], home=home).returncode == 0
+    again = isentrope("token", "revoke", listed[1]["id"], home=home)
+    assert again.returncode == 1
+    assert "no token" in one_sentence(again)
+
+
+def test_a_chosen_token_becomes_the_owners_at_the_first_start(tmp_path: Path) -> None:
+    with up(tmp_path, ISENTROPE_TOKEN="chosen-by-me") as (_, url, token):
+        assert token == "chosen-by-me"
+        bearer = {"Authorization": "Bearer chosen-by-me"}
+        assert httpx.get(f"{url}/api/v1/access-tokens", headers=bearer, trust_env=False).status_code == 200
+
+
+@pytest.mark.parametrize("option", ["--http-port", "--grpc-port"])
+def test_a_port_in_use_is_one_sentence_and_status_2(tmp_path: Path, option: str) -> None:
+    ports = {"--http-port": "0", "--grpc-port": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports[option] = str(taken.getsockname()[1])
+        result = isentrope("up", *(word for pair in ports.items() for word in pair), home=tmp_path)
+    assert result.returncode == 2
+    assert f"port {ports[option]}" in one_sentence(result)
+    assert option in result.stderr
+
+
+def test_a_home_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in (tmp_path / "file", tmp_path / "file" / "inside"):
+        result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=home)
+        assert result.returncode == 2
+        assert "must be a folder this user can write to" in one_sentence(result)
+
+
+def test_a_database_that_is_none_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    (tmp_path / "isentrope.db").write_text("This is a letter to a friend, and no database at all. " * 50)
+    result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path)
+    assert result.returncode == 2
+    assert "isentrope.db can't be opened: file is not a database" in one_sentence(result)
+
+
+def test_a_setting_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    result = isentrope("up", home=tmp_path, ISENTROPE_HTTP_PORT="seventy")
+    assert result.returncode == 2
+    assert "ISENTROPE_HTTP_PORT" in one_sentence(result)
+
+
+def test_help_imports_neither_web_framework_nor_grpc() -> None:
+    code = (
+        "import sys, isentrope_server.commands; "
+        "print([m for m in ('fastapi', 'grpc', 'sqlalchemy', 'uvicorn', 'pydantic', 'numpy') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

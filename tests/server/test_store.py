@@ -1,0 +1,151 @@
+"""The store: migrations, durability, group commit."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, insert, select, text
+from sqlalchemy.exc import OperationalError
+
+from isentrope_server.errors import NotFound
+from isentrope_server.store.database import Database
+from isentrope_server.store.events import Event, RunChanged
+from isentrope_server.store.migrate import upgrade
+from isentrope_server.store.tables import deleted_runs, metadata
+from isentrope_server.store.writer import Transaction, Writer, WriterStopped
+from tests.server.conftest import MakeServer
+from tests.server.rank import Rank
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}")
+    with database.writing_engine.begin() as connection:
+        upgrade(connection)
+    return database
+
+
+def add(run_id: str, transaction: Transaction) -> str:
+    transaction.connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by=""))
+    transaction.announce(RunChanged(run_id=run_id))
+    return run_id
+
+
+def ids(database: Database) -> set[str]:
+    with database.reading() as connection:
+        return set(connection.execute(select(deleted_runs.c.id)).scalars())
+
+
+def test_migrations_lead_to_exactly_the_tables_in_the_code(database: Database) -> None:
+    with database.writing_engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_migrating_again_changes_nothing(database: Database) -> None:
+    with database.writing_engine.begin() as connection:
+        upgrade(connection)
+
+
+def test_every_connection_is_durable_and_readers_cannot_write(database: Database) -> None:
+    def pragma(connection: Connection, name: str) -> object:
+        return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+    with database.writing_engine.connect() as connection:
+        assert (pragma(connection, "journal_mode"), pragma(connection, "synchronous")) == ("wal", 2)
+        assert pragma(connection, "foreign_keys") == 1
+    with database.reading() as connection, pytest.raises(OperationalError, match="readonly"):
+        connection.execute(insert(deleted_runs).values(id="x", deleted_at=0.0, deleted_by=""))
+
+
+def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> None:
+    announced: list[Event] = []
+    writer = Writer(database.writing_engine, announced.extend)
+    hold = threading.Event()
+
+    def fail(transaction: Transaction) -> None:
+        add("failed", transaction)
+        raise NotFound("no such thing")
+
+    writer.start()
+    # While the first job waits, the others queue up and share one COMMIT.
+    first = writer.submit(lambda transaction: hold.wait(5))
+    before = writer.submit(lambda transaction: add("before", transaction))
+    failing = writer.submit(fail)
+    after = writer.submit(lambda transaction: add("after", transaction))
+    hold.set()
+    assert first.result() is True
+    assert (before.result(), after.result()) == ("before", "after")
+    with pytest.raises(NotFound):
+        failing.result()
+    assert ids(database) == {"before", "after"}
+    assert announced == [RunChanged(run_id="before"), RunChanged(run_id="after")]
+    writer.stop()
+
+
+def test_a_commit_that_fails_is_told_to_everyone_in_it_and_the_writer_goes_on(database: Database) -> None:
+    announced: list[Event] = []
+    writer = Writer(database.writing_engine, announced.extend)
+
+    def breaks_the_commit(transaction: Transaction) -> None:
+        transaction.connection.execute(text("PRAGMA defer_foreign_keys = ON"))
+        transaction.connection.execute(
+            text("INSERT INTO gaps (stream_key, first_seq, last_seq, reason) VALUES (99, 1, 2, '')")
+        )
+
+    writer.start()
+    hold = threading.Event()
+    writer.submit(lambda transaction: hold.wait(5))
+    innocent = writer.submit(lambda transaction: add("innocent", transaction))
+    guilty = writer.submit(breaks_the_commit)
+    hold.set()
+    for future in (innocent, guilty):
+        with pytest.raises(Exception, match="FOREIGN KEY"):
+            future.result(timeout=5)
+    assert ids(database) == set()
+    assert announced == []
+    assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
+    writer.stop()
+
+
+def test_a_cancelled_caller_does_not_stop_the_writer(database: Database) -> None:
+    writer = Writer(database.writing_engine, lambda events: None)
+    hold = threading.Event()
+    writer.start()
+    writer.submit(lambda transaction: hold.wait(5))
+    cancelled = writer.submit(lambda transaction: add("cancelled", transaction))
+    assert cancelled.cancel()
+    hold.set()
+    assert writer.submit(lambda transaction: add("next", transaction)).result(timeout=5) == "next"
+    assert ids(database) == {"next"}
+    writer.stop()
+
+
+def test_a_stopped_writer_finishes_what_it_took_and_takes_no_more(database: Database) -> None:
+    writer = Writer(database.writing_engine, lambda events: None)
+    writer.start()
+    futures = [writer.submit(lambda transaction, name=f"r{i}": add(name, transaction)) for i in range(50)]  # type: ignore[misc]
+    writer.stop()
+    assert {future.result(timeout=0) for future in futures} == ids(database)
+    with pytest.raises(WriterStopped):
+        writer.submit(lambda transaction: None)
+
+
+def test_a_restart_keeps_everything(make_server: MakeServer, tmp_path: Path) -> None:
+    home = tmp_path / "kept"
+    first = make_server(home)
+    rank = Rank(first)
+    rank.report(0, x=1.5)
+    first.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
+    token, run = first.owner_token, first.http.get(rank.path).json()
+    first.stop()
+    second = make_server(home)
+    assert second.owner_token == token
+    kept = second.http.get(rank.path).json()
+    assert kept == run
+    assert second.http.get(f"{rank.path}/steps/0").json()["scalars"] == {"x": 1.5}
+    assert Rank(second, run_id=rank.run_id).welcome.acked_through == 1
