@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 ARGS ?=
-HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>\&1
+HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow check bench proto clean
