@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
@@ -39,14 +38,6 @@ def served(fake: FakeApi) -> Iterator[str]:
     attach(fake.app, api_url=f"http://127.0.0.1:{port}")
     with serving(fake, port) as url:
         yield url
-
-
-@pytest.fixture
-async def in_memory(fake: FakeApi) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the dashboard that needs no port."""
-    attach(fake.app, api_url="http://unused.invalid")
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(fake.app), base_url="http://localhost") as client:
-        yield client
 
 
 @pytest.fixture(scope="session")

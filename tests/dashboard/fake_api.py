@@ -233,9 +233,14 @@ class FakeApi:
                         self._publish(run, event)
 
     def close_streams(self) -> None:
-        for queues in self._listeners.values():
-            for queue in queues:
-                queue.put_nowait(None)
+        """End every live stream, from any thread, as a restarted server would."""
+
+        def close() -> None:
+            for queues in self._listeners.values():
+                for queue in queues:
+                    queue.put_nowait(None)
+
+        self._in_loop(close)
 
     def _add_gate(self) -> None:
         @self.app.middleware("http")
@@ -360,7 +365,7 @@ def serving(fake: FakeApi, port: int) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        with suppress(RuntimeError):
-            fake._in_loop(fake.close_streams)
+        with suppress(RuntimeError):  # the loop may have ended already
+            fake.close_streams()
         server.should_exit = True
         thread.join(10)

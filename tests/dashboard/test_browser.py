@@ -62,7 +62,7 @@ def test_a_run_opens_without_an_error_and_without_a_request_to_the_outside(
     assert watched.page.title() == "countdown · Isentrope"
     background = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == {"light": "rgb(246, 247, 249)", "dark": "rgb(14, 17, 22)"}[scheme]
-    ink = watched.entropy_chart(page, "data[2].line.color")
+    ink = entropy_chart(watched.page, "data[2].line.color")
     assert ink == {"light": "#4456c8", "dark": "#8b9af8"}[scheme]
 
 
@@ -241,6 +241,17 @@ def test_a_browser_without_shared_worker_is_kept_up_to_date_slowly(fake: FakeApi
     fake.add_steps(run, 5)
     wait_for_step(page, 15)
     assert entropy_chart(page, "data[2].x.at(-1)") == 15
+
+
+def test_a_stream_that_breaks_off_is_taken_up_again_without_a_gap(fake: FakeApi, open_page: OpenPage) -> None:
+    run = fake.add_run(steps=10)
+    page = open_page(PATH).page
+    fake.add_steps(run)
+    wait_for_step(page, 11)
+    fake.close_streams()
+    fake.add_steps(run, 3)
+    wait_for_step(page, 14)
+    eventually(page, "data[2].x.length", 14)
 
 
 def test_the_list_links_to_each_run_and_follows_their_status(fake: FakeApi, open_page: OpenPage) -> None:

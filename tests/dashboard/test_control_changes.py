@@ -1,0 +1,117 @@
+"""What a control changed, in words; and what is read from the API."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from isentrope_dashboard.components.control_panel import outcome_text
+from isentrope_dashboard.control_changes import describe, history_rows, markers
+from isentrope_dashboard.figures.entropy import ControlMarker
+from isentrope_dashboard.pages.push import form_values
+from isentrope_dashboard.records import (
+    ControlItem,
+    ControlState,
+    ControlValues,
+    RunSummary,
+    SeriesColumns,
+    measured,
+    rows_of,
+    seconds_since_epoch,
+)
+
+NONE = ControlValues()
+CLIP = ControlValues(method="clip_v", mu_low=1.0)
+TIGHTER = ControlValues(method="clip_v", mu_low=0.5, scope="negative")
+
+
+def item(version: int, state: str, values: ControlValues, step: int | None = None) -> ControlItem:
+    return ControlItem(version=version, state=state, values=values, applied_step=step)
+
+
+def test_only_what_changed_is_described() -> None:
+    assert describe(TIGHTER, CLIP) == "µ₋ 1.00 → 0.50, scope all → negative"
+    assert describe(CLIP, NONE) == "method None → Clip_V, µ₋ off → 1.00"
+    assert describe(CLIP, CLIP) == "no change"
+
+
+def test_a_change_is_told_against_what_ran_and_not_against_what_was_refused() -> None:
+    history = [item(2, "APPLIED", TIGHTER, 9), item(1, "REJECTED", CLIP), item(0, "APPLIED", NONE, 0)]
+    rows = history_rows(history)
+    assert [row["version"] for row in rows] == [2, 1, 0]
+    assert rows[0]["change"] == "method None → Clip_V, µ₋ off → 0.50, scope all → negative"
+
+
+def test_the_chart_marks_applied_changes_only() -> None:
+    history = [
+        item(3, "PENDING", NONE),
+        item(2, "APPLIED", TIGHTER, 9),
+        item(1, "SUPERSEDED", CLIP, 5),
+        item(0, "APPLIED", NONE, 0),
+    ]
+    assert markers(history) == [ControlMarker(5, "Clip_V · µ₋ 1.00"), ControlMarker(9, "µ₋ 0.50 · negative")]
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("PENDING", "pending, waiting for the probe"),
+        ("DELIVERED", "delivered, waiting for the next step"),
+        ("APPLIED", "applied at step 1,204"),
+        ("REJECTED", "rejected (out_of_range: too far)"),
+        ("SUPERSEDED", "superseded by a later version"),
+    ],
+)
+def test_each_state_has_its_phrase(state: str, text: str) -> None:
+    told = ControlItem(version=1, state=state, values=CLIP, applied_step=1204, code="out_of_range", message="too far")
+    assert outcome_text(told) == text
+
+
+def test_the_form_compares_itself_with_what_is_on_its_way_and_then_with_what_runs() -> None:
+    assert ControlState(desired=item(2, "PENDING", CLIP), in_force=NONE, etag='"2"').reference == CLIP
+    assert ControlState(desired=item(2, "REJECTED", CLIP), in_force=NONE, etag='"2"').reference == NONE
+    assert ControlState(desired=item(2, "APPLIED", CLIP), in_force=CLIP, etag='"2"').reference == CLIP
+
+
+def test_a_version_the_server_never_gave_out_is_not_taken_for_none() -> None:
+    body = {"version": 3, "state": "REJECTED", "method": "clip_v", "mu_low": 1.0, "in_force": None}
+    assert ControlState.from_json(body, '"3"').in_force is None
+
+
+def test_thresholds_are_sent_only_with_a_method_that_has_them() -> None:
+    assert form_values("none", "all", 1.0, 2.0) == ControlValues(method="none", scope="all")
+    assert form_values("clip_b", "positive", None, 2) == ControlValues(method="clip_b", mu_high=2.0, scope="positive")
+
+
+def test_latency_is_from_the_request_to_the_acknowledgement() -> None:
+    told = ControlItem(version=1, state="APPLIED", values=CLIP, requested_at=10.0, applied_at=12.5)
+    assert told.latency_seconds == 2.5
+    assert item(1, "PENDING", CLIP).latency_seconds is None
+
+
+def test_json_numbers_that_are_none_are_missing_and_text_is_a_number() -> None:
+    assert measured(None) is None
+    assert measured(True) is None
+    assert measured(3) == 3.0
+    value = measured("NaN")
+    assert value is not None
+    assert math.isnan(value)
+    assert measured("-Infinity") == -math.inf
+
+
+def test_times_may_be_seconds_or_text() -> None:
+    assert seconds_since_epoch(12.5) == 12.5
+    assert seconds_since_epoch("1970-01-01T00:00:10Z") == 10.0
+    assert seconds_since_epoch("1970-01-01T00:00:10") == 10.0
+    assert seconds_since_epoch(None) is None
+
+
+def test_columns_become_rows_in_which_what_is_missing_is_absent() -> None:
+    rows = rows_of({"a": SeriesColumns(steps=[1, 2], values=[0.5, None]), "b": SeriesColumns(steps=[2], values=[7.0])})
+    assert [(row.step, dict(row.scalars)) for row in rows] == [(1, {"a": 0.5}), (2, {"b": 7.0})]
+
+
+def test_methods_are_read_from_the_capabilities() -> None:
+    run = RunSummary.from_json({"id": "r", "capabilities": ["method:clip_v", "hold", "method:none"]})
+    assert run.methods == ("clip_v", "none")

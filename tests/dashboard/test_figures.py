@@ -1,0 +1,120 @@
+"""Charts: what they draw, and what they leave out."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from isentrope_dashboard.figures.change_split import change_parts, change_split_figure
+from isentrope_dashboard.figures.entropy import ControlMarker, entropy_figure, extension
+from isentrope_dashboard.figures.score_distribution import score_distribution_figure
+from isentrope_dashboard.figures.sparkline import sparkline
+from isentrope_dashboard.records import HistogramColumns, SeriesColumns, StepRow
+
+ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"
+
+
+def trace(figure: go.Figure, name: str) -> go.Scatter:
+    (found,) = [t for t in figure.data if t.name == name]
+    return found
+
+
+def test_a_step_without_a_measurement_is_a_gap_and_not_a_zero() -> None:
+    series = {
+        ENTROPY: SeriesColumns(steps=[1, 2, 3], values=[2.0, 1.9, 1.8]),
+        PREDICTED: SeriesColumns(steps=[3], values=[-0.1]),
+        OBSERVED: SeriesColumns(steps=[1, 3], values=[-0.2, math.nan]),
+    }
+    figure = entropy_figure(series, [], revision="r")
+    assert list(trace(figure, "entropy H").y) == [2.0, 1.9, 1.8]
+    assert list(trace(figure, "ΔH predicted").x) == [1, 2, 3]
+    assert list(trace(figure, "ΔH predicted").y) == [None, None, -0.1]
+    assert list(trace(figure, "ΔH observed").y) == [-0.2, None, None]
+    assert trace(figure, "ΔH observed").connectgaps is False
+
+
+def test_reduced_lines_keep_their_own_steps_and_show_the_spikes_of_each_bucket() -> None:
+    series = {
+        ENTROPY: SeriesColumns(steps=[5, 15], values=[2.0, 1.5], minimum=[1.8, 0.2], maximum=[2.1, 1.6]),
+        PREDICTED: SeriesColumns(steps=[7, 17], values=[0.1, 0.2], minimum=[0, 0], maximum=[1, 1]),
+    }
+    figure = entropy_figure(series, [], revision="r")
+    assert list(trace(figure, "ΔH predicted").x) == [7, 17]
+    upper, lower = figure.data[:2]
+    assert (list(upper.y), list(lower.y)) == ([2.1, 1.6], [1.8, 0.2])
+    assert lower.fill == "tonexty"
+
+
+def test_each_applied_control_is_a_dotted_line_through_both_panels_with_its_label() -> None:
+    series = {ENTROPY: SeriesColumns(steps=[1], values=[2.0])}
+    figure = entropy_figure(series, [ControlMarker(40, "<b>Clip_V</b>")], revision="r")
+    (line,) = figure.layout.shapes
+    assert (line.x0, line.x1, line.yref, line.line.dash) == (40, 40, "paper", "dot")
+    assert figure.layout.annotations[0].text == "&lt;b&gt;Clip_V&lt;/b&gt;"
+
+
+def test_an_empty_run_says_what_it_waits_for() -> None:
+    figure = entropy_figure({}, [], revision="r")
+    assert [a.text for a in figure.layout.annotations] == ["Waiting for the first step"]
+
+
+def test_live_points_are_appended_to_the_three_lines_with_gaps_where_nothing_was_measured() -> None:
+    rows = [StepRow(step=8, scalars={ENTROPY: 1.0, OBSERVED: 0.2}), StepRow(step=9, scalars={ENTROPY: math.inf})]
+    data, traces, kept = extension(rows, 500)
+    assert data["x"] == [[8, 9]] * 3
+    assert data["y"] == [[1.0, None], [0.2, None], [None, None]]
+    assert (traces, kept) == ([2, 3, 4], 500)
+    names = [entropy_figure({}, [], revision="r").data[i].name for i in traces]
+    assert names == ["entropy H", "ΔH observed", "ΔH predicted"]
+
+
+def test_the_heat_map_shows_shares_and_the_quantiles_of_each_step() -> None:
+    histograms = HistogramColumns(steps=[3, 6], low=[-1, -1], high=[1, 1], counts=[[1, 3, 0, 0], [0, 0, 0, 4]])
+    figure = score_distribution_figure(histograms, revision="r")
+    heat = figure.data[0]
+    assert list(heat.x) == [3, 6]
+    assert list(heat.y) == [-0.75, -0.25, 0.25, 0.75]
+    assert np.asarray(heat.customdata).T.tolist() == [[0.25, 0.75, 0, 0], [0, 0, 0, 1]]
+    assert np.square(np.asarray(heat.z, dtype=float)) == pytest.approx(np.asarray(heat.customdata), abs=1e-5)
+    assert list(trace(figure, "median").y) == pytest.approx([-1 / 3, 0.75])
+
+
+def test_figures_hold_plain_lists_only() -> None:
+    histograms = HistogramColumns(steps=[3], low=[-1], high=[1], counts=[[1, 3, 0, 0]])
+    rows = [StepRow(step=1, scalars={"change/positive_high": -0.1})]
+    for figure in (score_distribution_figure(histograms, revision="r"), change_split_figure(rows, revision="r")):
+        assert "bdata" not in json.dumps(figure.to_dict(), default=str)
+
+
+def test_the_split_is_the_mean_of_the_steps_that_measured_it() -> None:
+    rows = [StepRow(step=s, scalars={"change/positive_low": float(s)}) for s in range(1, 151)]
+    rows.append(StepRow(step=151, scalars={}))
+    (part,) = change_parts(rows)
+    assert part.metric == "change/positive_low"
+    assert part.mean == pytest.approx(sum(range(52, 151)) / 99)
+
+
+def test_the_split_is_symmetric_about_zero_and_signed() -> None:
+    scalars = {"change/positive_high": -0.0072, "change/positive_low": 0.0041}
+    figure = change_split_figure([StepRow(step=1, scalars=scalars)], revision="r")
+    assert list(figure.data[0].text) == ["+0.00410", "−0.00720"]
+    low, high = figure.layout.xaxis.range
+    assert low == -high
+    assert high > 0.0072
+
+
+def test_a_sparkline_fills_its_height_and_leaves_out_what_is_missing() -> None:
+    assert sparkline([1.0, None, 3.0, math.nan, 2.0]) == [0.0, 1.0, 0.5]
+    assert sparkline([2.0, 2.0]) == [0.5, 0.5]
+    assert sparkline([2.0]) == []
+    assert sparkline([]) == []
+
+
+def test_a_sparkline_ends_with_the_newest_value() -> None:
+    line = sparkline([float(i) for i in range(1000)])
+    assert len(line) <= 48
+    assert line[-1] == 1.0

@@ -1,0 +1,133 @@
+"""What a run page shows at one moment, and how live events move it on."""
+
+from __future__ import annotations
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.components.kpi_cards import kpi_props
+from isentrope_dashboard.components.status_line import status_props, step_seconds
+from isentrope_dashboard.pages.run import run_page
+from isentrope_dashboard.pages.run_content import quality_props
+from isentrope_dashboard.pages.run_state import advance
+from isentrope_dashboard.records import (
+    ControlItem,
+    ControlState,
+    ControlValues,
+    LiveEvent,
+    RunSnapshot,
+    RunSummary,
+    StepRow,
+    View,
+)
+
+RUN = RunSummary(id="r1", name="countdown", project="demo", status="running", step=None)
+
+
+def rows(*values: float | None, metric: str = "reward/mean") -> list[StepRow]:
+    return [StepRow(step=i, scalars={} if v is None else {metric: v}) for i, v in enumerate(values)]
+
+
+def words(component: object) -> str:
+    """The text of a component and of what is in it."""
+    if isinstance(component, str):
+        return component
+    if isinstance(component, list | tuple):
+        return "".join(words(child) for child in component)
+    return words(getattr(component, "children", None) or "")
+
+
+def step_event(step: int, **scalars: float) -> LiveEvent:
+    return LiveEvent(cursor=str(step), step=StepRow(step=step, scalars={"entropy/mean": 1.0, **scalars}))
+
+
+def test_a_run_with_no_data_has_a_page_with_dashes() -> None:
+    page = run_page(RunSnapshot(run=RUN, control=None), [RUN], View())
+    assert page[ids.kpi("entropy", "value")].children == "–"
+    assert words(page[ids.RUN_STEP].children) == "step –"
+    assert page[ids.RUN_PROGRESS].value == 0
+    assert page[ids.METHOD].data == []
+    assert words(page[ids.PREDICTION_QUALITY].children) == "Prediction qualityR² –sign agreement –gain –"
+
+
+def test_a_card_compares_with_the_mean_of_the_hundred_steps_before() -> None:
+    props = kpi_props(rows(*([9.0] * 50), *([1.0] * 100), 1.5))
+    assert props["kpi-reward-value"]["children"] == "1.500"
+    assert props["kpi-reward-reference"]["children"] == "vs 100-step mean"
+    badge = props["kpi-reward-delta"]["children"]
+    assert words(badge).strip() == "0.5000"
+    assert badge.color == "teal"
+
+
+def test_a_card_says_how_many_steps_it_compares_with() -> None:
+    assert kpi_props(rows(1.0, None, 2.0, 1.0))["kpi-reward-reference"]["children"] == "vs 2-step mean"
+
+
+def test_a_value_missing_in_the_newest_step_is_a_dash() -> None:
+    props = kpi_props(rows(1.0, None))
+    assert props["kpi-reward-value"]["children"] == "–"
+    assert words(props["kpi-reward-delta"]["children"]) == "–"
+
+
+def test_falling_entropy_is_news_but_neither_good_nor_bad() -> None:
+    props = kpi_props(rows(2.0, 1.0, metric="entropy/mean"))
+    assert props["kpi-entropy-delta"]["children"].color == "iris"
+
+
+def test_prediction_quality_is_the_newest_steps() -> None:
+    scalars = {"entropy/prediction_r2": 0.713, "entropy/prediction_sign_agreement": 0.9, "entropy/gain": -0.0123}
+    content = quality_props([StepRow(step=1, scalars=scalars)])
+    assert (
+        words(content[ids.PREDICTION_QUALITY]["children"]) == "Prediction qualityR² 0.71sign agreement 90%gain −0.0123"
+    )
+
+
+def test_dropped_reports_are_shown() -> None:
+    content = quality_props([StepRow(step=1, scalars={"probe/dropped_reports": 3})])
+    assert "3 reports dropped by the probe" in words(content[ids.PREDICTION_QUALITY]["children"])
+
+
+def test_the_status_line_shows_progress_against_the_plan() -> None:
+    run = RunSummary(id="r", name="n", project="", status="silent", step=30, planned_steps=120)
+    props = status_props(run, [])
+    assert props[ids.RUN_STATUS] == {"children": "Silent", "color": "orange"}
+    assert words(props[ids.RUN_STEP]["children"]) == "step 30 / 120"
+    assert props[ids.RUN_PROGRESS]["value"] == 25
+
+
+def test_seconds_per_step_come_from_the_trainer_or_from_the_reports_or_are_unknown() -> None:
+    assert step_seconds(rows(0.5, 0.7, metric="time/step_seconds")) == 0.6
+    timed = [StepRow(step=s, scalars={}, recorded_at=100.0 + 2 * s) for s in (4, 5, 7)]
+    assert step_seconds(timed) == 2.0
+    assert step_seconds(rows(1.0)) is None
+
+
+def test_events_that_the_snapshot_already_holds_are_not_drawn_twice() -> None:
+    snapshot = RunSnapshot(run=RUN, control=None, recent=[StepRow(step=5, scalars={})])
+    moved = advance(snapshot, [step_event(4), step_event(5), step_event(6)], first=True, drawn_points=6)
+    assert [row.step for row in moved.new_rows] == [6]
+    assert not moved.start_over
+    assert moved.snapshot.run.step == 6
+
+
+def test_a_run_that_goes_back_is_read_anew() -> None:
+    snapshot = RunSnapshot(run=RUN, control=None, recent=[StepRow(step=5, scalars={})])
+    assert advance(snapshot, [step_event(3)], first=False, drawn_points=6).start_over
+
+
+def test_a_chart_that_grew_too_long_is_read_anew() -> None:
+    snapshot = RunSnapshot(run=RUN, control=None, recent=[StepRow(step=5, scalars={})])
+    assert advance(snapshot, [step_event(6)], first=False, drawn_points=4000).start_over
+
+
+def test_an_applied_control_becomes_the_one_in_force() -> None:
+    clip = ControlValues(method="clip_v", mu_low=1.0)
+    desired = ControlItem(version=1, state="PENDING", values=clip)
+    snapshot = RunSnapshot(
+        run=RUN, control=ControlState(desired=desired, in_force=ControlValues(), etag='"1"'), history=[desired]
+    )
+    applied = ControlItem(version=1, state="APPLIED", values=clip, applied_step=8)
+    moved = advance(snapshot, [LiveEvent(cursor="1", control=applied)], first=False, drawn_points=0)
+    assert moved.changed_controls == (applied,)
+    assert moved.snapshot.control == ControlState(desired=applied, in_force=clip, etag='"1"')
+    assert moved.snapshot.history == [applied]
+    again = advance(moved.snapshot, [LiveEvent(cursor="2", control=applied)], first=False, drawn_points=0)
+    assert again.changed_controls == ()
