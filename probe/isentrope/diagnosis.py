@@ -22,7 +22,7 @@ from isentrope_wire.errors import IsentropeError
 
 _NEEDED = ("isentrope", "click", "grpcio", "httpx", "protobuf")
 _EXTRAS = ("torch", "transformers", "trl", "fastapi", "sqlalchemy", "dash")
-_CONNECT_SECONDS = 3.0
+_CONNECT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ class TransportStatistics:
     dropped: int = 0
     """Refused by `put`, or lost later because building failed or the disk was full. A gap stands in the spool."""
     spooled: int = 0
-    """Written to the spool, the record of the run's start included."""
+    """Written to the spool, the record of the run's start and what gaps stand for included."""
     acknowledged: int = 0
-    """Stored by the server, by its own word."""
+    """Of those, stored by the server, by its own word. `spooled - acknowledged` is what still has to go up."""
 
 
 class Transport(Protocol):

@@ -104,6 +104,14 @@ def test_reading_resumes_behind_what_the_server_has(tmp_path: Path) -> None:
     assert as_text(everything(reader)) == ["3", "4", "5", "6", "7", "8", "9"]
 
 
+def test_resuming_forgets_what_was_read_and_not_yet_sent(tmp_path: Path) -> None:
+    write(tmp_path, 1, 6)
+    reader = SpoolReader(tmp_path)
+    reader.next_batch(2, 10**9)
+    reader.resume_after(1)
+    assert as_text(everything(reader)) == ["2", "3", "4", "5", "6"]
+
+
 def test_a_segment_is_deleted_when_every_record_in_it_is_acknowledged(tmp_path: Path) -> None:
     for first, last in ((1, 3), (4, 6), (7, 9)):
         write(tmp_path, first, last)
