@@ -54,7 +54,7 @@ def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None
 
 def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_policy_config: PolicyConfig) -> None:
     vanilla_weights, vanilla = trained(tiny_policy_config)
-    control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)  # type: ignore[arg-type]
+    control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
     clipped_weights, clipped = trained(tiny_policy_config, control=control)
     assert clipped[0]["reward/mean"] == vanilla[0]["reward/mean"]
     assert clipped[0]["entropy/mean"] == vanilla[0]["entropy/mean"]

@@ -39,7 +39,7 @@ def test_every_setting_is_part_of_the_name(
 ) -> None:
     paths = {cache_path(tiny_policy_config, short_warm_start)}
     for changes in ({"steps": 4}, {"batch_size": 9}, {"learning_rate": 1e-4}, {"noise": 0.4}, {"seed": 1}):
-        paths.add(cache_path(tiny_policy_config, dataclasses.replace(short_warm_start, **changes)))  # type: ignore[arg-type]
+        paths.add(cache_path(tiny_policy_config, dataclasses.replace(short_warm_start, **changes)))
     for changes in ({"hidden_size": 64}, {"layers": 1}, {"attention_heads": 4}, {"feed_forward_size": 64}):
         paths.add(cache_path(dataclasses.replace(tiny_policy_config, **changes), short_warm_start))
     assert len(paths) == 10

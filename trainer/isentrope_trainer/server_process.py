@@ -16,8 +16,7 @@ from isentrope_wire.errors import IsentropeError
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
-# The console script may not be on the PATH of who runs us; the interpreter is always known.
-_UP = (sys.executable, "-c", "from isentrope.cli import main; main(prog_name='isentrope')", "up")
+_UP = (sys.executable, "-m", "isentrope", "up")
 
 
 class ServerDidNotStart(IsentropeError, RuntimeError):

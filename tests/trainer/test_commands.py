@@ -1,0 +1,169 @@
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import isentrope
+from isentrope_wire import environment
+
+ISENTROPE = (sys.executable, "-m", "isentrope")
+SMALL = ("--prompts", "2", "--group-size", "4")
+
+
+def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ISENTROPE, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def free_ports() -> tuple[int, int]:
+    with closing(socket.socket()) as first, closing(socket.socket()) as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        return first.getsockname()[1], second.getsockname()[1]
+
+
+@pytest.fixture
+def warm_home(home: Path) -> Path:
+    """A home where the warm start is cached already: fresh weights in its place, since learning them takes a minute."""
+    import torch
+
+    from isentrope_trainer.models.policy import PolicyConfig, build_policy
+    from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path
+
+    path = cache_path(PolicyConfig(), WarmStartConfig())
+    path.parent.mkdir(parents=True)
+    torch.save(build_policy(PolicyConfig(), seed=0).state_dict(), path)
+    return home
+
+
+@pytest.mark.parametrize("command", ["train", "demo"])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--method", "clip_v"), "clip_v needs mu_low, mu_high or both"),
+        (("--method", "clip_v", "--mu-low", "-1"), "mu_low .* must be finite and not negative, got -1"),
+        (("--method", "entropy_magic"), "'entropy_magic' is not one of 'none', 'clip_b', 'clip_v'"),
+        (("--mu-high", "1"), "act only with clip_b, clip_v, got method none"),
+        (("--steps", "0"), "steps must be a whole number of at least 1, got 0"),
+        (("--group-size", "1"), "group_size must be a whole number of at least 2, got 1"),
+        (("--lr", "nan"), "learning_rate must be finite and above 0, got nan"),
+        (("--http-port", "70000"), "70000 is not in the range"),
+    ],
+)
+def test_options_that_cannot_work_end_with_one_sentence(
+    command: str, arguments: tuple[str, ...], sentence: str
+) -> None:
+    from click.testing import CliRunner
+
+    from isentrope.cli import main
+
+    result = CliRunner().invoke(main, [command, *arguments])
+    assert result.exit_code == 2
+    assert re.search(sentence, result.stderr)
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert result.stdout == ""
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys; from isentrope_trainer.commands import demo; demo(['--help'], standalone_mode=False);"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'reasoning_gym', 'fastapi', 'grpc')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = isentrope_command("demo", "--headless", "--http-port", str(port), "--grpc-port", str(free_ports()[0]))
+    assert result.returncode == 2
+    assert str(port) in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_training_goes_on_without_a_server(warm_home: Path) -> None:
+    http_port, grpc_port = free_ports()
+    arguments = ("--http-port", str(http_port), "--grpc-port", str(grpc_port), "--steps", "2", *SMALL)
+    result = isentrope_command("train", *arguments)
+    assert result.returncode == 0, result.stderr
+    run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
+    assert run_id is not None
+    assert (warm_home / "spool" / run_id[1]).is_dir()
+
+
+@contextmanager
+def running_demo(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, str, str]]:
+    """A demo in a process of its own: the process, the server's address, the login address, the run's id."""
+    http_port, grpc_port = free_ports()
+    ports = ("--http-port", str(http_port), "--grpc-port", str(grpc_port))
+    process = subprocess.Popen(
+        [*ISENTROPE, "demo", "--headless", *ports, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    watchdog = threading.Timer(120, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        login = process.stdout.readline().strip()
+        run = process.stdout.readline().strip()
+        assert run.startswith("run: ")
+        yield process, f"http://127.0.0.1:{http_port}", login, run.removeprefix("run: ")
+    finally:
+        watchdog.cancel()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def status_when_known(url: str, run_id: str) -> str:
+    """The run's status as soon as the server has heard of it."""
+    deadline = time.monotonic() + 30
+    with isentrope.Client(url) as client:
+        while time.monotonic() < deadline:
+            for run in client.runs():
+                if run["id"] == run_id:
+                    return str(run["status"])
+            time.sleep(0.1)
+    raise AssertionError(f"the server at {url} has not heard of {run_id}")
+
+
+def nothing_listens(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/healthz", timeout=5)
+    except httpx.ConnectError:
+        return True
+    return False
+
+
+def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(warm_home: Path) -> None:
+    with running_demo("--steps", "4", *SMALL) as (process, url, login, run_id):
+        token = environment.owner_token_file().read_text(encoding="utf-8").strip()
+        assert login == f"{url}/?token={token}"
+        assert process.wait(100) == 0
+        assert nothing_listens(url)
+    # Delivered reports are deleted from the spool.
+    deadline = time.monotonic() + 20
+    while (left := list((warm_home / "spool").rglob("*.seg"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == [], run_id
+
+
+def test_sigterm_stops_the_demo_and_its_server(warm_home: Path) -> None:
+    with running_demo("--steps", "100000", *SMALL) as (process, url, _, run_id):
+        assert status_when_known(url, run_id) == "running"
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 130
+        assert nothing_listens(url)
