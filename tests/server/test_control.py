@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -97,6 +98,13 @@ def test_a_change_must_name_the_version_it_builds_on(server: ServerInThread) -> 
     no_etag = server.http.put(f"{rank.path}/control", json=CLIP_V, headers={"If-Match": "what"})
     assert no_etag.status_code == 412
     assert put(server, rank, 1).json()["version"] == 2
+
+
+def test_of_many_changes_to_one_version_exactly_one_wins(server: ServerInThread) -> None:
+    rank = Rank(server)
+    with ThreadPoolExecutor(8) as people:
+        statuses = list(people.map(lambda _: put(server, rank, 0).status_code, range(8)))
+    assert sorted(statuses) == [202] + [412] * 7
 
 
 def test_a_repeated_request_is_answered_with_what_became_of_the_first(server: ServerInThread) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,10 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
 from isentrope_server.home import running_server_url
+from isentrope_wire.codec import record_of, record_to_pb, run_started_to_pb
+from isentrope_wire.messages import PROTOCOL_VERSION, RunStarted, StepReport
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -53,6 +59,14 @@ def up(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str, st
         process.communicate(timeout=30)
 
 
+def grpc_port(process: subprocess.Popen[str]) -> int:
+    """As the server tells it on stderr."""
+    assert process.stderr is not None
+    found = re.search(r"gRPC port (\d+)", process.stderr.readline())
+    assert found is not None
+    return int(found[1])
+
+
 def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
     assert result.stdout == ""
     lines = result.stderr.strip().splitlines()
@@ -88,6 +102,30 @@ def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) 
     assert "no token" in one_sentence(again)
 
 
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    started = RunStarted(
+        run_id="r", incarnation="a", rank=0, world_size=1, name="", project="", started_at=1.0, probe_version="0"
+    )
+    hello = pb.HelloRequest(run=run_started_to_pb(started), protocol_version=PROTOCOL_VERSION)
+    pushes = [
+        pb.PushRequest(run_id="r", incarnation="a", rank=0, records=[record_to_pb(record_of(seq, report))])
+        for seq in range(1, 21)
+        if (report := StepReport(step=seq, recorded_at=1.0, scalars={"x": float(seq)}))
+    ]
+    with up(tmp_path) as (process, _, token), grpc.insecure_channel(f"127.0.0.1:{grpc_port(process)}") as channel:
+        stub, metadata = TelemetryStub(channel), (("authorization", f"Bearer {token}"),)
+        stub.Hello(hello, metadata=metadata, timeout=10)
+        replies = [stub.Push(push, metadata=metadata, timeout=10) for push in pushes]
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
+    assert [reply.acked_through for reply in replies] == list(range(1, 21))
+    with up(tmp_path) as (process, url, token), grpc.insecure_channel(f"127.0.0.1:{grpc_port(process)}") as channel:
+        assert TelemetryStub(channel).Hello(hello, metadata=metadata, timeout=10).acked_through == 20
+        bearer = {"Authorization": f"Bearer {token}"}
+        answer = httpx.get(f"{url}/api/v1/runs/r/metrics/series?name=x", headers=bearer, trust_env=False).json()
+    assert answer["series"]["x"]["value"] == [float(seq) for seq in range(1, 21)]
+
+
 def test_a_chosen_token_becomes_the_owners_at_the_first_start(tmp_path: Path) -> None:
     with up(tmp_path, ISENTROPE_TOKEN="chosen-by-me") as (_, url, token):
         assert token == "chosen-by-me"
@@ -108,10 +146,9 @@ def test_a_port_in_use_is_one_sentence_and_status_2(tmp_path: Path, option: str)
 
 def test_a_home_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for home in (tmp_path / "file", tmp_path / "file" / "inside"):
-        result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=home)
-        assert result.returncode == 2
-        assert "must be a folder this user can write to" in one_sentence(result)
+    result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "file")
+    assert result.returncode == 2
+    assert "must be a folder this user can write to" in one_sentence(result)
 
 
 def test_a_database_that_is_none_is_one_sentence_and_status_2(tmp_path: Path) -> None:
