@@ -164,7 +164,7 @@ def test_a_server_that_does_not_answer_is_named(fake: FakeApi) -> None:
             "changedPropIds": [],
         },
     )
-    assert "The server did not answer GET /runs" in answer.text
+    assert "The server did not answer GET /runs" in json.dumps(answer.json())
 
 
 def test_credentials_are_forwarded_and_never_printed() -> None:

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.components.panel import icon, panel, score_symbol
+from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
 from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, RunSummary
@@ -33,8 +33,8 @@ def control_panel() -> dmc.Card:
             dcc.Store(id=ids.CONTROL),
             dcc.Store(id=ids.CONTROL_BASE),
             _choice(ids.METHOD, "Method", ids.METHOD_RUNNING),
-            _threshold_row(ids.MU_LOW, "Lower threshold µ₋", [*score_symbol(), " below centre − µ₋σ"]),
-            _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", [*score_symbol(), " above centre + µ₊σ"]),
+            _threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"),
+            _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
             _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
             dmc.TextInput(id=ids.REASON, label="Reason", placeholder="Why, for the history", size="sm"),
             dmc.Text("", id=ids.CONTROL_HINT, size="xs", c="dimmed", className="control-hint"),
@@ -103,7 +103,7 @@ def control_progress(item: ControlItem, before: ControlValues | None) -> html.Di
             html.Div(className=f"segment {state}", style={"--segment": f"var(--mantine-color-{color}-filled)"})
         )
         labels.append(html.Span(stage, className="on" if index <= reached else ""))
-    what = "started with" if item.version == 0 else describe(item.values, before)
+    what = describe(item.values, before)
     head = dmc.Group(
         [
             dmc.Group([html.Span(f"v{item.version}", className="mono"), dmc.Text(what, size="xs")], gap=8),
@@ -120,6 +120,8 @@ def control_progress(item: ControlItem, before: ControlValues | None) -> html.Di
 
 def outcome_text(item: ControlItem) -> str:
     """One phrase that says where a control version is."""
+    if item.version == 0:
+        return "in force since the start"
     why = ": ".join(part for part in (item.code, item.message) if part)
     match item.state:
         case "APPLIED":
@@ -146,7 +148,7 @@ def _choice(component_id: str, label: str, running_id: str, data: list[dict[str,
     return html.Div([head, dmc.Select(id=component_id, data=data or [], mt=4, **{"aria-label": label})])
 
 
-def _threshold_row(side: str, label: str, what: list[Any]) -> html.Div:
+def _threshold_row(side: str, label: str, beyond: str) -> html.Div:
     switch = dmc.Switch(
         id=ids.threshold(side, "switch"), checked=False, size="xs", label=label, className="threshold-switch"
     )
@@ -180,6 +182,6 @@ def _threshold_row(side: str, label: str, what: list[Any]) -> html.Div:
         [
             dmc.Group([switch, _running(ids.threshold(side, "running"))], justify="space-between"),
             dmc.Group([slider, number_input], gap="md", wrap="nowrap", mt=6),
-            dmc.Text(["Clips tokens with ", *what, "; off: this side does not clip"], size="xs", c="dimmed", mt=2),
+            dmc.Text(f"Clips tokens whose score lies µ·σ {beyond} the centre or beyond", size="xs", c="dimmed", mt=2),
         ]
     )

@@ -72,7 +72,7 @@ def _header(left: list[Any], right: Component | None) -> dmc.Group:
         **{"aria-label": "Toggle colour scheme"},
     )
     beside = [] if right is None else [right]
-    rule = [dmc.Divider(orientation="vertical", my=14)] if left else []
+    rule = [dmc.Divider(orientation="vertical", h=22)] if left else []
     return dmc.Group(
         [
             dmc.Group([brand, *rule, *left], gap="md", wrap="nowrap"),

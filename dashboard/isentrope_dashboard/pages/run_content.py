@@ -80,7 +80,9 @@ def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
     shown = min(len(rows), change_split.STEPS)
     return {
         **_drawing(ids.SPLIT_GRAPH, figure),
-        ids.SPLIT_SUBTITLE: {"children": f"Advantage sign × score sign, mean of the last {shown} steps"},
+        ids.SPLIT_SUBTITLE: {
+            "children": "Advantage sign × score sign" + (f", mean of the last {shown} steps" if shown else "")
+        },
     }
 
 
