@@ -28,7 +28,7 @@ def main(steps: int, seconds_per_step: float) -> None:
         scores = probe.score(table, token_ids)
         loss = -(probe.gate(scores, advantages) * advantages).mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         started = time.perf_counter()
         probe.log({"reward/mean": (token_ids % 4 == 0).float().mean()})

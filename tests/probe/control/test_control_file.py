@@ -59,8 +59,10 @@ def test_a_reader_sees_each_new_version(path: Path) -> None:
         b"null",
         b'{"version": 8}',
         b'{"version": "8", "control": {}, "author": "a", "requested_at": 0, "expires_at": null}',
-        b'{"version": 8, "control": {"method": "clip_v", "mu_low": -1}, "author": "a", "requested_at": 0, '
-        b'"expires_at": null}',
+        (
+            b'{"version": 8, "control": {"method": "clip_v", "mu_low": -1}, "author": "a", "requested_at": 0, '
+            b'"expires_at": null}'
+        ),
         b'{"version": 8, "control": {"method": "magic"}, "author": "a", "requested_at": 0, "expires_at": null}',
         b'{"version": 8, "control": 5, "author": "a", "requested_at": 0, "expires_at": null}',
     ],

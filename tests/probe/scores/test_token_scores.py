@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.probe.scores import reference64
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isentrope.errors import InputError
 from isentrope.kernels import reference
 from isentrope.scores import TokenScores, entropy_discriminator, token_scores, vocab_centered_scores
+from tests.probe.scores import reference64
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
 
