@@ -62,12 +62,12 @@ def test_signs_agree_where_both_are_on_one_side_of_zero() -> None:
 
 
 def test_the_table_names_what_is_missed(figures: RunFigures) -> None:
-    met = {criterion.name: criterion.met for criterion in criteria(figures, figures)}
-    assert met["entropy at the end, Clip_V over vanilla"] is False
-    assert met["reward, end over start"] is True
-    cured = replace(figures, entropy_end=figures.entropy_end * 1.7)
-    assert all(criterion.met for criterion in criteria(figures, cured))
-    assert table(figures, figures).count("MISSED") == 1
+    vanilla = replace(figures, momentum_aware_correlation=0.9)
+    met = {criterion.name: criterion.met for criterion in criteria(vanilla, vanilla)}
+    assert [name for name, is_met in met.items() if not is_met] == ["entropy at the end, Clip_V over vanilla"]
+    assert table(vanilla, vanilla).count("MISSED") == 1
+    cured = replace(vanilla, entropy_end=vanilla.entropy_end * 1.7)
+    assert all(criterion.met for criterion in criteria(vanilla, cured))
 
 
 def test_a_figure_that_is_not_a_number_is_not_met() -> None:

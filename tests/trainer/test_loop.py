@@ -11,7 +11,7 @@ from isentrope_trainer.settings import SettingsError, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
 from isentrope_wire.messages import RunFinished, StepReport
 
-CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3, warm_up_steps=1)
+CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
 
 
 class EndingIsEnough(Countdown):

@@ -48,10 +48,8 @@ def train(
         policy.parameters(),
         lr=config.learning_rate,
         betas=config.betas,
-        eps=config.epsilon,
         weight_decay=config.weight_decay,
     )
-    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / config.warm_up_steps))
     policy.train()
     for step in range(config.steps):
         started = time.perf_counter()
@@ -70,7 +68,6 @@ def train(
         loss.backward()
         gradient_norm = clip_grad_norm_(policy.parameters(), config.max_gradient_norm)
         optimizer.step()
-        warm_up.step()
 
         result = StepResult(step, rewards.mean().item(), time.perf_counter() - started)
         probe.log(

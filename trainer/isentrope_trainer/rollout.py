@@ -41,8 +41,9 @@ def sample_rollouts(
         prompts: int64 [prompts, prompt length], all of one length.
         temperature: the logits are divided by it; the trainer must score with the same one.
     """
-    cache = read_prompts(policy, prompts, group_size)
-    last_tokens = prompts[:, -1].repeat_interleave(group_size)
+    prompt_of_row = torch.arange(len(prompts)).repeat_interleave(group_size)
+    cache = read_prompts(policy, prompts, prompt_of_row)
+    last_tokens = prompts[prompt_of_row, -1]
     unfinished = torch.ones(len(last_tokens), dtype=torch.bool)
     tokens, masks, logprobs = [], [], []
     for _ in range(max_completion_length):

@@ -20,12 +20,13 @@ from isentrope_trainer.tasks.vocabulary import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyConfig:
-    """The shape of the policy. The defaults make 1.3 million parameters: two CPU cores train them in a second a step."""
+    """The shape of the policy. The defaults make 1.1 million parameters. Wide and shallow, because a CPU spends
+    more of its time between the matrix products of a deep model."""
 
-    hidden_size: int = 160
-    layers: int = 4
+    hidden_size: int = 224
+    layers: int = 2
     attention_heads: int = 4
-    feed_forward_size: int = 432
+    feed_forward_size: int = 512
 
 
 def build_policy(config: PolicyConfig, seed: int) -> LlamaForCausalLM:
@@ -48,22 +49,25 @@ def build_policy(config: PolicyConfig, seed: int) -> LlamaForCausalLM:
         return LlamaForCausalLM(architecture)
 
 
-def read_prompts(policy: LlamaForCausalLM, prompts: Tensor, group_size: int) -> DynamicCache:
-    """The attention cache of each prompt but its last token, repeated for the rollouts of its group.
+def read_prompts(policy: LlamaForCausalLM, prompts: Tensor, prompt_of_row: Tensor) -> DynamicCache:
+    """The attention cache of prompts without their last tokens, one row for each completion.
 
-    A prompt is read once for its whole group, which nearly halves the cost of a training step. Gradients flow through.
+    A prompt is read once for all its completions, which nearly halves the cost of a step. Gradients flow through.
 
     Args:
         prompts: int64 [prompts, prompt length], all of one length.
+        prompt_of_row: int64 [rows], which prompt each row continues.
     """
     cache = DynamicCache(config=policy.config)
     policy.model(input_ids=prompts[:, :-1], past_key_values=cache)
-    cache.batch_repeat_interleave(group_size)
+    cache.batch_select_indices(prompt_of_row)
     return cache
 
 
 def completion_logits(policy: LlamaForCausalLM, prompts: Tensor, completions: Tensor) -> Tensor:
     """Logits of the distributions the completions' tokens were drawn from.
+
+    Completions that a group holds several times are read once: the more certain the policy, the cheaper the step.
 
     Args:
         prompts: int64 [prompts, prompt length], all of one length.
@@ -71,10 +75,12 @@ def completion_logits(policy: LlamaForCausalLM, prompts: Tensor, completions: Te
             i * group_size and following.
     Returns: [prompts * group size, completion length, vocabulary]; row t belongs to token t of the completion.
     """
-    group_size = len(completions) // len(prompts)
-    cache = read_prompts(policy, prompts, group_size)
+    prompt_of_row = torch.arange(len(prompts)).repeat_interleave(len(completions) // len(prompts))
+    rows = torch.cat([prompt_of_row[:, None], completions], dim=1)
+    distinct_rows, place_of_row = rows.unique(dim=0, return_inverse=True)
+    cache = read_prompts(policy, prompts, distinct_rows[:, 0])
     # Offset by one: reading a token gives the distribution of the next, and nothing follows the last.
-    last_prompt_tokens = prompts[:, -1:].repeat_interleave(group_size, dim=0)
-    token_ids = torch.cat([last_prompt_tokens, completions[:, :-1]], dim=1)
+    last_prompt_tokens = prompts[distinct_rows[:, 0], -1:]
+    token_ids = torch.cat([last_prompt_tokens, distinct_rows[:, 1:-1]], dim=1)
     logits: Tensor = policy(input_ids=token_ids, past_key_values=cache).logits
-    return logits
+    return logits.index_select(0, place_of_row)

@@ -32,10 +32,10 @@ CODE_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStartConfig:
-    """How much is learned before reinforcement begins: enough to solve one problem in seven, at a high entropy."""
+    """How much is learned before reinforcement begins: enough to solve one problem in five, at a high entropy."""
 
-    steps: int = 400
-    batch_size: int = 256
+    steps: int = 600
+    batch_size: int = 128
     learning_rate: float = 1e-3
     noise: float = 0.5
     """Share of demonstrations that use the right numbers but needn't reach the target."""

@@ -11,7 +11,7 @@ import reasoning_gym
 
 from isentrope_trainer.tasks.vocabulary import MAX_NUMBER, NUMBERS_PER_PROBLEM
 
-MIN_VALUE, MAX_VALUE = 1, 15
+MIN_VALUE, MAX_VALUE = 1, 10
 MIN_TARGET, MAX_TARGET = 1, MAX_NUMBER
 OPERATORS = ("+", "-", "*")
 SOLVED = 1.0
