@@ -84,7 +84,6 @@ def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_do
     from isentrope_trainer.server_process import ServerDidNotStart, ServerProcess
 
     _point_at_server(host, http_port, grpc_port)
-    status = 0
     try:
         with _sigterm_as_interrupt(), ServerProcess(host, http_port, grpc_port) as server:
             click.echo(server.login_url)
@@ -92,13 +91,21 @@ def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_do
                 click.launch(server.login_url)
             status = _train_and_deliver(server, config, control, options)
             if status == 0 and not (headless or exit_when_done):
-                click.echo(f"Training is done; the pages stay up at {server.url} until Ctrl-C.", err=True)
-                server.wait()
+                _keep_pages_up(server)
     except ServerDidNotStart as error:
         sys.exit(error.status)
     except KeyboardInterrupt:
-        status = status or 0
+        sys.exit(_INTERRUPTED)
     sys.exit(status)
+
+
+def _keep_pages_up(server: ServerProcess) -> None:
+    click.echo(f"Training is done; the pages stay up at {server.url} until Ctrl-C.", err=True)
+    try:
+        server.wait()
+    except KeyboardInterrupt:
+        # How this command is meant to end.
+        click.echo("Stopping.", err=True)
 
 
 def _train_and_deliver(server: ServerProcess, config: TrainingConfig, control: Control, options: dict[str, Any]) -> int:
