@@ -77,8 +77,9 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: float) -> Moment
         shifted.mul_(weight)
         torch.sum(weight, 1, out=out[1])
         torch.sum(shifted, 1, out=out[2])
-        out[3] = torch.linalg.vecdot(weight, weight)
-        out[4] = torch.linalg.vecdot(weight, shifted)
+        # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16 and TF32 to ten bits.
+        torch.sum(shifted.mul_(weight), 1, out=out[4])
+        torch.sum(weight.square_(), 1, out=out[3])
     maximum, total, total_shifted, square, square_shifted = sums.unbind(0)
     chosen = logits.gather(-1, token_ids.unsqueeze(-1)).reshape(rows).to(dtype)
     return Moments(maximum, total, total_shifted, square, square_shifted, (chosen - maximum) / temperature)

@@ -50,6 +50,13 @@ def test_scores_agree_with_float64(vocabulary: int, scale: float) -> None:
     assert_close_to_float64(token_scores(logits, token_ids), logits, token_ids)
 
 
+def test_autocast_around_the_loss_costs_no_accuracy() -> None:
+    logits, token_ids = random_case((33,), 5000)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = token_scores(logits, token_ids)
+    assert_close_to_float64(scores, logits, token_ids)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_logits_are_accumulated_in_float32(dtype: torch.dtype) -> None:
     logits, token_ids = random_case((20,), 5000)
