@@ -166,6 +166,12 @@ def test_each_scope_opens_what_it_says(server: ServerInThread, scope: str, allow
     assert {name for name, answer in answers.items() if answer.status_code != 403} == allowed
 
 
+def test_no_spelling_of_an_address_lowers_the_scope_it_needs(server: ServerInThread) -> None:
+    with server.client(server.token("read")) as client:
+        for path in ("/api/v1/access-tokens", "/api/v1/access-tokens%0A", "/api/v1/access-tokens/"):
+            assert client.get(path).status_code == 403, path
+
+
 def test_a_revoked_token_opens_nothing(server: ServerInThread) -> None:
     token = server.token("read")
     listed = server.http.get("/api/v1/access-tokens").json()["items"]
@@ -186,6 +192,15 @@ def test_the_printed_address_logs_a_browser_in_and_forgets_the_token(server: Ser
         assert "SameSite=Strict" in cookie
         assert browser.get("/api/v1/runs").status_code == 200
         assert browser.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code == 401
+
+
+def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server: ServerInThread) -> None:
+    # Browsers send a host's cookies to all its ports, and not every program sets them by the book.
+    others = 'preferences={"theme": "dark"}; ; flag'
+    with server.client() as browser:
+        cookies = f"{others}; isentrope_session={server.owner_token}"
+        assert browser.get("/api/v1/runs", headers={"Cookie": cookies}).status_code == 200
+        assert browser.get("/api/v1/runs", headers={"Cookie": others}).status_code == 401
 
 
 def test_a_browser_without_a_cookie_is_told_how_to_log_in(server: ServerInThread) -> None:
