@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -105,11 +105,9 @@ def principal_of(scope: Scope) -> Principal:
 
 
 def _session_secret(headers: Headers) -> str:
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return cookies[SESSION_COOKIE].value if SESSION_COOKIE in cookies else ""
+    # The standard library's parser gives up all cookies for one that is malformed, and other programs of this host may
+    # have set one.
+    return cookie_parser(headers.get("cookie", "")).get(SESSION_COOKIE, "")
 
 
 def _unauthenticated(headers: Headers) -> Response:
