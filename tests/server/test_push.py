@@ -62,6 +62,13 @@ def test_a_gap_counts_for_the_records_that_never_come(server: ServerInThread) ->
     assert reply.acked_through == 5
 
 
+def test_a_gap_cannot_stand_for_records_behind_its_own(server: ServerInThread) -> None:
+    rank = Rank(server)
+    reply = rank.push([wire_record(1, rank.started), wire_record(2, Gap(first_seq=2, last_seq=9, reason=""))])
+    assert [(item.seq, item.code) for item in reply.quarantined] == [(2, "bad_gap")]
+    assert reply.acked_through == 2
+
+
 def test_another_payload_under_a_known_key_is_kept_aside_and_the_first_counts(server: ServerInThread) -> None:
     rank = Rank(server)
     rank.push([wire_record(1, step_report(0, {"entropy/mean": 1.0}))])

@@ -52,9 +52,12 @@ def _read(record: Record) -> Arrival:
         raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
     if not all(math.isfinite(time) for time in _times(message)):
         raise _Unusable("bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.")
-    if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= LARGEST_INTEGER:
+    # A gap beyond its own seq would acknowledge, and so delete, records that are still on their way.
+    if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= record.seq:
         raise _Unusable(
-            "bad_gap", f"A gap goes from a seq to a later one, got {message.first_seq}..{message.last_seq}."
+            "bad_gap",
+            f"A gap goes from a seq to a later one, at most its own, got {message.first_seq}..{message.last_seq} "
+            f"in seq {record.seq}.",
         )
     return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
 
