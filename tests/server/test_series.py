@@ -141,3 +141,18 @@ def test_within_one_rank_the_last_report_of_a_step_counts(server: ServerInThread
     rank = Rank(server)
     rank.send(step_report(0, {"x": 1.0}), step_report(0, {"x": 2.0}))
     assert points(read(server, rank, "x")["series"]["x"]) == {0: 2.0}
+
+
+def test_reading_on_shows_the_same_rank_as_reading_anew(server: ServerInThread) -> None:
+    first = Rank(server, rank=0)
+    second = Rank(server, run_id=first.run_id, rank=1)
+    first.report(0, x=1.0)
+    second.report(0, x=10.0)
+    first.report(1, x=2.0)
+    cursor = read(server, first, "x")["cursor"]
+    second.send(step_report(1, {"x": 20.0, "only/second": 5.0}), step_report(2, {"x": 30.0}))
+    more = read(server, first, "x", "only/second", since=cursor)
+    assert more["reset"] is False
+    assert points(more["series"]["x"]) == {2: 30.0}
+    assert points(more["series"]["only/second"]) == {1: 5.0}
+    assert points(read(server, first, "x")["series"]["x"]) == {0: 1.0, 1: 2.0, 2: 30.0}

@@ -27,6 +27,9 @@ class StepRange:
     last: int | None = None
 
 
+_NO_STEPS = StepRange(first=0, last=-1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """One value per step, by rising step. The newest incarnation speaks from its first step on, rank 0 preferred."""
@@ -64,13 +67,15 @@ def read(
     """The series of these names, from reports that came after a position. A name never reported has no points."""
     timeline = Timeline(streams.incarnations(connection, run_key))
     found: dict[str, list[_Columns]] = defaultdict(list)
+    if after_position:
+        wanted = _steps_reported_after(connection, run_key, wanted, after_position)
     for layout in _distinct(layouts.used_by(connection, run_key)):
         held = [name for name in names if name in layout.names]
         if held:
-            rows = connection.execute(_cut_out(run_key, layout, held, wanted, after_position)).all()
+            rows = connection.execute(_cut_out(run_key, layout, held, wanted)).all()
             for name, columns in zip(held, _columns(rows, len(held)), strict=True):
                 found[name].append(columns)
-    return {name: _speaking(timeline, found[name]) for name in names}
+    return {name: _speaking(timeline, found[name], after_position) for name in names}
 
 
 def latest(connection: Connection, run_key: int) -> list[LatestValue]:
@@ -118,9 +123,22 @@ def _distinct(used: Sequence[UsedLayout]) -> list[UsedLayout]:
     return list({layout.key: layout for layout in used}.values())
 
 
-def _cut_out(
-    run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange, after_position: int
-) -> Select[*tuple[Any, ...]]:
+def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRange, position: int) -> StepRange:
+    """The part of `wanted` that newer reports speak of. Older reports of these steps may speak louder."""
+    first, last = connection.execute(
+        select(func.min(records.c.step), func.max(records.c.step)).where(
+            records.c.run_key == run_key, records.c.position > position
+        )
+    ).one()
+    if first is None:
+        return _NO_STEPS
+    return StepRange(
+        first=first if wanted.first is None else max(first, wanted.first),
+        last=last if wanted.last is None else min(last, wanted.last),
+    )
+
+
+def _cut_out(run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange) -> Select[*tuple[Any, ...]]:
     """Positions, streams, steps and only those 8 bytes of each blob that hold the names."""
     starts = (layout.names.index(name) * _FLOAT64_BYTES + 1 for name in names)
     query = select(
@@ -128,12 +146,12 @@ def _cut_out(
         records.c.stream_key,
         records.c.step,
         *(func.substr(records.c.scalars, start, _FLOAT64_BYTES, type_=records.c.scalars.type) for start in starts),
-    ).where(records.c.run_key == run_key, records.c.position > after_position, records.c.layout_key == layout.key)
+    ).where(records.c.run_key == run_key, records.c.layout_key == layout.key)
     if wanted.first is not None:
         query = query.where(records.c.step >= wanted.first)
     if wanted.last is not None:
         query = query.where(records.c.step <= wanted.last)
-    return query.order_by(records.c.position)
+    return query
 
 
 def _columns(rows: Sequence[Row[*tuple[Any, ...]]], names: int) -> list[_Columns]:
@@ -144,13 +162,11 @@ def _columns(rows: Sequence[Row[*tuple[Any, ...]]], names: int) -> list[_Columns
     ]
 
 
-def _speaking(timeline: Timeline, parts: Sequence[_Columns]) -> Series:
+def _speaking(timeline: Timeline, parts: Sequence[_Columns], after_position: int) -> Series:
     if not parts:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0, np.float64))
     steps = np.concatenate([part.steps for part in parts])
-    chosen = timeline.speaking(
-        steps,
-        np.concatenate([part.stream_keys for part in parts]),
-        np.concatenate([part.positions for part in parts]),
-    )
+    positions = np.concatenate([part.positions for part in parts])
+    chosen = timeline.speaking(steps, np.concatenate([part.stream_keys for part in parts]), positions)
+    chosen = chosen[positions[chosen] > after_position]
     return Series(steps=steps[chosen], values=np.concatenate([part.values for part in parts])[chosen])
