@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from isentrope_server.errors import NotFound
@@ -110,6 +110,33 @@ def test_a_commit_that_fails_is_told_to_everyone_in_it_and_the_writer_goes_on(da
     assert announced == []
     assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
     writer.stop()
+
+
+def test_a_database_that_cannot_be_reached_is_told_to_the_caller_and_the_writer_goes_on(database: Database) -> None:
+    engine = UnreachableAtTimes(database.writing_engine)
+    writer = Writer(engine, lambda events: None)  # type: ignore[arg-type]
+    engine.reachable = False
+    writer.start()
+    for _ in range(2):
+        with pytest.raises(OperationalError, match="disk I/O error"):
+            writer.submit(lambda transaction: add("early", transaction)).result(timeout=5)
+    engine.reachable = True
+    assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
+    assert ids(database) == {"later"}
+    writer.stop()
+
+
+class UnreachableAtTimes:
+    """An engine whose connections fail as on a full or broken disk."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.reachable = True
+
+    def connect(self) -> Connection:
+        if not self.reachable:
+            raise OperationalError("PRAGMA journal_mode = WAL", None, Exception("disk I/O error"))
+        return self._engine.connect()
 
 
 def test_a_cancelled_caller_does_not_stop_the_writer(database: Database) -> None:

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -129,13 +130,22 @@ class Writer:
 
     def _write_until_stopped(self) -> None:
         stopping = False
-        while not stopping:
-            # After a COMMIT that failed, SQLite's transaction is still open: only a new connection is sure to be clean.
-            with self._engine.connect() as connection:
-                committed = True
-                while committed and not stopping:
-                    jobs, stopping = self._next_batch()
-                    committed = self._commit(connection, jobs)
+        with ExitStack() as connections:
+            connection: Connection | None = None
+            while not stopping:
+                queued, stopping = self._next_batch()
+                # From here on a job can't be cancelled, so each future is settled exactly once.
+                jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
+                try:
+                    connection = connection or connections.enter_context(self._engine.connect())
+                    self._commit(connection, jobs)
+                except SQLAlchemyError as error:
+                    # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
+                    for job in jobs:
+                        job.future.set_exception(job.error or error)
+                    # SQLite's transaction is still open: only a new connection is sure to be clean.
+                    connections.close()
+                    connection = None
 
     def _next_batch(self) -> tuple[list[_Job[object]], bool]:
         jobs: list[_Job[object]] = []
@@ -152,21 +162,12 @@ class Writer:
                 return jobs, False
         return jobs, True
 
-    def _commit(self, connection: Connection, queued: Sequence[_Job[object]]) -> bool:
-        # From here on a job can't be cancelled, so each future is settled exactly once.
-        jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
+    def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
         events: list[Event] = []
-        try:
-            with connection.begin():
-                for job in jobs:
-                    events.extend(job.run(connection))
-        except SQLAlchemyError as error:
-            # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
+        with connection.begin():
             for job in jobs:
-                job.future.set_exception(job.error or error)
-            return False
+                events.extend(job.run(connection))
         if events:
             self._publish(events)
         for job in jobs:
             job.settle()
-        return True
