@@ -10,8 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from isentrope_server.store import audit
+from isentrope_server.control.requesting import ControlRequest, request_control
+from isentrope_server.live.hub import QUEUE_LENGTH
+from isentrope_server.store import audit, runs
+from isentrope_server.store.events import StepStored
 from isentrope_server.store.tables import audit as audit_table
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
@@ -309,6 +313,32 @@ def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread) -> 
     for version in (1, 2):
         put(server, rank, version - 1)
         assert watching.next_control().version == version
+    watching.close()
+
+
+def test_a_watch_that_lost_events_still_tells_the_newest_version(server: ServerInThread) -> None:
+    rank = Rank(server)
+    watching = rank.watch()
+    assert watching.next_kind() == "heartbeat"
+
+    def push(transaction: Transaction) -> None:
+        with server.backend.database.reading() as connection:
+            run = runs.find(connection, rank.run_id, silent_after_seconds=60)
+        assert run is not None
+        request = ControlRequest(
+            control=Control(), author="ada", expected_version=0, time_to_live_seconds=60, idempotency_key=None
+        )
+        request_control(transaction, run, request, time.time())
+        # More than a listener's queue holds, announced with the same COMMIT.
+        for step in range(QUEUE_LENGTH):
+            transaction.announce(
+                StepStored(
+                    run_id=rank.run_id, position=0, step=step, recorded_at=0.0, control_version=0, rank=0, scalars={}
+                )
+            )
+
+    server.backend.writer.submit(push).result(timeout=10)
+    assert watching.next_control().version == 1
     watching.close()
 
 

@@ -76,7 +76,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         # Should the newest version end unapplied, an older one stands again; its probe has it already.
         newest_sent = 0
         with self._backend.hub.listening(request.run_id) as listener:
-            must_read = True
+            must_read, dropped = True, 0
             while not self._backend.hub.closing.is_set():
                 if must_read:
                     snapshot = await self._standing(context, request.run_id, run_key)
@@ -84,7 +84,9 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                         newest_sent = snapshot.version
                         yield pb.WatchReply(control=control_snapshot_to_pb(snapshot))
                 event = await listener.get(self._backend.settings.heartbeat_seconds)
-                must_read = isinstance(event, ControlChanged)
+                # Any event that was dropped may have been a change of the control.
+                must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
+                dropped = listener.dropped
                 if event is None and not self._backend.hub.closing.is_set():
                     yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
 
