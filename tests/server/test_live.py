@@ -12,7 +12,9 @@ import httpx
 from httpx_sse import ServerSentEvent, connect_sse
 
 from isentrope_server.live.hub import QUEUE_LENGTH, Listener
-from isentrope_server.store.events import RunChanged
+from isentrope_server.store import runs
+from isentrope_server.store.events import RunChanged, StepStored
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.messages import RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -110,6 +112,30 @@ def test_a_slow_listener_loses_the_oldest_and_knows_it() -> None:
     for index in range(QUEUE_LENGTH + 3):
         listener.put(RunChanged(run_id=str(index)))
     assert listener.dropped == 3
+
+
+def test_a_listener_that_lost_events_is_told_where_the_run_stands(server: ServerInThread) -> None:
+    rank = Rank(server)
+    stream = Stream(server.http, rank.path)
+    wait_for_listener(server)
+    time.sleep(0.1)
+
+    def edit_amid_many_steps(transaction: Transaction) -> None:
+        run_key = runs.key_of(transaction.connection, rank.run_id)
+        assert run_key is not None
+        runs.edit(transaction.connection, run_key, tags=["seen"], notes=None)
+        transaction.announce(RunChanged(run_id=rank.run_id))
+        for step in range(QUEUE_LENGTH):
+            transaction.announce(
+                StepStored(
+                    run_id=rank.run_id, position=0, step=step, recorded_at=0.0, control_version=0, rank=0, scalars={}
+                )
+            )
+
+    server.backend.writer.submit(edit_amid_many_steps).result(timeout=10)
+    kind, data, _ = stream.next()
+    assert (kind, data["tags"]) == ("run", ["seen"])
+    stream.close()
 
 
 def test_open_streams_do_not_hold_up_the_end(make_server: MakeServer) -> None:

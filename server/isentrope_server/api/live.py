@@ -69,6 +69,8 @@ class _LiveStream:
                     dropped = listener.dropped
                     async for event in self._missed():
                         yield event
+                    # What was lost may also have been news of the run or its control.
+                    committed = RunChanged(run_id=self._run.id)
                 if isinstance(committed, StepStored):
                     if committed.position > self._place.position:
                         yield self._step(committed)
