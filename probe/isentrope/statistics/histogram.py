@@ -56,8 +56,9 @@ def bin_counts(values: Tensor, included: Tensor, *, symmetric: bool) -> Tensor:
     largest = values.abs().amax().clamp(min=2.0**SMALLEST_EXPONENT, max=2.0**LARGEST_EXPONENT)
     exponent = largest.log2().ceil()
     half_range = exponent.exp2()
-    position = (values / half_range + 1) * (BINS // 2) if symmetric else values / half_range * BINS
-    index = position.floor().clamp(0, BINS - 1).long()
+    bins_from_zero = BINS // 2 if symmetric else BINS
+    # Exact up to the floor: adding before it would round a tiny negative value into the bin right of zero.
+    index = ((values / half_range * bins_from_zero).floor() + (BINS - bins_from_zero)).clamp(0, BINS - 1).long()
     counts = torch.zeros(BINS, dtype=values.dtype, device=values.device)
     counts.scatter_add_(0, index.reshape(-1), included.reshape(-1).to(values.dtype))
     return torch.cat([exponent.reshape(1), counts])

@@ -82,6 +82,10 @@ def test_histograms_of_two_parts_merge_to_the_histogram_of_the_whole(
         assert sum(abs(a - b) for a, b in zip(merged.counts, whole.counts, strict=True)) <= 2 * ends
 
 
+def test_however_little_a_value_lies_below_zero_it_counts_there() -> None:
+    assert histogram_of([-4e-18, 3.0]).counts[31:33] == (1, 0)
+
+
 def test_a_histogram_counts_every_value_once_in_its_bin() -> None:
     histogram = histogram_of([-1.0, -0.01, 0.0, 0.01, 0.99, 1.0])
     assert (histogram.low, histogram.high) == (-1.0, 1.0)
