@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isentrope.transport.message_queue import MessageQueue, Refused
-from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, encode_frame, list_segments
+from isentrope.transport.segments import HEADER_BYTES, MAX_PAYLOAD_BYTES, SegmentWriter, encode_frame, list_segments
 from isentrope.transport.transport import MakeMessage
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.messages import Gap, RunStarted
@@ -91,6 +91,9 @@ class SpoolWriter:
         if self._unsynced:
             self._segment.sync()
             self._unsynced = False
+        if self._segment.size_bytes == HEADER_BYTES:
+            # The disk took no frame yet. The next segment would begin with the same number, and so have this one's name.
+            return
         age_seconds = time.monotonic() - self._segment_opened_at
         if self._segment.size_bytes >= self._limits.segment_bytes or age_seconds >= self._limits.segment_seconds:
             self._close_segment()

@@ -143,6 +143,20 @@ def test_a_disk_that_stays_full_leaves_a_gap_that_names_it(
     assert QUEUE_FULL in gap.reason
 
 
+def test_a_disk_that_stays_full_for_longer_than_a_segment_may_grow_old_is_written_to_again(
+    tmp_path: Path, queue: MessageQueue, full_disk: pytest.MonkeyPatch
+) -> None:
+    writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(segment_seconds=0.0))
+    for _ in range(3):
+        assert not writer.write_queued()
+        writer.sync()
+    full_disk.undo()
+    queue.put(making(0))
+    while not writer.idle:
+        assert writer.write_queued()
+    assert on_disk(tmp_path) == [RUN, making(0)()]
+
+
 def test_a_spool_at_its_limit_behaves_like_a_full_disk(tmp_path: Path, queue: MessageQueue) -> None:
     writer = SpoolWriter(tmp_path, RUN, queue, SpoolLimits(max_spool_bytes=2000, segment_bytes=1000))
     written = []
