@@ -359,6 +359,19 @@ def test_only_numbers_can_be_logged(value: Any) -> None:
         probe.log({"reward": value})
 
 
+def test_thresholds_of_a_step_without_tokens_clip_nothing() -> None:
+    probe, _ = probe_and_transport(control=CLIP, threshold_source="previous_step")
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    probe.gate(probe.score(logits, token_ids), advantages, torch.zeros_like(loop.mask))
+    probe.step(0)
+    logits = logits.detach().requires_grad_()
+    scores = probe.score(logits, token_ids)
+    (gated,) = torch.autograd.grad(probe.gate(scores, advantages, loop.mask).sum(), logits, retain_graph=True)
+    (ungated,) = torch.autograd.grad(scores.logprobs.sum(), logits)
+    assert torch.equal(gated, ungated)
+
+
 def test_after_the_first_step_a_failure_is_logged_once_counted_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

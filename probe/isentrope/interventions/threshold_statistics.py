@@ -12,7 +12,10 @@ from isentrope.scores import TokenScores
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStatistics:
-    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device."""
+    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device.
+
+    Without a valid token all are NaN, and no token lies outside a threshold counted from NaN.
+    """
 
     discriminator_mean: Tensor
     """mean_B(S*) in nats."""
@@ -37,6 +40,6 @@ def threshold_statistics(scores: list[TokenScores], masks: list[Tensor]) -> Thre
 
 
 def _mean_and_std(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    count = valid.sum().clamp(min=1)
+    count = valid.sum()
     mean = torch.where(valid, values, 0.0).sum() / count
     return mean, (torch.where(valid, values - mean, 0.0).square().sum() / count).sqrt()
