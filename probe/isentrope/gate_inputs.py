@@ -36,11 +36,11 @@ def check_first_values(scores: TokenScores) -> None:
 
 
 def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
-    """Advantages [batch], [batch, 1] or [batch, tokens] as one per token, detached."""
+    """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
     if advantages.shape == logprobs.shape:
-        return advantages.detach()
+        return advantages.detach().clone()
     if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
-        return advantages.detach().reshape(-1, 1).expand_as(logprobs)
+        return advantages.detach().clone().reshape(-1, 1).expand_as(logprobs)
     per_sequence = f" or one per sequence [{logprobs.shape[0]}]" if logprobs.dim() == 2 else ""
     raise InputError(
         f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got {list(advantages.shape)}."

@@ -359,6 +359,18 @@ def test_only_numbers_can_be_logged(value: Any) -> None:
         probe.log({"reward": value})
 
 
+def test_advantages_that_are_overwritten_later_count_with_the_values_they_had() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    logits, token_ids, advantages = loop.sample()
+    scores = probe.score(logits, token_ids)
+    expected = -(advantages * scores.vocab_centered_scores)[loop.mask].double().mean().item()
+    probe.gate(scores, advantages, loop.mask)
+    advantages.zero_()
+    probe.step(0)
+    assert reports(transport)[0].scalars["entropy/unit_predicted_change"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_thresholds_of_a_step_without_tokens_clip_nothing() -> None:
     probe, _ = probe_and_transport(control=CLIP, threshold_source="previous_step")
     loop = TinyLoop()
