@@ -27,7 +27,7 @@ class TrainingConfig:
     prompts: int = 96
     """Problems a step. Many, because every one of them makes the predicted entropy change less noisy."""
     group_size: int = 16
-    """Rollouts of each problem. At 16, nine problems in ten have right and wrong ones to compare at the start."""
+    """Rollouts of each problem. At 16, most problems have right and wrong ones to compare at the start."""
     learning_rate: float = 1.5e-4
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0

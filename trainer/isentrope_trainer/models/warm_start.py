@@ -32,7 +32,7 @@ CODE_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmStartConfig:
-    """How much is learned before reinforcement begins: enough to solve one problem in five, at a high entropy."""
+    """How much is learned before reinforcement begins: enough to solve one problem in six, at a high entropy."""
 
     steps: int = 600
     batch_size: int = 128
