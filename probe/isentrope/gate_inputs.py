@@ -1,6 +1,9 @@
-"""What `score` and `gate` accept, and what they say about the rest."""
+"""What `score`, `gate`, `log` and `step` accept, and what they say about the rest."""
 
 from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -63,7 +66,11 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
 
 def loggable(name: str, value: float | Tensor) -> float | Tensor:
     """One number, or a tensor of one number that stays on its device until the report is built."""
+    if not _is_text(name):
+        raise InputError(f"The name of a logged scalar must be text, such as reward/mean; got {name!r}.")
     if isinstance(value, Tensor):
+        if value.is_complex():
+            raise InputError(f"{name} must be a real number, got a tensor of {value.dtype}.")
         if value.numel() != 1:
             raise InputError(
                 f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its mean, say."
@@ -73,3 +80,19 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be a number, got {value!r}.") from None
+
+
+def step_number(step: SupportsIndex) -> int:
+    """The number of an optimiser update as an int."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise InputError(f"step must be a whole number from 0 on, got {step!r}. Pass the count of optimiser updates.")
+    return number
+
+
+def _is_text(name: object) -> bool:
+    """Half a character can't be written to the spool."""
+    return isinstance(name, str) and name != "" and name.encode(errors="replace").decode() == name

@@ -38,6 +38,7 @@ from isentrope.gate_inputs import (
     check_token_ids,
     loggable,
     matching,
+    step_number,
     valid_mask,
 )
 from isentrope.guard import Guard
@@ -45,7 +46,7 @@ from isentrope.interventions.keep_mask import CAPABILITIES, keep_mask
 from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
 from isentrope.scores import TokenScores, importance_ratios, token_scores
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
-from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
+from isentrope.step_closing import StepCloser, at_step, entropies_after_update, momentum_of
 from isentrope.transport.open_transport import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
@@ -111,6 +112,7 @@ class Probe:
         self._ledger = TokenLedger()
         self._thresholds_of_previous_step: ThresholdStatistics | None = None
         self._logged: dict[str, float | Tensor] = {}
+        self._decided: tuple[ControlOutcome, ...] = ()
         self._outcomes: tuple[ControlOutcome, ...] = ()
         self._step_is_open = False
         self._last_step: int | None = None
@@ -225,20 +227,19 @@ class Probe:
         """
         if self._inactive():
             return
-        after = None
-        with self._timed(), self._guard.protect("closing a step"):
-            self._open_step()
-            batches = self._ledger.take()
-        if rescore is not None and batches:
-            started, seconds = time.perf_counter(), self._seconds
-            with self._guard.protect("re-scoring a step"):
-                after = entropies_after_update(rescore, batches)
-            # Re-scoring is another forward pass of the model: reported apart from the probe's own time.
-            self._seconds = seconds
-            self._logged["probe/rescore_seconds"] = time.perf_counter() - started
-        with self._timed(), self._guard.protect("reporting a step"):
-            self._report(step, batches, after, momentum_of(optimizer))
-            self._guard.settled = True
+        with self._guard.protect("closing a step"):
+            try:
+                with self._timed():
+                    self._open_step()
+                    batches = self._ledger.take()
+                    step = step_number(step)
+                after = None if rescore is None or not batches else self._rescored(rescore, batches)
+                with self._timed():
+                    self._report(step, batches, after, momentum_of(optimizer))
+                self._guard.settled = True
+            finally:
+                # Also when the report failed: the next step must be able to begin under another control.
+                self._step_is_open = False
 
     def finish(self, status: str = "finished", error: str = "") -> None:
         """Say goodbye. What is spooled goes up without this process; safe to repeat."""
@@ -251,7 +252,7 @@ class Probe:
                 finished_at=time.time(),
                 step=self._last_step,
                 error=error[:2000],
-                outcomes=self._outcomes,
+                outcomes=self._outcomes + self._decided,
             )
             self._transport.put(lambda: goodbye)
             self._transport.close()
@@ -281,9 +282,18 @@ class Probe:
             return
         self._step_is_open = True
         next_step = 0 if self._last_step is None else self._last_step + 1
-        self._outcomes += self._desk.at_step_boundary(
-            self._transport.desired_control(), step=next_step, now=time.time()
-        )
+        self._decided += self._desk.at_step_boundary(self._transport.desired_control(), step=next_step, now=time.time())
+
+    def _rescored(
+        self, rescore: Callable[[], RescoredTokens], batches: Sequence[TokenBatch]
+    ) -> Sequence[Tensor] | None:
+        """Re-scoring is another forward pass of the model: its time is reported apart from the probe's own."""
+        started, seconds, after = time.perf_counter(), self._seconds, None
+        with self._guard.protect("re-scoring a step"):
+            after = entropies_after_update(rescore, batches)
+        self._seconds = seconds
+        self._logged["probe/rescore_seconds"] = time.perf_counter() - started
+        return after
 
     def _report(
         self, step: int, batches: Sequence[TokenBatch], after: Sequence[Tensor] | None, momentum: float | None
@@ -292,6 +302,8 @@ class Probe:
             self._thresholds_of_previous_step = threshold_statistics(
                 [batch.scores for batch in batches], [batch.mask for batch in batches]
             )
+        self._outcomes += tuple(at_step(outcome, step) for outcome in self._decided)
+        self._decided = ()
         statistics = self._transport.statistics()
         self._logged |= {"probe/seconds": self._seconds, "probe/dropped_reports": float(statistics.dropped)}
         if self._guard.failures:
@@ -311,7 +323,7 @@ class Probe:
         # An outcome that found no room travels with a later report: a control's end must not be lost.
         self._outcomes = () if sent else self._outcomes
         self._logged, self._seconds = {}, 0.0
-        self._last_step, self._step_is_open = step, False
+        self._last_step = step
 
     def _inactive(self) -> bool:
         """A forked child (a DataLoader worker, say) must not report in its parent's name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,7 +51,6 @@ class StepCloser:
             "threshold/source": threshold_source,
             "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
         }
-        dated_outcomes = tuple(_at_step(outcome, step) for outcome in outcomes)
 
         def build() -> StepReport:
             summary = None if measured is None else read_measurement(measured.wait())
@@ -60,7 +60,7 @@ class StepCloser:
                 scalars=self._scalars(summary, momentum or 0.0) | {n: float(v) for n, v in logged.items()},
                 histograms=() if summary is None else report_histograms(summary),
                 control_version=in_force.version,
-                outcomes=dated_outcomes,
+                outcomes=tuple(outcomes),
                 labels=labels,
             )
             self.latest = report
@@ -109,15 +109,6 @@ def momentum_of(optimizer: Optimizer | None) -> float | None:
     return float(betas[0] if betas else group.get("momentum", 0.0))
 
 
-def _at_step(outcome: ControlOutcome, step: int) -> ControlOutcome:
-    """The desk guesses the next step's number; here it is known."""
-    if outcome.state != OutcomeState.APPLIED:
-        return outcome
-    return ControlOutcome(
-        version=outcome.version,
-        state=outcome.state,
-        at=outcome.at,
-        step=step,
-        code=outcome.code,
-        message=outcome.message,
-    )
+def at_step(outcome: ControlOutcome, step: int) -> ControlOutcome:
+    """The desk guesses the next step's number; when the step closes it is known."""
+    return replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome

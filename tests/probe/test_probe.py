@@ -274,11 +274,11 @@ def test_an_outcome_that_found_no_room_travels_with_a_later_report() -> None:
     probe = isentrope.Probe("test", transport=transport)
     transport.full = True
     transport.set_control(pushed(1))
-    probe.step(0)
+    probe.step(10)
     transport.full = False
-    probe.step(1)
+    probe.step(11)
     (outcome,) = reports(transport)[0].outcomes
-    assert (outcome.version, outcome.state) == (1, OutcomeState.APPLIED)
+    assert (outcome.version, outcome.state, outcome.step) == (1, OutcomeState.APPLIED, 10)
 
 
 def test_step_alone_reports_what_was_logged_and_nothing_invented() -> None:
@@ -352,11 +352,36 @@ def test_rescore_of_other_tokens_is_refused() -> None:
         probe.step(0, rescore=lambda: other)
 
 
-@pytest.mark.parametrize("value", ["high", torch.zeros(2), None])
+@pytest.mark.parametrize("value", ["high", torch.zeros(2), torch.tensor(1j), 1j, None])
 def test_only_numbers_can_be_logged(value: Any) -> None:
     probe, _ = probe_and_transport()
     with pytest.raises(InputError, match="reward must be"):
         probe.log({"reward": value})
+
+
+@pytest.mark.parametrize("name", [1, None, "", "half a \ud800 character"])
+def test_a_scalar_s_name_is_text(name: Any) -> None:
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match="name of a logged scalar"):
+        probe.log({name: 1.0})
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "7", None, 2**63])
+def test_a_step_s_number_is_a_whole_one(step: Any) -> None:
+    probe, transport = probe_and_transport()
+    with pytest.raises(InputError, match="step must be a whole number from 0 on"):
+        probe.step(step)
+    assert transport.messages == []
+
+
+def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, transport = probe_and_transport()
+    probe.step(torch.tensor(0))  # type: ignore[arg-type]
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    for step in ("1", "2", 3):
+        probe.step(step)  # type: ignore[arg-type]
+    assert [report.step for report in reports(transport)] == [0, 3]
+    assert reports(transport)[1].scalars["probe/failures"] == 2.0
 
 
 def test_advantages_that_are_overwritten_later_count_with_the_values_they_had() -> None:
