@@ -231,7 +231,7 @@ class Probe:
             try:
                 with self._timed():
                     self._open_step()
-                    batches = self._ledger.take()
+                    batches = self._take_batches()
                     step = step_number(step)
                 after = None if rescore is None or not batches else self._rescored(rescore, batches)
                 with self._timed():
@@ -283,6 +283,11 @@ class Probe:
         self._step_is_open = True
         next_step = 0 if self._last_step is None else self._last_step + 1
         self._decided += self._desk.at_step_boundary(self._transport.desired_control(), step=next_step, now=time.time())
+
+    def _take_batches(self) -> tuple[TokenBatch, ...]:
+        if self._ledger.overflowed:
+            self._logged["token/not_recorded"] = float(self._ledger.tokens)
+        return self._ledger.take()
 
     def _rescored(
         self, rescore: Callable[[], RescoredTokens], batches: Sequence[TokenBatch]

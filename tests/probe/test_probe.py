@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import isentrope
 from isentrope.errors import ConfigurationError, InputError
+from isentrope.statistics import token_ledger
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_wire.messages import ControlSnapshot, OutcomeState, RunFinished, StepReport
 
@@ -394,6 +395,29 @@ def test_advantages_that_are_overwritten_later_count_with_the_values_they_had() 
     advantages.zero_()
     probe.step(0)
     assert reports(transport)[0].scalars["entropy/unit_predicted_change"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(token_ledger, "MAX_TOKENS", 1000)
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    logits, token_ids, advantages = loop.sample()
+    scores = probe.score(logits, token_ids)
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        for _ in range(40):
+            assert probe.gate(scores, advantages, loop.mask) is scores.logprobs
+    assert len(caplog.records) == 1
+    assert "probe.step" in caplog.text
+    assert probe._ledger.batches == []
+    probe.step(0, rescore=lambda: scores)
+    run_steps(loop, probe, 1, first=1)
+    first, second = reports(transport)
+    assert "entropy/mean" not in first.scalars
+    assert first.scalars["token/not_recorded"] == 40 * 80
+    assert second.scalars["token/count"] == int(loop.mask.sum())
+    assert "token/not_recorded" not in second.scalars
 
 
 def test_thresholds_of_a_step_without_tokens_clip_nothing() -> None:

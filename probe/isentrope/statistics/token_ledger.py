@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
+
+logger = logging.getLogger(__name__)
+
+MAX_TOKENS = 1 << 25
+"""More than a rank sees in a step; what is held of them is about a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +32,36 @@ class TokenBatch:
 
 @dataclass(slots=True)
 class TokenLedger:
-    """What `gate` saw since the last optimiser step; holds seven numbers per token, never logits."""
+    """What `gate` saw since the last optimiser step; holds nine numbers per token, never logits.
+
+    A loop that closes no step must not fill the memory: the tokens of a step with more than MAX_TOKENS are let go.
+    """
 
     batches: list[TokenBatch] = field(default_factory=list)
+    tokens: int = 0
+    """Of the step that is open, padding and what was let go included."""
+    _told: bool = False
+
+    @property
+    def overflowed(self) -> bool:
+        return self.tokens > MAX_TOKENS
 
     def add(self, batch: TokenBatch) -> None:
-        self.batches.append(batch)
+        self.tokens += batch.mask.numel()
+        if not self.overflowed:
+            self.batches.append(batch)
+            return
+        self.batches = []
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "A step of more than %d tokens is not measured. Call probe.step() after each optimiser update.",
+                MAX_TOKENS,
+            )
 
     def take(self) -> tuple[TokenBatch, ...]:
-        """Hand over the step's batches and start the next step empty."""
-        batches, self.batches = tuple(self.batches), []
+        """Hand over the step's batches, none if it overflowed, and start the next step empty."""
+        batches, self.batches, self.tokens = tuple(self.batches), [], 0
         return batches
 
 
