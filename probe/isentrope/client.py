@@ -77,6 +77,8 @@ class Client:
             base_url=f"{self.url}/api/v1/",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=timeout_seconds,
+            # The environment names proxies.
+            trust_env=not environment.is_on_this_machine(self.url),
         )
 
     def __enter__(self) -> Self:

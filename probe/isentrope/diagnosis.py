@@ -97,7 +97,8 @@ def _spools() -> Finding:
 def _server() -> Finding:
     url = environment.url()
     try:
-        response = httpx.get(f"{url}/healthz", timeout=_CONNECT_SECONDS)
+        trust_env = not environment.is_on_this_machine(url)
+        response = httpx.get(f"{url}/healthz", timeout=_CONNECT_SECONDS, trust_env=trust_env)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Finding(
             check="server",
@@ -132,7 +133,8 @@ def _token() -> Finding:
 
 def _ingest() -> Finding:
     target = environment.grpc_target()
-    with grpc.insecure_channel(target) as channel:
+    through_proxy = 0 if environment.is_on_this_machine(target) else 1
+    with grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", through_proxy),)) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
         except grpc.FutureTimeoutError:

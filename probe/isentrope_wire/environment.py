@@ -1,9 +1,11 @@
-"""The environment variables both sides read, and the files of the home folder that carry a token between them."""
+"""The environment variables both sides read, what their addresses mean, and the file that carries the owner's token."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 DEFAULT_GRPC = "127.0.0.1:7071"
@@ -22,6 +24,15 @@ def url() -> str:
 def grpc_target() -> str:
     """`ISENTROPE_GRPC`: host:port of the server's ingest."""
     return os.environ.get("ISENTROPE_GRPC") or DEFAULT_GRPC
+
+
+def is_on_this_machine(address: str) -> bool:
+    """Whether a URL or host:port is a loopback address. A proxy in between could not reach it, and would see the token."""
+    try:
+        host = urlsplit(address if "//" in address else f"//{address}").hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def owner_token_file() -> Path:

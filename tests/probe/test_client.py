@@ -190,3 +190,13 @@ def test_url_and_token_come_from_the_environment(
     (tmp_path / "owner-token").write_text(server.token + "\n")
     with Client() as from_environment:
         assert from_environment.run(RUN)["id"] == RUN
+
+
+def test_no_proxy_sees_the_token_for_a_server_on_this_machine(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with Client(server.url, server.token) as client:
+        assert isinstance(client.runs(), list)

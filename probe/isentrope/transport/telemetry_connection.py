@@ -10,6 +10,7 @@ from typing import Self
 
 import grpc
 
+from isentrope_wire import environment
 from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
@@ -72,6 +73,7 @@ class TelemetryConnection:
                 # Pauses between attempts are the shipper's; gRPC's own would grow to two minutes and be shared.
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.enable_retries", 0),
+                ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(target) else 1),
             ),
         )
         self._stub = TelemetryStub(self._channel)

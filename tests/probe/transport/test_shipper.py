@@ -303,3 +303,17 @@ def test_a_folder_that_is_no_spool_is_named(tmp_path: Path) -> None:
     assert result.returncode == EXIT_NO_SPOOL
     assert "is no spool folder" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_reports_to_this_machine_pass_by_a_proxy(
+    server: FakeTelemetry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    folder = SpoolFolder.create(tmp_path, RUN, server.target)
+    write_segment(folder, 1, 3)
+    status = ship(folder, QUICK)
+    assert status is not None
+    assert (status.state, status.acked_through) == (ShipperState.DRAINED, 3)
