@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, insert, select, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from isentrope_server.errors import NotFound
 from isentrope_server.store.database import Database
@@ -137,6 +137,16 @@ class UnreachableAtTimes:
         if not self.reachable:
             raise OperationalError("PRAGMA journal_mode = WAL", None, Exception("disk I/O error"))
         return self._engine.connect()
+
+
+def test_what_a_failure_says_holds_no_value_of_a_row(database: Database) -> None:
+    writer = Writer(database.writing_engine, lambda events: None)
+    writer.start()
+    writer.submit(lambda transaction: add("a value", transaction)).result(timeout=5)
+    with pytest.raises(IntegrityError) as failed:
+        writer.submit(lambda transaction: add("a value", transaction)).result(timeout=5)
+    assert "a value" not in str(failed.value)
+    writer.stop()
 
 
 def test_a_cancelled_caller_does_not_stop_the_writer(database: Database) -> None:

@@ -18,8 +18,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
-        self.writing_engine = create_engine(url, poolclass=NullPool)
-        self.reading_engine = create_engine(url, pool_size=8, max_overflow=8)
+        # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
+        self.writing_engine = create_engine(url, poolclass=NullPool, hide_parameters=True)
+        self.reading_engine = create_engine(url, pool_size=8, max_overflow=8, hide_parameters=True)
         if self.is_sqlite:
             _prepare_sqlite(self.writing_engine, begin="BEGIN IMMEDIATE", read_only=False)
             _prepare_sqlite(self.reading_engine, begin="BEGIN", read_only=True)
