@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browsing import chromium
 
 # The tests run servers, browsers and training loops side by side on few cores: torch's threads must sleep while they
 # wait for each other, not spin. Read once, when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One headless Chromium for all tests."""
+    with chromium() as running:
+        yield running

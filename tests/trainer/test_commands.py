@@ -4,10 +4,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,34 +13,20 @@ import pytest
 
 import isentrope
 from isentrope_wire import environment
+from tests.trainer.running_demo import ISENTROPE, free_ports, running_demo, without_warm_start
 
-ISENTROPE = (sys.executable, "-m", "isentrope")
 SMALL = ("--prompts", "2", "--group-size", "4")
-
-
-def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ISENTROPE, *arguments], capture_output=True, text=True, timeout=120, check=False)
-
-
-def free_ports() -> tuple[int, int]:
-    with closing(socket.socket()) as first, closing(socket.socket()) as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 @pytest.fixture
 def warm_home(home: Path) -> Path:
-    """A home where the warm start is cached already: fresh weights in its place, since learning them takes a minute."""
-    import torch
-
-    from isentrope_trainer.models.policy import PolicyConfig, build_policy
-    from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path
-
-    path = cache_path(PolicyConfig(), WarmStartConfig())
-    path.parent.mkdir(parents=True)
-    torch.save(build_policy(PolicyConfig(), seed=0).state_dict(), path)
+    """A home where the warm start is cached already."""
+    without_warm_start(home)
     return home
+
+
+def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ISENTROPE, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("command", ["train", "demo"])
@@ -100,32 +84,6 @@ def test_training_goes_on_without_a_server(warm_home: Path) -> None:
     run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
     assert run_id is not None
     assert (warm_home / "spool" / run_id[1]).is_dir()
-
-
-@contextmanager
-def running_demo(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, str, str]]:
-    """A demo in a process of its own: the process, the server's address, the login address, the run's id."""
-    http_port, grpc_port = free_ports()
-    ports = ("--http-port", str(http_port), "--grpc-port", str(grpc_port))
-    process = subprocess.Popen(
-        [*ISENTROPE, "demo", "--headless", *ports, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    watchdog = threading.Timer(120, process.kill)
-    watchdog.start()
-    try:
-        assert process.stdout is not None
-        login = process.stdout.readline().strip()
-        run = process.stdout.readline().strip()
-        assert run.startswith("run: ")
-        yield process, f"http://127.0.0.1:{http_port}", login, run.removeprefix("run: ")
-    finally:
-        watchdog.cancel()
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
 
 
 def status_when_known(url: str, run_id: str) -> str:

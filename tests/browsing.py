@@ -1,0 +1,55 @@
+"""A real Chromium, and pages that remember what went wrong in them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """One headless Chromium; the test fails where there is none."""
+    path = next((found for name in CHROMIUM_NAMES if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.fail(
+            f"Browser tests need one of {', '.join(CHROMIUM_NAMES)} on the PATH; deselect them with -m 'not browser'."
+        )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, and everything that went wrong in it."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        page.on("console", lambda message: self._note_if(message.type == "error", f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        page.on("requestfailed", lambda request: self.problems.append(f"failed: {request.url} {request.failure}"))
+        page.on("response", lambda answer: self._note_if(answer.status >= 400, f"{answer.status}: {answer.url}"))
+        page.on("request", lambda request: self._note_if(is_outside(request.url, origin), f"outside: {request.url}"))
+
+    def _note_if(self, wrong: bool, problem: str) -> None:
+        if wrong:
+            self.problems.append(problem)
+
+
+def is_outside(url: str, origin: str) -> bool:
+    return not url.startswith((origin, "data:", "blob:"))
