@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,10 +82,13 @@ class TokenBook:
 
     def __init__(self) -> None:
         self._principals: dict[bytes, Principal] = {}
+        self._reloading = threading.Lock()
 
     def reload(self, connection: Connection) -> None:
-        """Read the tokens anew; call it after every change."""
-        self.replace(tokens.all_tokens(connection))
+        """Read the tokens anew; call it after every change, on a connection that has read nothing yet."""
+        # One at a time: what was read before a token was revoked must not replace what was read after.
+        with self._reloading:
+            self.replace(tokens.all_tokens(connection))
 
     def replace(self, stored: Iterable[StoredToken]) -> None:
         self._principals = {
