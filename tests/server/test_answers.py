@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -136,6 +137,14 @@ def test_people_write_tags_and_notes(server: ServerInThread) -> None:
     assert (edited["tags"], edited["notes"]) == (["good"], "Look at step 40.")
     assert server.http.patch(rank.path, json={"notes": ""}).json()["tags"] == ["good"]
     assert server.http.patch(rank.path, json={"name": "other"}).status_code == 422
+
+
+def test_of_many_deletions_of_a_run_one_happens_and_the_others_find_nothing(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(RunFinished(status="finished", finished_at=time.time()))
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda _: server.http.delete(rank.path).status_code, range(8)))
+    assert sorted(statuses) == [204] + [404] * 7
 
 
 def test_a_deleted_run_is_gone_and_stays_gone(make_server: MakeServer) -> None:

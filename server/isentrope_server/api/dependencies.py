@@ -34,8 +34,12 @@ async def _run(run_id: Annotated[str, Path(description="The run's id.")], backen
     silent_after = backend.settings.silent_after_seconds
     run = await backend.read(lambda connection: runs.find(connection, run_id, silent_after_seconds=silent_after))
     if run is None:
-        raise NotFound(f"There is no run {run_id[:140]!r} on this server.", run_id=run_id[:140])
+        raise no_such_run(run_id)
     return run
+
+
+def no_such_run(run_id: str) -> NotFound:
+    return NotFound(f"There is no run {run_id[:140]!r} on this server.", run_id=run_id[:140])
 
 
 RunDep = Annotated[Run, Depends(_run)]

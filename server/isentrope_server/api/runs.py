@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from isentrope_server.api import cursors
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, no_such_run
 from isentrope_server.api.schemas import Page, RunDetail, RunEdit, RunSummary
 from isentrope_server.backend import Backend
 from isentrope_server.control.view import standing
@@ -94,6 +94,8 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
 
 def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     now = time.time()
+    if runs.key_of(transaction.connection, run.id) is None:
+        raise no_such_run(run.id)
     runs.remove(transaction.connection, run.key, run.id, by=principal.name, now=now)
     audit.record(
         transaction.connection,
