@@ -70,8 +70,11 @@ class Trainer:
         measured: dict[str, Any] = json.loads(output.splitlines()[-1])
         return measured
 
-    def wait_until_delivered(self, seconds: float = 30.0) -> None:
-        """Until the shipper says that everything is acknowledged and the trainer is gone."""
+    def wait_until_delivered(self, seconds: float = 60.0) -> None:
+        """Until the shipper says that everything is acknowledged and the trainer is gone.
+
+        A shipper whose server was long away may have just begun a pause of 30 s.
+        """
         wait_until(lambda: self.status().state is ShipperState.DRAINED, seconds)
 
     def _has_spool(self) -> bool:
