@@ -46,6 +46,9 @@ class ProbeConfig:
     previous_step: all tokens of the step before, for gradient accumulation (the first step falls back to batch)."""
 
     def __post_init__(self) -> None:
+        for name in ("run", "project", "run_id"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigurationError(f"{name} must be text, got {getattr(self, name)!r}.")
         if not self.run or len(self.run) > 200:
             raise ConfigurationError(f"run must be a name of 1 to 200 characters, got {len(self.run)} of them.")
         object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.run))

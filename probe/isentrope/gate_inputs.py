@@ -40,6 +40,8 @@ def check_first_values(scores: TokenScores) -> None:
 
 def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
     """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
+    if not isinstance(advantages, Tensor):
+        raise InputError(f"advantages must be a torch.Tensor, got {type(advantages).__name__}.")
     if advantages.shape == logprobs.shape:
         return advantages.detach().clone()
     if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
@@ -59,6 +61,8 @@ def valid_mask(mask: Tensor | None, logprobs: Tensor) -> Tensor:
 
 def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
     """`tensor` itself when its shape is the log-probs'."""
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
     if tensor.shape != logprobs.shape:
         raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
     return tensor

@@ -31,7 +31,7 @@ from torch import Tensor
 import isentrope
 from isentrope.config import ProbeConfig, ThresholdSource, jsonable
 from isentrope.control.desk import ControlDesk
-from isentrope.errors import ConfigurationError
+from isentrope.errors import ConfigurationError, InputError
 from isentrope.gate_inputs import (
     broadcast_advantages,
     check_first_values,
@@ -99,6 +99,10 @@ class Probe:
             planned_steps=planned_steps,
             threshold_source=threshold_source,
         )
+        if control is not None and not isinstance(control, Control):
+            raise ConfigurationError(
+                f"control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got {control!r}."
+            )
         initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
         if initial.control.capability not in CAPABILITIES:
             raise ConfigurationError(
@@ -132,7 +136,7 @@ class Probe:
 
     @property
     def latest(self) -> StepReport | None:
-        """The last report that is complete, e.g. for a progress bar; it may lag a step behind."""
+        """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None when disabled."""
         return self._closer.latest
 
     def score(self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> TokenScores:
@@ -208,6 +212,8 @@ class Probe:
         if self._inactive():
             return
         with self._timed(), self._guard.protect("logging scalars"):
+            if not isinstance(scalars, Mapping):
+                raise InputError(f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}.")
             for name, value in scalars.items():
                 self._logged[name] = loggable(name, value)
 

@@ -90,7 +90,9 @@ def entropies_after_update(
     devices = [batches[0].mask.device] if batches[0].mask.device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         rescored = rescore()
-    parts = [rescored] if isinstance(rescored, TokenScores) else list(rescored)
+    parts = [rescored] if isinstance(rescored, TokenScores) else rescored
+    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
+        raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
     shapes = [list(part.entropies.shape) for part in parts]
     expected = [list(batch.mask.shape) for batch in batches]
     if shapes != expected:
@@ -104,6 +106,8 @@ def momentum_of(optimizer: Optimizer | None) -> float | None:
     """beta_1 of Adam's family, momentum of SGD's, 0 where there is none; None when there is no optimiser to ask."""
     if optimizer is None:
         return None
+    if not hasattr(optimizer, "param_groups"):
+        raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
     group = optimizer.param_groups[0]
     betas = group.get("betas")
     return float(betas[0] if betas else group.get("momentum", 0.0))

@@ -494,6 +494,8 @@ def test_leaving_the_block_finishes_the_run_with_how_it_ended() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
+        ({"project": 5}, {}, "project must be text, got 5"),
+        ({"control": {"method": "clip_v"}}, {}, "control must be an isentrope.Control"),
         ({"mode": "sometimes"}, {}, "mode must be one of online, offline, disabled"),
         ({"run_id": "a/b"}, {}, "run_id may hold letters"),
         ({"planned_steps": 0}, {}, "planned_steps must be at least 1"),

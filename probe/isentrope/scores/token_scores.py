@@ -55,6 +55,11 @@ def token_scores(logits: Tensor, token_ids: Tensor, temperature: float = 1.0) ->
 
 def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float) -> None:
     """Everything about the arguments that can be checked without looking at values."""
+    for name, value in (("logits", logits), ("token_ids", token_ids)):
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        raise InputError(f"temperature must be a number, got {temperature!r}.")
     if not logits.is_floating_point():
         raise InputError(f"logits must be floating point, got {logits.dtype}. Pass the model's raw logits.")
     if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:

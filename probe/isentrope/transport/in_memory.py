@@ -12,8 +12,8 @@ class InMemoryTransport:
     def __init__(self, *, keep_messages: bool = True) -> None:
         """
         Args:
-            keep_messages: False makes it a transport that takes everything and goes nowhere (messages are still built: a probe shows
-                its latest report in every mode).
+            keep_messages: False makes it a transport that takes everything and goes nowhere; messages are not even built, since that
+                could wait for the device.
         """
         self.messages: list[Message] = []
         self.closed = False
@@ -26,9 +26,8 @@ class InMemoryTransport:
         if self.closed:
             self._dropped += 1
             return False
-        message = make()
         if self._keep_messages:
-            self.messages.append(message)
+            self.messages.append(make())
         self._accepted += 1
         return True
 
