@@ -51,9 +51,10 @@ def train(
         weight_decay=config.weight_decay,
     )
     policy.train()
-    for step in range(config.steps):
+    # Counted as optimiser updates are: the last of 30 steps is step 30.
+    for step in range(1, config.steps + 1):
         started = time.perf_counter()
-        problems = [task.problem(step * config.prompts + index) for index in range(config.prompts)]
+        problems = [task.problem((step - 1) * config.prompts + index) for index in range(config.prompts)]
         rollouts = sample_rollouts(
             policy, _prompt_tokens(problems), config.group_size, generator, temperature=config.temperature
         )

@@ -42,25 +42,28 @@ def train_reference_policy(
         announce: called with the run's id, when the run begins.
     """
     torch.set_num_threads(THREADS)
-    policy = warm_started_policy(policy_config, warm_start)
     shown_config = {
         "task": "reasoning-gym countdown",
         "algorithm": "GRPO, strictly on-policy",
         **dataclasses.asdict(config),
-        "policy": dataclasses.asdict(policy_config) | {"parameters": policy.num_parameters()},
+        "policy": dataclasses.asdict(policy_config),
         "warm_start": dataclasses.asdict(warm_start),
     }
+    # Before the warm start: a home that can't be written to shows now and not after a minute, and the page can be
+    # opened while the policy warms up.
     probe = isentrope.Probe(
         run=run, project=project, config=shown_config, control=control, planned_steps=config.steps, transport=transport
     )
-    with probe, tqdm(total=config.steps, desc="train", unit="step", dynamic_ncols=True) as progress:
+    with probe:
         announce(probe.run_id)
+        policy = warm_started_policy(policy_config, warm_start)
+        with tqdm(total=config.steps, desc="train", unit="step", dynamic_ncols=True) as progress:
 
-        def show(result: StepResult) -> None:
-            progress.set_postfix_str(_progress_text(probe, result), refresh=False)
-            progress.update()
+            def show(result: StepResult) -> None:
+                progress.set_postfix_str(_progress_text(probe, result), refresh=False)
+                progress.update()
 
-        train(policy, Countdown(config.seed), probe, config, on_step=show)
+            train(policy, Countdown(config.seed), probe, config, on_step=show)
 
 
 def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:

@@ -86,7 +86,7 @@ class ServerProcess:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=2.0).status_code == httpx.codes.OK:
+                if httpx.get(f"{self.url}/readyz", timeout=2.0, trust_env=False).status_code == httpx.codes.OK:
                     return
             except httpx.TransportError:
                 pass

@@ -26,7 +26,7 @@ from isentrope_wire.messages import StepReport
 Scalars = Mapping[str, float]
 
 ENDS = 10
-"""Steps averaged at either end of a run."""
+"""Steps averaged at the end of a run. Its start is the first step alone: the policy before any update."""
 MU = 1.0
 """µ⁻ and µ⁺ of the cure, in standard deviations."""
 
@@ -98,9 +98,9 @@ def run_figures(reports: Sequence[Scalars], momentum: float) -> RunFigures:
     seconds = fmean(column("time/step_seconds"))
     return RunFigures(
         steps=len(reports),
-        reward_start=fmean(rewards[:ENDS]),
+        reward_start=rewards[0],
         reward_end=fmean(rewards[-ENDS:]),
-        entropy_start=fmean(entropies[:ENDS]),
+        entropy_start=entropies[0],
         entropy_end=fmean(entropies[-ENDS:]),
         raw_correlation=correlation(unit, observed),
         raw_sign_agreement=sign_agreement(unit, observed),

@@ -37,7 +37,7 @@ class WarmStartConfig:
     steps: int = 600
     batch_size: int = 128
     learning_rate: float = 1e-3
-    noise: float = 0.6
+    noise: float = 0.5
     """Share of demonstrations that use the right numbers but needn't reach the target."""
     seed: int = 0
 
