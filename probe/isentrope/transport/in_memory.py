@@ -12,8 +12,8 @@ class InMemoryTransport:
     def __init__(self, *, keep_messages: bool = True) -> None:
         """
         Args:
-            keep_messages: False makes it a transport that takes everything and goes nowhere; messages are not even built, since that
-                could wait for the device.
+            keep_messages: False makes it a transport that takes everything and goes nowhere; messages are not even
+                built, since that could wait for the device.
         """
         self.messages: list[Message] = []
         self.closed = False
