@@ -115,7 +115,14 @@ def control(
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC, or as spooled]")
-@click.option("--give-up-after", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--give-up-after",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a server may stay away.",
+)
 @as_json_option
 def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) -> None:
     """Upload the spools below DIR that training processes left behind. Safe to repeat."""
@@ -124,20 +131,25 @@ def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) 
 
     from isentrope.errors import ConfigurationError
     from isentrope.transport.spool_folder import find_spool_folders
-    from isentrope.transport.sync import SyncOutcome, sync_spool
+    from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
 
     folders = find_spool_folders(folder)
     if not folders:
         raise ConfigurationError(f"There is no spool in {folder}; they lie in ISENTROPE_HOME/spool.")
     target = target or os.environ.get("ISENTROPE_GRPC") or None
-    results = [sync_spool(one, target=target, give_up_after_seconds=give_up_after) for one in folders]
+    results = []
+    for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):
+        results.append(result)
+        if not as_json and result.outcome is not SyncOutcome.LEFT:
+            click.echo(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
-    else:
-        for result in results:
-            click.echo(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
-    if any(result.outcome is SyncOutcome.LEFT for result in results):
-        raise click.exceptions.Exit(1)
+    left = [result for result in results if result.outcome is SyncOutcome.LEFT]
+    if left:
+        raise SpoolsLeft(
+            f"{len(left)} of {len(results)} spools stay where they are. Run {left[0].run}: {left[0].detail} "
+            "Start the server, or name another with --grpc."
+        )
 
 
 @click.command()

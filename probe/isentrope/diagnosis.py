@@ -89,7 +89,16 @@ def _home() -> Finding:
 
 
 def _spools() -> Finding:
-    left = [folder for folder in find_spool_folders(environment.home() / "spool") if list_segments(folder.path)]
+    root = environment.home() / "spool"
+    try:
+        left = [folder for folder in find_spool_folders(root) if list_segments(folder.path)]
+    except OSError as error:
+        return Finding(
+            check="spools",
+            ok=False,
+            found=f"{error.filename or root} can't be looked into ({error.strerror})",
+            advice="Make the home yours (chown, chmod u+rwX), or point ISENTROPE_HOME at a folder that you own.",
+        )
     found = f"{len(left)} of them with reports not yet delivered" if left else "nothing left behind"
     return Finding(check="spools", ok=True, found=found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import isentrope.cli
+import isentrope.diagnosis
 from isentrope.client import Client
 from isentrope.transport.segments import list_segments
+from isentrope.transport.spool_folder import SpoolFolder
 from tests.system.running_server import RunningServer, clean_environment, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -184,13 +187,34 @@ def test_syncing_again_delivers_nothing_twice(server: RunningServer, run: str) -
     assert (result.exit_code, only["outcome"]) == (0, "nothing")
 
 
-def test_a_sync_that_cannot_deliver_keeps_the_spool_and_fails(server: RunningServer, tmp_path: Path) -> None:
-    folder = leave_spool(tmp_path, "left", steps=3, grpc_target=f"127.0.0.1:{free_port()}")
+def test_a_sync_whose_server_is_away_says_so_once_for_all_spools_and_keeps_them(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    away = f"127.0.0.1:{free_port()}"
+    folders = [leave_spool(tmp_path, name, steps=3, grpc_target=away) for name in ("left-1", "left-2", "left-3")]
     environment = {"ISENTROPE_GRPC": "", "ISENTROPE_HOME": str(tmp_path)}
-    result = isentrope_command(server, "sync", str(tmp_path), "--give-up-after", "0.3", **environment)
-    assert result.exit_code == 1
-    assert result.stdout.startswith("left")
-    assert len(list_segments(folder.path)) == 1
+    started_at = time.monotonic()
+    result = isentrope_command(server, "sync", str(tmp_path), "--give-up-after", "1", **environment)
+    assert time.monotonic() - started_at < 2.9, "each spool waited for the same absent server"
+    assert_one_sentence(result, 1)
+    assert "3 of 3 spools stay" in result.stderr
+    assert away in result.stderr
+    assert [len(list_segments(folder.path)) for folder in folders] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("token", ["wrong", ""])
+def test_a_sync_with_a_token_the_server_refuses_ends_at_the_first_refusal(
+    server: RunningServer, tmp_path: Path, token: str
+) -> None:
+    folders = [leave_spool(tmp_path, name, steps=3, grpc_target=server.grpc_target) for name in ("a", "b")]
+    environment = {"ISENTROPE_TOKEN": token, "ISENTROPE_HOME": str(tmp_path)}
+    started_at = time.monotonic()
+    result = isentrope_command(server, "sync", str(tmp_path), **environment)
+    assert time.monotonic() - started_at < 5
+    assert_one_sentence(result, 1)
+    assert "UNAUTHENTICATED" in result.stderr
+    assert "ISENTROPE_TOKEN" in result.stderr
+    assert [len(list_segments(folder.path)) for folder in folders] == [1, 1]
 
 
 def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> None:
@@ -215,6 +239,22 @@ def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tm
     assert problems == ["home", "server", "token", "ingest"]
     assert "Point ISENTROPE_HOME" in result.stdout
     assert result.exit_code == 1
+
+
+def test_the_doctor_says_what_to_do_about_a_home_it_may_not_look_into(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(root: Path) -> list[SpoolFolder]:
+        # As scandir does to a user who may not read the folder; a test run by root may read every one.
+        raise PermissionError(errno.EACCES, "Permission denied", str(root))
+
+    monkeypatch.setattr(isentrope.diagnosis, "find_spool_folders", refuse)
+    result = isentrope_command(server, "doctor", ISENTROPE_HOME=str(tmp_path))
+    problems = [line for line in result.stdout.splitlines() if line.startswith("problem")]
+    assert len(problems) == 1
+    assert f"{tmp_path}/spool can't be looked into (Permission denied)" in problems[0]
+    assert "point ISENTROPE_HOME at a folder that you own" in problems[0]
+    assert (result.exit_code, result.stderr) == (1, "")
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from isentrope.transport.process_lock import ProcessLock, is_held_by_another_pro
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import SpoolReader
-from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection
+from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection, TokenRefused
 from isentrope_wire import environment
 from isentrope_wire.messages import ControlSnapshot
 
@@ -53,6 +53,8 @@ class ShipperSettings:
     drain_seconds: float = DRAIN_SECONDS
     """How long after the training process's end a shipper tries without any success before it leaves the rest on disk."""
     longest_pause_seconds: float = 30.0
+    waits_for_another_token: bool = True
+    """Whether a refused token is a reason to wait: beside a training run somebody may put it right, in a `sync` nobody does."""
 
 
 class Shipper:
@@ -91,12 +93,16 @@ class Shipper:
 
         Raises:
             OSError: the spool folder vanished.
+            TokenRefused: only where the settings say not to wait for another token.
         """
         self._tell(ShipperState.STARTING)
         while not self._gave_up():
             try:
                 self._deliver_over_one_connection()
             except ServerRefuses as error:
+                if isinstance(error, TokenRefused) and not self._settings.waits_for_another_token:
+                    self._tell(ShipperState.GAVE_UP, str(error))
+                    raise
                 self._pause(ShipperState.HOLDING, error)
             except ServerAway as error:
                 self._pause(ShipperState.RETRYING, error)
@@ -211,6 +217,7 @@ def ship(
 
     Raises:
         SpoolError: `folder` is no spool folder.
+        TokenRefused: only where the settings say not to wait for another token.
     """
     shipper = Shipper(folder, settings, target=target, find_token=find_token)
     lock = ProcessLock(folder.shipper_lock)

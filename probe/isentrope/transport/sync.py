@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,8 +15,13 @@ from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolFolder
+from isentrope_wire.errors import IsentropeError
 
 _TAKE_OVER_SECONDS = 10.0
+
+
+class SpoolsLeft(IsentropeError, ConnectionError):
+    """Some spools could not be delivered; they stay, and may be tried again."""
 
 
 class SyncOutcome(StrEnum):
@@ -41,6 +47,33 @@ class SyncResult:
     detail: str
 
 
+def sync_spools(
+    folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
+) -> Iterator[SyncResult]:
+    """Deliver spools one after another. A server that gives up one spool is not waited for again.
+
+    Raises:
+        SpoolError, TokenRefused: as `sync_spool`; those behind are not tried, they would fare the same.
+    """
+    given_up: dict[str, str] = {}
+    for folder in folders:
+        server = target or folder.grpc_target()
+        if server in given_up and list_segments(folder.path):
+            run = folder.run()
+            yield SyncResult(
+                folder=str(folder.path),
+                run=run.run_id,
+                rank=run.rank,
+                outcome=SyncOutcome.LEFT,
+                detail=f"not tried: {given_up[server]}",
+            )
+            continue
+        result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds)
+        if result.outcome is SyncOutcome.LEFT:
+            given_up[server] = result.detail
+        yield result
+
+
 def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float) -> SyncResult:
     """Deliver one spool. Safe to repeat: the server takes each record once.
 
@@ -49,6 +82,7 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
 
     Raises:
         SpoolError: `folder` is no spool folder.
+        TokenRefused: at the server's first word about it; the spool stays.
     """
     run = folder.run()
     outcome, detail = _sync(folder, target, give_up_after_seconds)
@@ -61,12 +95,14 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
     if is_held_by_another_process(folder.trainer_lock):
         return SyncOutcome.BUSY, "its training process is alive and delivers by itself"
     _take_over(folder)
-    status = ship(folder, ShipperSettings(drain_seconds=give_up_after_seconds), target=target)
+    settings = ShipperSettings(drain_seconds=give_up_after_seconds, waits_for_another_token=False)
+    status = ship(folder, settings, target=target)
     if status is None:
         return SyncOutcome.BUSY, "another shipper delivers it now"
     if status.state is ShipperState.DRAINED:
         return SyncOutcome.DELIVERED, f"{status.acked_through} records are stored"
-    return SyncOutcome.LEFT, f"stored up to record {status.acked_through}; {status.error}"
+    server = target or folder.grpc_target()
+    return SyncOutcome.LEFT, f"{server} stored it up to record {status.acked_through}, then {status.error}"
 
 
 def _take_over(folder: SpoolFolder) -> None:

@@ -43,6 +43,10 @@ class ServerRefuses(IsentropeError, ConnectionError):
     """The server answers that it won't take this: token or format. Keep the data, say it loudly, try again later."""
 
 
+class TokenRefused(ServerRefuses):
+    """The token is missing, wrong, or of a scope that may not report: no repetition helps, another token does."""
+
+
 class TelemetryConnection:
     """A channel and the calls on it. `with` closes it, and ends the Watch."""
 
@@ -165,5 +169,5 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     code, details = error.code(), error.details() or "no reason given"
     sentence = f"{code.name}: {details}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return ServerRefuses(f"{sentence} Set ISENTROPE_TOKEN to a token with scope ingest, then `isentrope sync`.")
+        return TokenRefused(f"{sentence} Set ISENTROPE_TOKEN to a token with scope ingest, then `isentrope sync`.")
     return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)
