@@ -11,6 +11,10 @@ class ApiUnreachableError(IsentropeError, ConnectionError):
     """No answer came from the REST API."""
 
 
+class FormError(IsentropeError, ValueError):
+    """The form holds something that can't be pushed; the message says what to enter."""
+
+
 class ApiError(IsentropeError, RuntimeError):
     """The REST API answered with an error; the message is the server's own."""
 

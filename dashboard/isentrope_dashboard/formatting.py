@@ -58,8 +58,11 @@ def seconds(value: float | None) -> str:
 
 
 def threshold(value: float | None) -> str:
-    """µ in standard deviations; `off` on a side that does not clip."""
-    return "off" if value is None else f"{value:.2f}"
+    """µ in standard deviations; `off` on a side that does not clip. What two decimals can't hold is a power of ten."""
+    if value is None:
+        return "off"
+    plain = value == 0 or 0.01 <= abs(value) < 1e6
+    return f"{value:.2f}" if plain else f"{value:.3g}"
 
 
 def method(name: str) -> str:

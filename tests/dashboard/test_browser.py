@@ -153,6 +153,26 @@ def test_reset_takes_the_form_back_to_the_running_control(fake: FakeApi, open_pa
     assert page.input_value("#control-method") == "None (observe only)"
 
 
+def test_a_threshold_without_a_number_or_below_zero_can_not_be_pushed(fake: FakeApi, open_page: OpenPage) -> None:
+    run = fake.add_run(steps=5)
+    run.request_control({"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"})
+    for _ in range(3):
+        run.add_step()
+    page = open_page(PATH).page
+    field, push, hint = (page.locator(f"#{name}") for name in ("mu-low-number", "control-push", "control-hint"))
+    expect(page.locator("#control-badge")).to_have_text("in sync")
+    for typed, told in (("", "Enter a number"), ("-1", "can't be negative"), ("-", "Enter a number")):
+        field.fill(typed)
+        field.press("Tab")
+        expect(hint).to_contain_text(told)
+        expect(push).to_be_disabled()
+        expect(field).to_have_attribute("aria-invalid", "true")
+    field.fill("0.5")
+    field.press("Tab")
+    expect(push).to_be_enabled()
+    expect(hint).to_have_text("")
+
+
 def test_only_what_the_probe_can_do_is_offered(fake: FakeApi, open_page: OpenPage) -> None:
     fake.add_run(steps=5)
     page = open_page(PATH).page

@@ -34,3 +34,7 @@ def test_durations_have_three_digits() -> None:
 def test_a_side_that_does_not_clip_is_off_and_not_zero() -> None:
     assert formatting.threshold(None) == "off"
     assert formatting.threshold(0.0) == "0.00"
+
+
+def test_a_threshold_stays_short_however_large_or_small_it_is() -> None:
+    assert [formatting.threshold(v) for v in (0.001, 1.5, 1234.0, 1e300)] == ["0.001", "1.50", "1234.00", "1e+300"]

@@ -43,7 +43,8 @@
   // ---- form --------------------------------------------------------------------------------------------------
   const DEFAULT_THRESHOLD = 1;
   const THRESHOLD_METHODS = ["clip_b", "clip_v"];
-  const number = (value) => (value === "" || missing(value) || Number.isNaN(Number(value)) ? null : Number(value));
+  const number = (value) =>
+    missing(value) || String(value).trim() === "" || !Number.isFinite(Number(value)) ? null : Number(value);
   const asForm = (control) => [
     control.method, control.scope,
     !missing(control.mu_low), missing(control.mu_low) ? null : control.mu_low,
@@ -55,6 +56,12 @@
       method: method, scope: scope,
       mu_low: clips && lowOn ? number(low) : null, mu_high: clips && highOn ? number(high) : null,
     };
+  };
+  // What is wrong with a threshold's field; nothing is, while its side does not clip.
+  const thresholdError = (method, on, value) => {
+    if (!THRESHOLD_METHODS.includes(method) || !on) return "";
+    if (number(value) === null) return "Enter a number, or switch the threshold off.";
+    return number(value) < 0 ? "A threshold counts standard deviations and can't be negative." : "";
   };
   const sameNumber = (a, b) => (missing(a) || missing(b) ? missing(a) && missing(b) : Math.abs(a - b) < 1e-9);
   const changes = (a, b) =>
@@ -130,12 +137,13 @@
       },
       joinSliderAndNumber(slider, value, maximum) {
         const entered = number(value);
+        const inReach = (threshold) => Math.max(0, Math.min(threshold, maximum));
         if (String(triggered()).endsWith("-slider")) {
-          const shown = entered === null ? null : Math.min(entered, maximum);
+          const shown = entered === null ? null : inReach(entered);
           return [noUpdate(), sameNumber(shown, slider) ? noUpdate() : slider];
         }
         if (entered === null) return [noUpdate(), noUpdate()];
-        const shown = Math.min(entered, maximum);
+        const shown = inReach(entered);
         return [sameNumber(shown, slider) ? noUpdate() : shown, noUpdate()];
       },
       followControl(control, _reset, base, method, scope, lowOn, low, highOn, high) {
@@ -143,7 +151,8 @@
         if (!control) return [...keep, noUpdate()];
         const reference = control.reference;
         const form = asControl(method, scope, lowOn, low, highOn, high);
-        const edited = base && changes(form, base) > 0 && changes(form, reference) > 0;
+        const unfinished = thresholdError(method, lowOn, low) || thresholdError(method, highOn, high);
+        const edited = base && (unfinished || (changes(form, base) > 0 && changes(form, reference) > 0));
         if (triggered() !== "control-reset" && edited) return [...keep, reference];
         const wanted = asForm(reference);
         // A side that does not clip keeps its last number, so that switching it on again is one click.
@@ -154,22 +163,23 @@
       formState(method, scope, lowOn, low, highOn, high, control, methods) {
         const clips = THRESHOLD_METHODS.includes(method);
         const sides = [!clips, !clips || !lowOn, !clips || !lowOn, !clips, !clips || !highOn, !clips || !highOn];
-        if (!control) return ["no control", "gray", true, true, "This run takes no control.", ...sides];
+        const errors = [thresholdError(method, lowOn, low), thresholdError(method, highOn, high)];
+        const rest = [...errors.map(Boolean), ...sides];
+        if (!control) return ["no control", "gray", true, true, "This run takes no control.", ...rest];
         const form = asControl(method, scope, lowOn, low, highOn, high);
         const count = changes(form, control.reference);
         const able = (methods || []).some((choice) => choice.value === method);
         const hint = !able
           ? "This run's probe can't carry out this method."
-          : clips && form.mu_low === null && form.mu_high === null
+          : clips && !lowOn && !highOn
             ? "Switch on a threshold: without one, nothing is clipped."
-            : (form.mu_low !== null && form.mu_low < 0) || (form.mu_high !== null && form.mu_high < 0)
-              ? "A threshold counts standard deviations and can't be negative."
-              : "";
-        if (!count) {
+            : errors[0] || errors[1];
+        if (!count && !errors[0] && !errors[1]) {
           const pending = control.pending;
-          return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, ...sides];
+          return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, ...rest];
         }
-        return [count + (count > 1 ? " changes" : " change"), "orange", Boolean(hint), false, hint, ...sides];
+        const edits = count ? count + (count > 1 ? " changes" : " change") : "unfinished";
+        return [edits, "orange", Boolean(hint), false, hint, ...rest];
       },
       exportCsv(clicks) {
         return clicks ? true : noUpdate();

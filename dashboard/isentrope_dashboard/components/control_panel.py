@@ -170,6 +170,7 @@ def _threshold_row(side: str, label: str, beyond: str) -> html.Div:
         id=ids.threshold(side, "number"),
         value=DEFAULT_THRESHOLD,
         min=0,
+        clampBehavior="none",  # a number below 0 is shown as an error, not turned into 0 behind the reader's back
         step=0.05,
         decimalScale=2,
         fixedDecimalScale=True,

@@ -98,6 +98,8 @@ def _register_form(app: Dash) -> None:
         Output(ids.PUSH, "disabled"),
         Output(ids.RESET, "disabled"),
         Output(ids.CONTROL_HINT, "children"),
+        Output(ids.threshold(ids.MU_LOW, "number"), "error"),
+        Output(ids.threshold(ids.MU_HIGH, "number"), "error"),
         *[
             Output(ids.threshold(side, part), "disabled")
             for side in (ids.MU_LOW, ids.MU_HIGH)

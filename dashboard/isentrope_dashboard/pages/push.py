@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
@@ -10,12 +11,12 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import ApiClient, ApiSource
 from isentrope_dashboard.control_changes import describe
 from isentrope_dashboard.credentials import current_credentials
-from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.errors import ApiError, ApiUnreachableError, FormError
 from isentrope_dashboard.pages.notice import notification
 from isentrope_dashboard.pages.polling import show
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import control_and_history_props
-from isentrope_dashboard.records import ControlState, ControlValues, measured
+from isentrope_dashboard.records import ControlState, ControlValues
 
 THRESHOLD_METHODS = frozenset({"clip_b", "clip_v"})
 
@@ -54,19 +55,42 @@ def register(app: Dash, source: ApiSource) -> None:
         run_id = run_of_path(path)
         if not clicks or run_id is None or control is None:
             return no_update, no_update
-        values = form_values(method, scope, low if low_on else None, high if high_on else None)
         try:
+            values = form_values(method, scope, low_on=low_on, low=low, high_on=high_on, high=high)
             async with source.open(current_credentials()) as api:
                 return await _push(api, run_id, values, reason or "", control)
-        except (ApiError, ApiUnreachableError) as error:
+        except (ApiError, ApiUnreachableError, FormError) as error:
             return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
 
 
-def form_values(method: str, scope: str, low: object, high: object) -> ControlValues:
-    """The control the form describes; thresholds only with a method that has them."""
+def form_values(method: str, scope: str, *, low_on: bool, low: object, high_on: bool, high: object) -> ControlValues:
+    """The control the form describes; thresholds only with a method that has them.
+
+    Raises:
+        FormError: a threshold that is switched on has no number.
+    """
     if method not in THRESHOLD_METHODS:
         return ControlValues(method=method, scope=scope)
-    return ControlValues(method=method, mu_low=measured(low), mu_high=measured(high), scope=scope)
+    return ControlValues(
+        method=method,
+        mu_low=_entered("lower", low) if low_on else None,
+        mu_high=_entered("upper", high) if high_on else None,
+        scope=scope,
+    )
+
+
+def _entered(side: str, value: object) -> float:
+    """What stands in a threshold's field: a number, or the text of one that is half typed."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise FormError(
+            f"The {side} threshold counts standard deviations and must be a number of at least 0, got {value!r:.40}. "
+            f"Enter a number, or switch the threshold off."
+        )
+    return number
 
 
 async def _push(
