@@ -8,6 +8,7 @@ client.set_control("countdown-1a2b3c", method="clip_v", mu_low=1, mu_high=1, rea
 from __future__ import annotations
 
 import math
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from urllib.parse import quote
 
 import httpx
 
+from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 from isentrope_wire.control import Control
 from isentrope_wire.errors import IsentropeError
@@ -26,6 +28,7 @@ Columns = dict[str, list[Any]]
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _POLL_SECONDS = 0.2
 _PAGE_ITEMS = 500
 
@@ -70,8 +73,16 @@ class Client:
         Args:
             url: the server's address; None: ISENTROPE_URL.
             token: None: ISENTROPE_TOKEN, or the owner's token of a server with the same home.
+
+        Raises:
+            ConfigurationError: no server could have given out such a token.
         """
         token = token or environment.token()
+        if token and not _TOKEN.fullmatch(token):
+            raise ConfigurationError(
+                "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
+                "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
+            )
         self.url = (url or environment.url()).rstrip("/")
         self._http = httpx.Client(
             base_url=f"{self.url}/api/v1/",

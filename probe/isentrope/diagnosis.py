@@ -14,6 +14,7 @@ import httpx
 
 from isentrope.atomic_file import write_atomically
 from isentrope.client import Client
+from isentrope.errors import ConfigurationError
 from isentrope.transport.process_lock import ProcessLock
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
@@ -135,6 +136,8 @@ def _token() -> Finding:
             client.runs(q="doctor")
     except PermissionError:
         return Finding(check="token", ok=False, found=f"the server refuses the one from {source}", advice=advice)
+    except ConfigurationError as error:
+        return Finding(check="token", ok=False, found=f"the one from {source} can't be one: {error}", advice=advice)
     except IsentropeError as error:
         return Finding(check="token", ok=False, found=f"could not be tried: {error}", advice="See the server above.")
     return Finding(check="token", ok=True, found=f"the server takes the one from {source}")

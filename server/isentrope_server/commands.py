@@ -85,6 +85,7 @@ def revoke_token(token_id: str) -> None:
 
 def _settings(**given: object) -> Settings:
     from pydantic import ValidationError
+    from pydantic_settings import SettingsError
 
     from isentrope_server.settings import Settings
 
@@ -92,7 +93,10 @@ def _settings(**given: object) -> Settings:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         problem = error.errors()[0]
-        _fail(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {problem['msg']}.", _USAGE)
+        what = problem["msg"].removeprefix("Value error, ")
+        _fail(f"ISENTROPE_{str(problem['loc'][0]).upper()} can't be used: {what}.", _USAGE)
+    except SettingsError as error:
+        _fail(f"A list among the ISENTROPE_ variables must be a JSON array: {error}.", _USAGE)
 
 
 @contextmanager

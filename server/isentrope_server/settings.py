@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from isentrope_wire import environment
 
@@ -47,6 +48,19 @@ class Settings(BaseSettings):
     @classmethod
     def _expanded(cls, home: Path) -> Path:
         return home.expanduser()
+
+    @field_validator("database_url")
+    @classmethod
+    def _names_a_database(cls, database_url: str | None) -> str | None:
+        if database_url is not None:
+            try:
+                make_url(database_url).get_dialect()
+            except ArgumentError:  # also what an unknown dialect or driver is
+                # The text itself stays out of the message: it may hold a password.
+                raise ValueError(
+                    "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db"
+                ) from None
+        return database_url
 
     @property
     def owner_token_file(self) -> Path:

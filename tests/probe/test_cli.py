@@ -181,6 +181,23 @@ def test_a_failure_is_one_sentence_and_exit_status_1(
     assert word in result.stderr
 
 
+@pytest.mark.parametrize("token", ["é", "two words", " leading", "line\nbreak"])
+def test_a_token_that_cannot_be_one_is_wrong_use(server: RunningServer, token: str) -> None:
+    result = isentrope_command(server, "runs", ISENTROPE_TOKEN=token)
+    assert_one_sentence(result, 2)
+    assert "ISENTROPE_TOKEN" in result.stderr
+    assert token not in result.stderr
+    doctor = isentrope_command(server, "doctor", ISENTROPE_TOKEN=token)
+    assert [line.split()[1] for line in doctor.stdout.splitlines() if line.startswith("problem")] == ["token"]
+
+
+def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(server: RunningServer, tmp_path: Path) -> None:
+    leave_spool(tmp_path, "unsent", steps=1, grpc_target=server.grpc_target)
+    result = isentrope_command(server, "sync", str(tmp_path), ISENTROPE_TOKEN="é")
+    assert_one_sentence(result, 1)
+    assert "ISENTROPE_TOKEN" in result.stderr
+
+
 def test_syncing_again_delivers_nothing_twice(server: RunningServer, run: str) -> None:
     result = isentrope_command(server, "sync", str(server.home.parent / "client-home"), "--json")
     (only,) = [item for item in json.loads(result.stdout) if item["run"] == run]

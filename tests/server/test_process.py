@@ -144,6 +144,22 @@ def test_a_port_in_use_is_one_sentence_and_status_2(tmp_path: Path, option: str)
     assert option in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ISENTROPE_DATABASE_URL", "bogus://user:secret@host/x"),
+        ("ISENTROPE_DATABASE_URL", "notaurl:secret"),
+        ("ISENTROPE_ALLOWED_HOSTS", "not-json"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path, variable: str, value: str) -> None:
+    result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home", **{variable: value})
+    assert result.returncode == 2
+    assert variable.removeprefix("ISENTROPE_").lower() in one_sentence(result).lower()
+    assert "secret" not in result.stderr
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_home_that_cannot_be_used_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "file")

@@ -64,7 +64,14 @@ class TelemetryConnection:
             target: host:port. Nothing is sent before `hello`.
             receive_control: called with each desired control, also from the Watch's thread.
             report_problem: called with a sentence about a control that can't be read, likewise.
+
+        Raises:
+            TokenRefused: the token can't even be sent.
         """
+        if token and not (token.isascii() and token.isprintable()):
+            raise TokenRefused(
+                "A token is plain ASCII, and this one is not. Set ISENTROPE_TOKEN to one of the server's."
+            )
         self._run = run
         self._receive_control = receive_control
         self._report_problem = report_problem
