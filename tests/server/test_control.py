@@ -149,8 +149,8 @@ def test_a_document_no_probe_could_apply_is_refused(
     [
         b'{"method": "clip_v", "mu_low": NaN}',
         b'{"method": "clip_v", "mu_low": 1e999}',
-        b'{"method": "none", "parameters": {"a": [{"b": Infinity}]}}',
-        b'{"method": "none", "parameters": {"a": "\\ud800"}}',
+        b'{"method": "kl_cov", "parameters": {"a": [{"b": Infinity}]}}',
+        b'{"method": "kl_cov", "parameters": {"a": "\\ud800"}}',
         b'{"method": "none", "reason": "\\ud800"}',
         b'{"method": ',
         b"[]",
@@ -163,6 +163,37 @@ def test_json_that_is_none_is_refused(server: ServerInThread, body: bytes) -> No
     )
     assert answer.status_code == 422, answer.text
     assert set(answer.json()["error"]) == {"code", "message", "details"}
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({}, "method"),
+        ({"mu_low": 1.0}, "method"),
+        ({"method": "clip_v", "mu_low": "1"}, "mu_low"),
+        ({"method": "clip_v", "mu_low": True}, "mu_low"),
+        ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": "60"}, "expires_in_seconds"),
+        ({"method": "clip_v", "mu_low": 1, "expires_in_seconds": True}, "expires_in_seconds"),
+        ({"method": "clip_v", "mu_low": 1, "reason": 5}, "reason"),
+        ({"method": "none", "parameters": {"strength": 1}}, "strength"),
+        ({"method": "clip_b", "mu_high": 1, "parameters": {"strength": 1}}, "strength"),
+        ({"method": "clip_v", "mu_high": 1, "parameters": {"strength": 1}}, "strength"),
+    ],
+)
+def test_a_document_with_a_field_missing_mistyped_or_without_effect_is_refused_by_name(
+    server: ServerInThread, document: dict[str, Any], field: str
+) -> None:
+    rank = Rank(server)
+    answer = put(server, rank, 0, document)
+    assert answer.status_code == 422, answer.text
+    assert field in answer.json()["error"]["message"]
+    assert server.http.get(f"{rank.path}/control").json()["version"] == 0
+
+
+def test_a_whole_number_is_a_threshold(server: ServerInThread) -> None:
+    rank = Rank(server)
+    answer = put(server, rank, 0, {"method": "clip_v", "mu_low": 1, "parameters": {}, "expires_in_seconds": 60})
+    assert (answer.status_code, answer.json()["mu_low"]) == (202, 1.0)
 
 
 def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from isentrope_server.api.numbers import plain_json
 from isentrope_server.api.request_body import Body
@@ -37,7 +37,10 @@ JsonObject = Annotated[dict[str, Any], BeforeValidator(_strict)]
 class ControlDocument(Body):
     """What a run should do from now on."""
 
-    method: str = "none"
+    # Text is no number and true is no threshold: whoever sends them meant something else.
+    model_config = ConfigDict(strict=True)
+
+    method: str
     mu_low: float | None = None
     mu_high: float | None = None
     scope: str = "all"
