@@ -185,6 +185,8 @@ class FakeApi:
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and the token of every API call."""
         self._listeners: dict[str, set[asyncio.Queue[tuple[str, dict[str, Any]] | None]]] = {}
+        self.server: uvicorn.Server | None = None
+        """What answers for it, while it is served."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
         self._add_gate()
@@ -241,6 +243,12 @@ class FakeApi:
                     queue.put_nowait(None)
 
         self._in_loop(close)
+
+    def stop(self) -> None:
+        """Answer nothing more, from any thread, as a server that died."""
+        assert self.server is not None, "the fake API is not running"
+        self.close_streams()
+        self.server.force_exit = self.server.should_exit = True
 
     def _add_gate(self) -> None:
         @self.app.middleware("http")
@@ -352,7 +360,7 @@ def _json_number(value: float) -> float | str:
 @contextmanager
 def serving(fake: FakeApi, port: int) -> Iterator[str]:
     """Serve the fake on this port, in a thread of its own; yields its URL."""
-    server = uvicorn.Server(
+    server = fake.server = uvicorn.Server(
         uvicorn.Config(fake.app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run, daemon=True)

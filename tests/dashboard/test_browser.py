@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.conftest import OpenPage
-from tests.dashboard.fake_api import FakeApi, FakeRun
+from tests.dashboard.fake_api import FakeApi, FakeRun, serving
 
 pytestmark = pytest.mark.browser
 
@@ -272,6 +272,32 @@ def test_a_stream_that_breaks_off_is_taken_up_again_without_a_gap(fake: FakeApi,
     fake.add_steps(run, 3)
     wait_for_step(page, 14)
     eventually(page, "data[2].x.length", 14)
+
+
+@pytest.mark.parametrize("path", [PATH, "/"])
+def test_a_page_whose_server_is_gone_says_so_until_it_is_back(
+    fake: FakeApi, open_page: OpenPage, served: str, path: str
+) -> None:
+    fake.add_run(steps=10)
+    page = open_page(path).page
+    lost, status = page.locator("#connection").get_by_text("Connection lost"), page.locator("#run-status")
+    page.wait_for_timeout(1500)
+    expect(lost).to_be_hidden()
+    fake.stop()
+    expect(lost).to_be_visible(timeout=15_000)
+    expect(status).to_be_hidden()
+    with serving(fake, int(served.rsplit(":", 1)[1])):
+        expect(lost).to_be_hidden(timeout=40_000)
+        if path == PATH:
+            expect(status).to_have_text("Live")
+
+
+def test_a_page_that_polls_is_connected(fake: FakeApi, open_page: OpenPage) -> None:
+    fake.add_run(steps=10)
+    page = open_page(PATH, init_script="delete window.SharedWorker").page
+    page.wait_for_timeout(12_000)
+    expect(page.locator("#connection").get_by_text("Connection lost")).to_be_hidden()
+    expect(page.locator("#run-status")).to_have_text("Live")
 
 
 def test_the_list_links_to_each_run_and_follows_their_status(fake: FakeApi, open_page: OpenPage) -> None:

@@ -90,7 +90,8 @@
 
   // ---- freshness ---------------------------------------------------------------------------------------------
   const LIVE_TIMEOUT_MILLISECONDS = 20000;
-  const clock = { ahead: 0, beat: Date.now() };
+  const CONTACT_TIMEOUT_MILLISECONDS = 8000; // longer than a poll takes to come round
+  const clock = { ahead: 0, beat: Date.now(), contact: Date.now() };
   const triggered = () => window.dash_clientside.callback_context.triggered_id;
   const age = (seconds) => {
     if (seconds < 10) return seconds.toFixed(1) + " s";
@@ -134,6 +135,10 @@
       somethingIsLive(_ticks, _beat) {
         if (triggered() === "live-beat") clock.beat = Date.now();
         return typeof SharedWorker !== "undefined" && Date.now() - clock.beat < LIVE_TIMEOUT_MILLISECONDS;
+      },
+      connection(_ticks, _liveBeat, _pollBeat, _page) {
+        if (triggered() !== "tick") clock.contact = Date.now();
+        return Date.now() - clock.contact < CONTACT_TIMEOUT_MILLISECONDS ? "connection" : "connection lost";
       },
       joinSliderAndNumber(slider, value, maximum) {
         const entered = number(value);

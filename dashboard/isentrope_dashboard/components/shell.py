@@ -23,6 +23,7 @@ def shell() -> dmc.MantineProvider:
             dcc.Location(id=ids.NAVIGATED, refresh=True),
             dcc.Store(id=ids.TEMPLATES, data=dict(theme.TEMPLATES)),
             dcc.Store(id=ids.LIVE_BEAT),
+            dcc.Store(id=ids.POLL_BEAT),
             dcc.Store(id=ids.PAGE_READY),
             dcc.Store(id=ids.TITLE),
             dcc.Interval(id=ids.TICK, interval=TICK_MILLISECONDS),

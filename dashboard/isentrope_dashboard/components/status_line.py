@@ -46,9 +46,16 @@ def status_line() -> list[Any]:
     )
     return [
         select,
+        connection_badge(),
         dmc.Badge("", id=ids.RUN_STATUS, variant="light", radius="sm", tt="none", className="unshrinking"),
         step,
     ]
+
+
+def connection_badge() -> html.Span:
+    """Takes the place of the status behind it while the server is out of reach; the browser alone can tell."""
+    badge = dmc.Badge("Connection lost", variant="light", color="red", radius="sm", tt="none", className="unshrinking")
+    return html.Span(badge, id=ids.CONNECTION, className="connection", role="status")
 
 
 def freshness() -> dmc.Text:

@@ -52,6 +52,14 @@ def _register_freshness(app: Dash) -> None:
         Input(ids.TICK, "n_intervals"),
         Input(ids.LAST_REPORT, "data"),
     )
+    app.clientside_callback(
+        _function("connection"),
+        Output(ids.CONNECTION, "className"),
+        Input(ids.TICK, "n_intervals"),
+        Input(ids.LIVE_BEAT, "data"),
+        Input(ids.POLL_BEAT, "data"),
+        Input(ids.PAGE_READY, "data"),
+    )
     for interval in (ids.RUN_POLL, ids.RUNS_POLL):
         app.clientside_callback(
             _function("somethingIsLive"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from dash import Dash, Input, State, set_props
@@ -33,9 +34,10 @@ def register(app: Dash, source: ApiSource) -> None:
     async def poll_runs(_ticks: int) -> None:
         try:
             async with source.open(current_credentials()) as api:
-                show(runs_props(await api.runs()))
+                content = runs_props(await api.runs())
         except (ApiError, ApiUnreachableError):
             return
+        show({**content, **_beat()})
 
 
 async def _refresh_run(source: ApiSource, run_id: str, view: View) -> None:
@@ -43,8 +45,14 @@ async def _refresh_run(source: ApiSource, run_id: str, view: View) -> None:
         async with source.open(current_credentials()) as api:
             snapshot = await api.snapshot(run_id, view)
     except (ApiError, ApiUnreachableError):
-        return  # the next tick tries again; the age of the last report tells how old the page is
-    show(await asyncio.to_thread(snapshot_props, snapshot, view))
+        return  # the next tick tries again; the page misses the beat and says so
+    content = await asyncio.to_thread(snapshot_props, snapshot, view)
+    show({**content, **_beat()})
+
+
+def _beat() -> Props:
+    """Tells the browser that an update arrived."""
+    return {ids.POLL_BEAT: {"data": time.time()}}
 
 
 def show(content: Props) -> None:

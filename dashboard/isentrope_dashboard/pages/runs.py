@@ -10,6 +10,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import panel
 from isentrope_dashboard.components.runs_grid import run_rows, runs_grid
 from isentrope_dashboard.components.shell import page, slow_interval
+from isentrope_dashboard.components.status_line import connection_badge
 from isentrope_dashboard.pages.run_content import Props
 from isentrope_dashboard.records import RunSummary
 
@@ -20,7 +21,7 @@ def runs_page(runs: Sequence[RunSummary]) -> dmc.AppShell:
     grid = runs_grid()
     grid.rowData = content[ids.RUNS_GRID]["rowData"]
     card = panel("Runs", content[ids.RUNS_COUNT]["children"], grid, subtitle_id=ids.RUNS_COUNT)
-    return page("Runs", [slow_interval(ids.RUNS_POLL), card])
+    return page("Runs", [slow_interval(ids.RUNS_POLL), card], left=[connection_badge()])
 
 
 def runs_props(runs: Sequence[RunSummary]) -> Props:
