@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isentrope_dashboard.figures.entropy import ControlMarker
+from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.formatting import method, scope, threshold
 from isentrope_dashboard.records import IN_FORCE_STATES, ControlItem, ControlValues
 
 ARROW = "→"
 UNCHANGED = "no change"
+PARAMETERS = "parameters"
 
 
 def describe(new: ControlValues, old: ControlValues | None) -> str:
@@ -26,21 +27,24 @@ def describe(new: ControlValues, old: ControlValues | None) -> str:
         ("scope", scope(old.scope), scope(new.scope)),
     )
     changed = [f"{name} {before} {ARROW} {after}" for name, before, after in pairs if before != after]
+    changed += [PARAMETERS] if new.parameters != old.parameters else []
     return ", ".join(changed) or UNCHANGED
 
 
 def short_label(new: ControlValues, old: ControlValues | None) -> str:
-    """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`."""
+    """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`. Empty when nothing changed."""
     parts = []
     if old is None or new.method != old.method:
         parts.append(method(new.method))
-    if new.mu_low is not None and (old is None or new.mu_low != old.mu_low):
-        parts.append(f"µ₋ {threshold(new.mu_low)}")
-    if new.mu_high is not None and (old is None or new.mu_high != old.mu_high):
-        parts.append(f"µ₊ {threshold(new.mu_high)}")
+    same_method = old is not None and new.method == old.method
+    for name, after, before in (("µ₋", new.mu_low, old and old.mu_low), ("µ₊", new.mu_high, old and old.mu_high)):
+        if after != before and (after is not None or same_method):
+            parts.append(f"{name} {threshold(after)}")
     if old is not None and new.scope != old.scope:
         parts.append(scope(new.scope))
-    return " · ".join(parts) or "control"
+    if old is not None and new.parameters != old.parameters:
+        parts.append(PARAMETERS)
+    return " · ".join(parts)
 
 
 def previous_in_force(item: ControlItem, history: Sequence[ControlItem]) -> ControlValues | None:
@@ -61,7 +65,9 @@ def was_applied(item: ControlItem) -> bool:
 def markers(history: Sequence[ControlItem]) -> list[ControlMarker]:
     """One mark for each applied version after the one the run started with, in the order of their steps."""
     marks = [
-        ControlMarker(item.applied_step, short_label(item.values, previous_in_force(item, history)))
+        ControlMarker(
+            item.applied_step, short_label(item.values, previous_in_force(item, history)) or f"v{item.version}"
+        )
         for item in history
         if item.version > 0 and item.applied_step is not None
     ]

@@ -91,12 +91,14 @@ class HistogramColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlValues:
-    """The part of a control that a person sets."""
+    """What a control asks for. The form sets all of it but the parameters."""
 
     method: str = "none"
     mu_low: float | None = None
     mu_high: float | None = None
     scope: str = "all"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Those of methods that have no thresholds, by name."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ControlValues:
@@ -105,9 +107,11 @@ class ControlValues:
             mu_low=measured(body.get("mu_low")),
             mu_high=measured(body.get("mu_high")),
             scope=str(body.get("scope") or "all"),
+            parameters=dict(body.get("parameters") or {}),
         )
 
     def to_json(self) -> dict[str, Any]:
+        """As the form knows it."""
         return {"method": self.method, "mu_low": self.mu_low, "mu_high": self.mu_high, "scope": self.scope}
 
 

@@ -9,7 +9,7 @@ import pytest
 from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, history_rows, markers
 from isentrope_dashboard.errors import FormError
-from isentrope_dashboard.figures.entropy import ControlMarker
+from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.pages.push import form_values
 from isentrope_dashboard.records import (
     ControlItem,
@@ -35,6 +35,19 @@ def test_only_what_changed_is_described() -> None:
     assert describe(TIGHTER, CLIP) == "µ₋ 1.00 → 0.50, scope all → negative"
     assert describe(CLIP, NONE) == "method None → Clip_V, µ₋ off → 1.00"
     assert describe(CLIP, CLIP) == "no change"
+
+
+def test_a_change_of_the_parameters_alone_is_named() -> None:
+    old, new = (ControlValues.from_json({"method": "clip_cov", "parameters": {"share": s}}) for s in (0.1, 0.2))
+    assert describe(new, old) == "parameters"
+    history = [item(2, "APPLIED", new, 9), item(1, "SUPERSEDED", old, 5), item(0, "APPLIED", NONE, 0)]
+    assert markers(history)[-1] == ControlMarker(9, "parameters")
+
+
+def test_a_control_pushed_again_is_marked_by_its_version_and_a_side_switched_off_by_its_name() -> None:
+    both = ControlValues(method="clip_v", mu_low=1.0, mu_high=2.0)
+    history = [item(6, "APPLIED", CLIP, 9), item(5, "SUPERSEDED", CLIP, 7), item(4, "SUPERSEDED", both, 5)]
+    assert [mark.label for mark in markers(history)][1:] == ["µ₊ off", "v6"]
 
 
 def test_a_change_is_told_against_what_ran_and_not_against_what_was_refused() -> None:

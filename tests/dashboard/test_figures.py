@@ -10,7 +10,8 @@ import plotly.graph_objects as go
 import pytest
 
 from isentrope_dashboard.figures.change_split import change_parts, change_split_figure
-from isentrope_dashboard.figures.entropy import ControlMarker, entropy_figure, extension
+from isentrope_dashboard.figures.entropy import entropy_figure, extension
+from isentrope_dashboard.figures.marker_labels import ControlMarker, place
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
 from isentrope_dashboard.figures.sparkline import sparkline
 from isentrope_dashboard.records import HistogramColumns, SeriesColumns, StepRow
@@ -55,6 +56,25 @@ def test_each_applied_control_is_a_dotted_line_through_both_panels_with_its_labe
     (line,) = figure.layout.shapes
     assert (line.x0, line.x1, line.yref, line.line.dash) == (40, 40, "paper", "dot")
     assert figure.layout.annotations[0].text == "&lt;b&gt;Clip_V&lt;/b&gt;"
+
+
+def test_labels_of_close_markers_stand_below_each_other_and_the_newest_win() -> None:
+    crowd = [ControlMarker(step, f"µ₋ 0.5{step}") for step in range(50, 55)]
+    placed = place(crowd, 0, 1000)
+    assert [label.marker.step for label in placed] == [52, 53, 54]
+    assert sorted(label.row for label in placed) == [0, 1, 2]
+    figure = entropy_figure({ENTROPY: SeriesColumns(steps=[0, 1000], values=[2.0, 1.0])}, crowd, revision="r")
+    assert (len(figure.layout.shapes), len(figure.layout.annotations)) == (5, 3)
+
+
+def test_labels_of_distant_markers_share_the_highest_row() -> None:
+    placed = place([ControlMarker(10, "v1"), ControlMarker(50, "v2")], 0, 100)
+    assert [(label.row, label.left_of_line) for label in placed] == [(0, False), (0, False)]
+
+
+def test_a_label_at_the_end_of_the_chart_stands_left_of_its_line() -> None:
+    (label,) = place([ControlMarker(99, "Clip_V")], 0, 100)
+    assert label.left_of_line
 
 
 def test_an_empty_run_says_what_it_waits_for() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
+from isentrope_dashboard.figures.marker_labels import ControlMarker, place
 from isentrope_dashboard.figures.placeholder import say
 from isentrope_dashboard.records import SeriesColumns, StepRow
 
@@ -18,15 +18,6 @@ ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entro
 HEIGHT = 440
 LIVE_TRACES = (2, 3, 4)
 """Indices of the traces that grow with each step: entropy, observed, predicted. Before them: the band of the buckets."""
-_LABEL_ROWS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ControlMarker:
-    """A control that the trainer applied, as the chart shows it."""
-
-    step: int
-    label: str
 
 
 def entropy_figure(
@@ -49,7 +40,9 @@ def entropy_figure(
         figure.update_layout(showlegend=False)
         say(figure, "Waiting for the first step")
         return figure
-    _add_markers(figure, markers)
+    _add_lines_of(figure, markers)
+    shown = [step for columns in series.values() for step in columns.steps] + [marker.step for marker in markers]
+    _add_labels_of(figure, markers, min(shown), max(shown))
     return figure
 
 
@@ -124,19 +117,23 @@ def _add_band(figure: go.Figure, columns: SeriesColumns) -> None:
         )
 
 
-def _add_markers(figure: go.Figure, markers: Sequence[ControlMarker]) -> None:
-    for position, marker in enumerate(markers):
+def _add_lines_of(figure: go.Figure, markers: Sequence[ControlMarker]) -> None:
+    for marker in markers:
         figure.add_shape(
             type="line", x0=marker.step, x1=marker.step, y0=0, y1=1, yref="paper", line={"dash": "dot", "width": 1.2}
         )
+
+
+def _add_labels_of(figure: go.Figure, markers: Sequence[ControlMarker], first_step: int, last_step: int) -> None:
+    for label in place(markers, first_step, last_step):
         figure.add_annotation(
-            x=marker.step,
-            y=1 - 0.045 * (position % _LABEL_ROWS),
+            x=label.marker.step,
+            y=1 - 0.045 * label.row,
             yref="paper",
-            text=html.escape(marker.label),
-            xanchor="left",
+            text=html.escape(label.marker.label),
+            xanchor="right" if label.left_of_line else "left",
             yanchor="top",
-            xshift=4,
+            xshift=-4 if label.left_of_line else 4,
             showarrow=False,
         )
 

@@ -20,7 +20,8 @@ from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.control_changes import history_rows, markers
 from isentrope_dashboard.figures import change_split
 from isentrope_dashboard.figures.change_split import change_split_figure
-from isentrope_dashboard.figures.entropy import ControlMarker, entropy_figure
+from isentrope_dashboard.figures.entropy import entropy_figure
+from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
 from isentrope_dashboard.formatting import MISSING, number, percent
 from isentrope_dashboard.records import ControlItem, ControlState, HistogramColumns, RunSnapshot, StepRow, View
