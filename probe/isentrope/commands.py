@@ -59,6 +59,8 @@ def metrics(
     url: str | None,
 ) -> None:
     """Print metrics of RUN over its steps, or the names it has."""
+    if from_step is not None and to_step is not None and from_step > to_step:
+        raise click.UsageError(f"--from-step {from_step} lies behind --to-step {to_step}: no step is in between.")
     with _client(url) as client:
         if not names:
             found = client.metric_names(run)

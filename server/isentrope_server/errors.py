@@ -38,6 +38,18 @@ class NotFound(RequestError, LookupError):
     code = "not_found"
 
 
+class UnknownMetric(NotFound):
+    """The run has reports, and none of them holds this metric."""
+
+    code = "metric_unknown"
+
+
+class UnknownHistogram(NotFound):
+    """The run has reports, and none of them holds this histogram."""
+
+    code = "histogram_unknown"
+
+
 class Conflict(RequestError):
     """The thing asked for doesn't fit the state the run is in."""
 

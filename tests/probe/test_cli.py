@@ -151,6 +151,7 @@ def test_waiting_for_a_version_that_is_not_applied_fails(server: RunningServer, 
         (["no-such-command"], "no-such-command"),
         (["--no-such-option"], "--no-such-option"),
         (["metrics", RUN, "--points", "0"], "--points"),
+        (["metrics", RUN, "--name", "x", "--from-step", "5", "--to-step", "4"], "--from-step"),
         (["sync", "/no/such/folder"], "/no/such/folder"),
     ],
 )
@@ -171,6 +172,7 @@ def test_wrong_use_is_one_sentence_and_exit_status_2_before_any_server_is_asked(
         (["runs"], {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}, "isentrope up"),
         (["runs"], {"ISENTROPE_URL": "no address"}, "no address"),
         (["metrics", "nobody", "--name", "entropy/mean"], {}, "nobody"),
+        (["metrics", RUN, "--name", "entropy/maen"], {}, "entropy/mean"),
     ],
 )
 def test_a_failure_is_one_sentence_and_exit_status_1(

@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 
 from isentrope_server.store.series import Series, reduce
+from isentrope_wire.messages import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -156,3 +158,49 @@ def test_reading_on_shows_the_same_rank_as_reading_anew(server: ServerInThread) 
     assert points(more["series"]["x"]) == {2: 30.0}
     assert points(more["series"]["only/second"]) == {1: 5.0}
     assert points(read(server, first, "x")["series"]["x"]) == {0: 1.0, 1: 2.0, 2: 30.0}
+
+
+def test_only_unknown_names_are_an_error_that_names_the_nearest(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, **{"reward/mean": 1.0})
+    answer = server.http.get(f"{rank.path}/metrics/series", params={"name": "reward/maen"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "metric_unknown")
+    assert "'reward/maen'" in error["message"]
+    assert "reward/mean" in error["message"]
+    both = server.http.get(f"{rank.path}/metrics/series", params={"name": ["a", "b"]})
+    assert both.status_code == 404
+    assert read(server, rank, "a", "reward/mean")["series"]["a"]["step"] == []
+
+
+def test_a_promised_metric_that_has_not_come_yet_has_no_points(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, **{"token/count": 0.0})
+    series = read(server, rank, "entropy/mean", "entropy/observed_change")["series"]
+    assert [columns["step"] for columns in series.values()] == [[], []]
+    assert server.http.get(f"{rank.path}/histograms/entropy/token").json()["step"] == []
+
+
+def test_before_the_first_report_no_name_is_unknown(server: ServerInThread) -> None:
+    rank = Rank(server)
+    assert read(server, rank, "nosuch/metric")["series"]["nosuch/metric"]["step"] == []
+    assert server.http.get(f"{rank.path}/histograms/nosuch").json()["step"] == []
+
+
+def test_a_histogram_never_reported_is_an_error(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.send(step_report(0, {}, histograms=[ScoreHistogram(name="h", low=0, high=1, counts=(1, 2))]))
+    answer = server.http.get(f"{rank.path}/histograms/nosuch")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "histogram_unknown")
+    assert "'nosuch'" in answer.json()["error"]["message"]
+    later = server.http.get(f"{rank.path}/histograms/h", params={"from_step": 1})
+    assert (later.status_code, later.json()["step"]) == (200, [])
+
+
+@pytest.mark.parametrize("path", ["metrics/series?name=x&", "histograms/h?"])
+def test_a_range_that_ends_before_it_begins_is_refused(server: ServerInThread, path: str) -> None:
+    rank = Rank(server)
+    rank.report(0, x=1.0)
+    answer = server.http.get(f"{rank.path}/{path}from_step=5&to_step=4")
+    assert answer.status_code == 422
+    assert "5 > 4" in answer.json()["error"]["message"]

@@ -1,17 +1,18 @@
-"""What routes need: the backend, who asks, the run in the path."""
+"""What routes need: the backend, who asks, the run in the path, the steps in the query."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Path, Query, Request
 
 from isentrope_server.backend import Backend
-from isentrope_server.errors import NotFound
+from isentrope_server.errors import NotFound, Unprocessable
 from isentrope_server.security.gate import principal_of
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import runs
 from isentrope_server.store.runs import Run
+from isentrope_server.store.series import StepRange
 
 
 async def _backend(request: Request) -> Backend:
@@ -42,4 +43,18 @@ def no_such_run(run_id: str) -> NotFound:
     return NotFound(f"There is no run {run_id[:140]!r} on this server.", run_id=run_id[:140])
 
 
+StepParam = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+
+
+async def _step_range(from_step: StepParam = None, to_step: StepParam = None) -> StepRange:
+    if from_step is not None and to_step is not None and from_step > to_step:
+        raise Unprocessable(
+            f"from_step must not lie behind to_step, got {from_step} > {to_step}: no step is in between.",
+            from_step=from_step,
+            to_step=to_step,
+        )
+    return StepRange(first=from_step, last=to_step)
+
+
+StepRangeDep = Annotated[StepRange, Depends(_step_range)]
 RunDep = Annotated[Run, Depends(_run)]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, RunDep
-from isentrope_server.api.metrics import StepParam
+from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep
 from isentrope_server.api.numbers import number
+from isentrope_server.api.promised_metrics import PROMISED_HISTOGRAMS
 from isentrope_server.api.schemas import HistogramColumns
+from isentrope_server.errors import UnknownHistogram
 from isentrope_server.store import histograms
+from isentrope_server.store.histograms import StoredHistogram
+from isentrope_server.store.runs import Run
 from isentrope_server.store.series import StepRange
 
 router = APIRouter(tags=["histograms"])
@@ -21,13 +25,14 @@ async def get_histograms(
     run: RunDep,
     name: str,
     backend: BackendDep,
-    from_step: StepParam = None,
-    to_step: StepParam = None,
+    wanted: StepRangeDep,
     points: Annotated[int | None, Query(ge=1, le=10_000)] = None,
 ) -> HistogramColumns:
-    """One histogram per step. With `points`, neighbouring steps whose bins agree are added up."""
-    wanted = StepRange(first=from_step, last=to_step)
-    found = await backend.read(lambda connection: histograms.read(connection, run.key, name, wanted, points=points))
+    """One histogram per step. With `points`, neighbouring steps whose bins agree are added up.
+
+    404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
+    """
+    found = await backend.read(lambda connection: _read(connection, run, name, wanted, points))
     return HistogramColumns(
         name=name,
         step=[histogram.step for histogram in found],
@@ -36,3 +41,16 @@ async def get_histograms(
         counts=[histogram.counts.tolist() for histogram in found],
         not_finite=[histogram.not_finite for histogram in found],
     )
+
+
+def _read(connection: Connection, run: Run, name: str, wanted: StepRange, points: int | None) -> list[StoredHistogram]:
+    found = histograms.read(connection, run.key, name, wanted, points=points)
+    if found or run.step is None or name in PROMISED_HISTOGRAMS:
+        return found
+    if not histograms.is_known(connection, run.key, name):
+        raise UnknownHistogram(
+            f"Run {run.id} never reported a histogram {name[:100]!r}; "
+            f"GET runs/{{run_id}}/steps/{run.step} shows those of its newest step.",
+            name=name[:100],
+        )
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -9,16 +10,16 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import Connection
 
 from isentrope_server.api.cursors import ReportCursor, report_cursor
-from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep
 from isentrope_server.api.numbers import numbers
+from isentrope_server.api.promised_metrics import PROMISED_METRICS
 from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
+from isentrope_server.errors import UnknownMetric
 from isentrope_server.store import runs, series
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series import Series, StepRange
 
 router = APIRouter(tags=["metrics"])
-
-StepParam = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 
 
 @router.get("/runs/{run_id}/metrics")
@@ -33,17 +34,17 @@ async def get_series(
     run: RunDep,
     backend: BackendDep,
     name: Annotated[list[str], Query(min_length=1, max_length=100)],
-    from_step: StepParam = None,
-    to_step: StepParam = None,
+    wanted: StepRangeDep,
     points: Annotated[int | None, Query(ge=1, le=100_000, description="Reduce longer series to so many.")] = None,
     since: Annotated[str | None, Query(description="`cursor` of an earlier answer: only what is new.")] = None,
 ) -> JSONResponse:
-    """Series by name, as columns. A name the run never reported has empty columns.
+    """Series by name, as columns. A name without a point has empty columns.
+
+    404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
 
     A step that several incarnations reported shows the newest one's value, from that one's first step on; rank 0 is
     preferred. Reduced series keep the minimum and maximum of every bucket, so that no spike is lost.
     """
-    wanted = StepRange(first=from_step, last=to_step)
     cursor = None if since is None else report_cursor(since)
     # Columns go out as they are: checking a million numbers against a schema would cost more than reading them.
     return JSONResponse(await backend.read(lambda connection: _answer(connection, run, name, wanted, points, cursor)))
@@ -57,6 +58,7 @@ def _answer(
     points: int | None,
     since: ReportCursor | None,
 ) -> dict[str, object]:
+    _check_known(run, names, series.names(connection, run.key))
     now = current_cursor(connection, run)
     reset = since is None or since.timeline != now.timeline or since.position > now.position
     after = 0 if since is None or reset else since.position
@@ -66,6 +68,18 @@ def _answer(
         "cursor": str(now),
         "reset": reset,
     }
+
+
+def _check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
+    """Raises UnknownMetric where all names must be mistaken. Among known ones a stranger only has no points."""
+    if not reported or not (reported | PROMISED_METRICS).isdisjoint(names):
+        return
+    nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
+    raise UnknownMetric(
+        f"Run {run.id} never reported {', '.join(repr(name[:100]) for name in names[:3])}; "
+        f"it reports e.g. {', '.join(nearest)}. GET runs/{{run_id}}/metrics lists all its metrics.",
+        names=[name[:100] for name in names],
+    )
 
 
 def current_cursor(connection: Connection, run: Run) -> ReportCursor:

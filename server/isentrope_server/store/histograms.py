@@ -62,6 +62,12 @@ def read(
     return found if points is None or len(found) <= points else _merged(found, points)
 
 
+def is_known(connection: Connection, run_key: int, name: str) -> bool:
+    """Whether the run has ever reported a histogram of this name."""
+    found = select(histograms.c.position).where(histograms.c.run_key == run_key, histograms.c.name == name).limit(1)
+    return connection.execute(found).first() is not None
+
+
 _HISTOGRAMS = select(
     histograms.c.name,
     histograms.c.step,

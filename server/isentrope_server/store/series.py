@@ -78,6 +78,11 @@ def read(
     return {name: _speaking(timeline, found[name], after_position) for name in names}
 
 
+def names(connection: Connection, run_key: int) -> frozenset[str]:
+    """Every metric the run has ever reported; none before its first report."""
+    return frozenset(name for layout in layouts.used_by(connection, run_key) for name in layout.names)
+
+
 def latest(connection: Connection, run_key: int) -> list[LatestValue]:
     """Every metric of a run with its newest value, by name."""
     timeline = Timeline(streams.incarnations(connection, run_key))

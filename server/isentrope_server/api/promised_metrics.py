@@ -1,0 +1,37 @@
+"""What every probe promises to report. That a run has not measured one of these yet is no reason for an error."""
+
+from __future__ import annotations
+
+PROMISED_METRICS = frozenset(
+    {
+        "entropy/mean",
+        "entropy/unit_predicted_change",
+        "entropy/predicted_change",
+        "entropy/observed_change",
+        "entropy/gain",
+        "entropy/prediction_r",
+        "entropy/prediction_sign_agreement",
+        "score/discriminator_mean",
+        "score/discriminator_std",
+        "score/vocab_centered_mean",
+        "score/vocab_centered_std",
+        "score/self_check_z",
+        "covariance/advantage_score",
+        "covariance/advantage_logprob",
+        "change/positive_high",
+        "change/positive_low",
+        "change/negative_high",
+        "change/negative_low",
+        "clip/fraction",
+        "clip/fraction_positive",
+        "clip/fraction_negative",
+        "reward/mean",
+        "advantage/zero_group_fraction",
+        "completion/length_mean",
+        "ratio/mean",
+        "probe/seconds",
+        "probe/dropped_reports",
+    }
+)
+
+PROMISED_HISTOGRAMS = frozenset({"score/discriminator", "score/vocab_centered", "entropy/token", "token/probability"})
