@@ -300,6 +300,25 @@ def test_a_page_that_polls_is_connected(fake: FakeApi, open_page: OpenPage) -> N
     expect(page.locator("#run-status")).to_have_text("Live")
 
 
+@pytest.mark.parametrize("width", [400, 1280, 1440])
+def test_no_badge_and_no_button_is_cut(fake: FakeApi, open_page: OpenPage, width: int) -> None:
+    fake.add_run(steps=30)
+    page = open_page(PATH).page
+    page.set_viewport_size({"width": width, "height": 1000})
+    cut = """() => [...document.querySelectorAll(
+        '.panel-head .mantine-Badge-label, .panel-head button, .panel-head .mantine-Button-label, '
+        + '.panel-head .mantine-SegmentedControl-root')]
+      .filter((e) => e.scrollWidth > e.clientWidth + 1 || e.getBoundingClientRect().right > e.closest('.mantine-Card-root').getBoundingClientRect().right)
+      .map((e) => e.textContent)"""
+    page.wait_for_timeout(500)
+    assert page.evaluate(cut) == []
+    choose_clip_v(page, "0.75")
+    expect(page.locator("#control-badge")).to_have_text("2 changes")
+    assert page.evaluate(cut) == []
+    if width == 400:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_the_list_links_to_each_run_and_follows_their_status(fake: FakeApi, open_page: OpenPage) -> None:
     first: FakeRun = fake.add_run(steps=10)
     fake.add_run("run-000002", "second", steps=5)

@@ -127,6 +127,14 @@ def test_the_split_is_symmetric_about_zero_and_signed() -> None:
     assert high > 0.0072
 
 
+def test_the_longest_bar_leaves_room_for_its_number_on_a_narrow_screen() -> None:
+    for mean in (-0.0072, -0.0000072):
+        figure = change_split_figure([StepRow(step=1, scalars={"change/positive_high": mean})], revision="r")
+        low, high = figure.layout.xaxis.range
+        pixels_beside = 240 * (mean - low) / (high - low)
+        assert pixels_beside >= 6.5 * len(figure.data[0].text[0])
+
+
 def test_a_sparkline_fills_its_height_and_leaves_out_what_is_missing() -> None:
     assert sparkline([1.0, None, 3.0, math.nan, 2.0]) == [0.0, 1.0, 0.5]
     assert sparkline([2.0, 2.0]) == [0.5, 0.5]

@@ -35,7 +35,9 @@ def panel(
     )
     # A component without children is falsy, hence `is None`.
     beside = html.Span() if aside is None else aside
-    head = dmc.Group([heading, beside], justify="space-between", align="flex-start", wrap="nowrap", mb="xs")
+    head = dmc.Group(
+        [heading, beside], justify="space-between", align="flex-start", wrap="nowrap", mb="xs", className="panel-head"
+    )
     return dmc.Card([head, body], h="100%", className="stretched" if stretched else "")
 
 

@@ -16,6 +16,9 @@ from isentrope_dashboard.records import StepRow
 
 HEIGHT = 300
 STEPS = 100
+NARROWEST_PLOT_PIXELS = 240
+"""Width of the bars' area on a telephone."""
+CHARACTER_PIXELS = 6.5
 _PARTS = (
     ("change/positive_low", "A<sub>+</sub> · S<sub>c</sub> &lt; 0"),
     ("change/positive_high", "A<sub>+</sub> · S<sub>c</sub> &gt; 0"),
@@ -54,6 +57,7 @@ def change_split_figure(rows: Sequence[StepRow], *, revision: str) -> go.Figure:
     means = [part.mean for part in parts]
     reach = max(max(abs(mean) for mean in means), 1e-12)
     digits = min(8, max(4, 2 - math.floor(math.log10(reach)))) if reach > 1e-12 else 4
+    texts = [number(mean, digits, signed=True) for mean in means]
     slots = [theme.SLOT_POSITIVE if mean > 0 else theme.SLOT_NEGATIVE for mean in means]
     figure.add_bar(
         y=[part.label for part in parts],
@@ -61,15 +65,22 @@ def change_split_figure(rows: Sequence[StepRow], *, revision: str) -> go.Figure:
         orientation="h",
         width=0.58,
         marker={"cornerradius": 4},
-        text=[number(mean, digits, signed=True) for mean in means],
+        text=texts,
         textposition="outside",
         cliponaxis=False,
         textfont={"size": 11},
         hovertemplate="%{y}<br>%{text}<extra></extra>",
         meta={"slots": slots},
     )
-    figure.update_xaxes(range=[-1.45 * reach, 1.45 * reach])
+    margin = _room_for(max(len(text) for text in texts))
+    figure.update_xaxes(range=[-margin * reach, margin * reach])
     return figure
+
+
+def _room_for(characters: int) -> float:
+    """Half the axis over the longest bar, so that a text of this length fits beside the bar."""
+    share_of_text = min(0.35, (characters + 1) * CHARACTER_PIXELS / NARROWEST_PLOT_PIXELS)
+    return 1 / (1 - 2 * share_of_text)
 
 
 def _layout(revision: str) -> dict[str, Any]:
