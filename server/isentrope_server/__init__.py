@@ -1,7 +1,7 @@
 """The server: takes in reports over gRPC, keeps them, answers REST, streams controls to probes. Knows no torch.
 
 - `app`: the composition root, `create_app(settings)`; `serving`: the process around it; `commands`: `isentrope up`, `token`
-- `settings`, `errors`, `home`: what it is told, what it says when that can't work, the folder it owns
+- `settings`, `errors`, `home`, `ports`: what it is told, what it says when that can't work, the folder it owns, its ports
 - `ingest`: gRPC servicer -> domain message -> store
 - `store`: tables, one file per noun, migrations; no web here
 - `control`: deciding, recording and streaming controls

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
@@ -14,6 +13,7 @@ from fastapi import FastAPI
 
 from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError
+from isentrope_server.ports import Port, listening_socket
 from isentrope_server.settings import Settings
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
@@ -35,7 +35,8 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     Raises:
         StartupError: a port is taken, or the home can't be used.
     """
-    with _bound(settings.host, settings.http_port) as http_socket:
+    _check_ports(settings)
+    with listening_socket(settings.host, settings.http_port, Port.HTTP) as http_socket:
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
         app = create_app(settings)
         server = _Server(
@@ -77,19 +78,16 @@ def _stop_on_signals(server: uvicorn.Server, close: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stop)
 
 
-@contextlib.contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A listening socket.
+def _check_ports(settings: Settings) -> None:
+    """Before anything is made: a server that can't start leaves no database and no token behind.
 
     Raises:
-        StartupError: the port is taken, or the address is not this machine's.
+        StartupError: both ports are the same one, or the gRPC port can't be opened.
     """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
+    if settings.http_port == settings.grpc_port != 0:
         raise StartupError(
-            f"The HTTP port {port} on {host} can't be opened: {error.strerror}. Choose another with --http-port."
-        ) from None
-    with bound:
-        yield bound
+            f"The HTTP and the gRPC port are both {settings.http_port}; they must differ. "
+            "Choose another with --http-port or --grpc-port."
+        )
+    # gRPC opens its port itself, later, and would say what is wrong with it in lines of its own on stderr.
+    listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()

@@ -138,10 +138,28 @@ def test_a_port_in_use_is_one_sentence_and_status_2(tmp_path: Path, option: str)
     ports = {"--http-port": "0", "--grpc-port": "0"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports[option] = str(taken.getsockname()[1])
-        result = isentrope("up", *(word for pair in ports.items() for word in pair), home=tmp_path)
+        result = isentrope("up", *(word for pair in ports.items() for word in pair), home=tmp_path / "home")
     assert result.returncode == 2
     assert f"port {ports[option]}" in one_sentence(result)
     assert option in result.stderr
+    assert not (tmp_path / "home").exists(), "a server that can't start leaves nothing behind"
+
+
+@pytest.mark.parametrize("host", ["999.1.1.1", "192.0.2.1"])
+def test_an_address_that_is_not_this_machines_points_to_the_host_option(tmp_path: Path, host: str) -> None:
+    result = isentrope("up", "--host", host, "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home")
+    assert result.returncode == 2
+    assert host in one_sentence(result)
+    assert "--host" in result.stderr
+    assert "port" not in result.stderr
+    assert not (tmp_path / "home").exists()
+
+
+def test_one_port_for_both_is_refused_as_that(tmp_path: Path) -> None:
+    result = isentrope("up", "--http-port", "17345", "--grpc-port", "17345", home=tmp_path / "home")
+    assert result.returncode == 2
+    assert "are both 17345" in one_sentence(result)
+    assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize(

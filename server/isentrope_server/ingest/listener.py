@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
 
 from isentrope_server.backend import Backend
-from isentrope_server.errors import StartupError
 from isentrope_server.ingest.servicer import TelemetryServicer
+from isentrope_server.ports import Port, listening_socket, port_refused
 from isentrope_server.security.tokens import Scope, TokenBook
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
@@ -90,24 +89,12 @@ async def start_grpc(backend: Backend) -> tuple[grpc.aio.Server, int]:
     )
     pb_grpc.add_TelemetryServicer_to_server(TelemetryServicer(backend), server)
     settings = backend.settings
-    _check_free(settings.host, settings.grpc_port)
+    # gRPC says what is wrong with a port in lines of its own on stderr; the operating system says it in a word.
+    listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
         port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
     except RuntimeError as error:
-        raise _port_refused(settings.host, settings.grpc_port, str(error)) from None
+        raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()
     return server, port
-
-
-def _check_free(host: str, port: int) -> None:
-    """gRPC says what is wrong with a port in lines of its own on stderr; the operating system says it in a word."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        raise _port_refused(host, port, error.strerror or str(error)) from None
-
-
-def _port_refused(host: str, port: int, why: str) -> StartupError:
-    return StartupError(f"The gRPC port {port} on {host} can't be opened: {why}. Choose another with --grpc-port.")
