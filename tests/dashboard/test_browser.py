@@ -255,6 +255,17 @@ def test_a_run_without_data_says_so_and_comes_alive(fake: FakeApi, open_page: Op
     assert watched.problems == []
 
 
+def test_a_lines_first_points_are_seen_as_they_come(fake: FakeApi, open_page: OpenPage) -> None:
+    run = fake.add_run(steps=20)
+    page = open_page(PATH).page
+    fake.add_steps(run)  # the prediction's first value
+    wait_for_step(page, 21)
+    eventually(page, "data[4].mode", "lines+markers")
+    fake.add_steps(run)
+    eventually(page, "data[4].mode", "lines")
+    eventually(page, "data[4].y.filter((value) => value !== null).length", 2)
+
+
 def test_a_browser_without_shared_worker_is_kept_up_to_date_slowly(fake: FakeApi, open_page: OpenPage) -> None:
     run = fake.add_run(steps=10)
     page = open_page(PATH, init_script="delete window.SharedWorker").page

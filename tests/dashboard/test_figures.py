@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from isentrope_dashboard.figures.change_split import change_parts, change_split_figure
-from isentrope_dashboard.figures.entropy import entropy_figure, extension
+from isentrope_dashboard.figures.entropy import entropy_figure, extension, outgrows_its_drawing
 from isentrope_dashboard.figures.marker_labels import ControlMarker, place
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
 from isentrope_dashboard.figures.sparkline import sparkline
@@ -36,6 +36,22 @@ def test_a_step_without_a_measurement_is_a_gap_and_not_a_zero() -> None:
     assert list(trace(figure, "ΔH predicted").y) == [None, None, -0.1]
     assert list(trace(figure, "ΔH observed").y) == [-0.2, None, None]
     assert trace(figure, "ΔH observed").connectgaps is False
+
+
+def test_a_single_point_is_drawn_as_a_marker_until_there_is_a_line() -> None:
+    one = {ENTROPY: SeriesColumns(steps=[1, 2], values=[2.0, None])}
+    two = {ENTROPY: SeriesColumns(steps=[1, 2, 3], values=[2.0, None, 1.9])}
+    three = {ENTROPY: SeriesColumns(steps=[1, 2, 3, 4], values=[2.0, None, 1.9, 1.8])}
+    assert trace(entropy_figure(one, [], revision="r"), "entropy H").mode == "lines+markers"
+    assert trace(entropy_figure(two, [], revision="r"), "entropy H").mode == "lines"
+    assert outgrows_its_drawing({}, one)
+    assert outgrows_its_drawing(one, two)
+    assert not outgrows_its_drawing(two, three)
+
+
+def test_the_quantiles_of_a_single_step_are_markers() -> None:
+    histograms = HistogramColumns(steps=[3], low=[-1], high=[1], counts=[[1, 3, 0, 0]])
+    assert trace(score_distribution_figure(histograms, revision="r"), "median").mode == "lines+markers"
 
 
 def test_reduced_lines_keep_their_own_steps_and_show_the_spikes_of_each_bucket() -> None:

@@ -6,7 +6,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.status_line import status_props, step_seconds
 from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.pages.run_content import quality_props
+from isentrope_dashboard.pages.run_content import quality_props, split_props
 from isentrope_dashboard.pages.run_state import advance
 from isentrope_dashboard.records import (
     ControlItem,
@@ -65,6 +65,18 @@ def test_a_value_missing_in_the_newest_step_is_a_dash() -> None:
     props = kpi_props(rows(1.0, None))
     assert props["kpi-reward-value"]["children"] == "–"
     assert words(props["kpi-reward-delta"]["children"]) == "–"
+
+
+def test_a_difference_that_rounds_to_nothing_points_nowhere() -> None:
+    badge = kpi_props(rows(0.1, 0.0999999, metric="clip/fraction"))["kpi-clip-delta"]["children"]
+    assert (words(badge), badge.color) == ("±0", "gray")
+    assert words(kpi_props(rows(0.1, 0.09, metric="clip/fraction"))["kpi-clip-delta"]["children"]).strip() == "1.0%"
+
+
+def test_the_split_counts_the_steps_that_have_data() -> None:
+    some = rows(None, 0.5, None, None, metric="change/positive_low")
+    assert split_props("r1", some, View())[ids.SPLIT_SUBTITLE]["children"].endswith(", mean of 1 step with data")
+    assert split_props("r1", rows(None), View())[ids.SPLIT_SUBTITLE]["children"] == "Advantage sign × score sign"
 
 
 def test_falling_entropy_is_news_but_neither_good_nor_bad() -> None:

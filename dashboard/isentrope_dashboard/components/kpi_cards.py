@@ -135,6 +135,8 @@ def _card_props(indicator: Indicator, values: Sequence[float | None]) -> dict[st
 def _difference_badge(indicator: Indicator, difference: float | None) -> dmc.Badge:
     if difference is None or not math.isfinite(difference):
         content, color = [number(difference)], "gray"
+    elif not any(digit in "123456789" for digit in indicator.show_difference(abs(difference))):
+        content, color = ["±0"], "gray"
     else:
         rises = difference > 0
         good = None if indicator.rise_is_good is None else rises == indicator.rise_is_good

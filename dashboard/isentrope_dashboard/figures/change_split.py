@@ -47,6 +47,12 @@ def change_parts(rows: Sequence[StepRow]) -> list[ChangePart]:
     return parts
 
 
+def steps_measured(rows: Sequence[StepRow]) -> int:
+    """How many of the last STEPS steps measured any part."""
+    metrics = [metric for metric, _ in _PARTS]
+    return sum(any(math.isfinite(row.scalars.get(metric, math.nan)) for metric in metrics) for row in rows[-STEPS:])
+
+
 def change_split_figure(rows: Sequence[StepRow], *, revision: str) -> go.Figure:
     """Four bars that sum to the unit prediction: to the right raises entropy, to the left lowers it."""
     figure = go.Figure(layout=_layout(revision))

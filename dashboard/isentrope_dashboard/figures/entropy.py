@@ -53,6 +53,19 @@ def extension(rows: Sequence[StepRow], maximum_points: int) -> list[Any]:
     return [{"x": [x] * len(LIVE_TRACES), "y": y}, list(LIVE_TRACES), maximum_points]
 
 
+def mode_for(values: Sequence[float | None]) -> str:
+    """How a line is drawn: a single point has no line, so it gets a marker."""
+    return "lines+markers" if sum(_drawable(value) is not None for value in values) == 1 else "lines"
+
+
+def outgrows_its_drawing(before: Mapping[str, SeriesColumns], after: Mapping[str, SeriesColumns]) -> bool:
+    """Whether a line got its first or its second point, so that the chart must be drawn anew and not only extended."""
+    return any(
+        mode_for(before.get(name, SeriesColumns()).values) != mode_for(after.get(name, SeriesColumns()).values)
+        for name in (ENTROPY, OBSERVED, PREDICTED)
+    )
+
+
 def _layout(revision: str) -> dict[str, Any]:
     return {
         "template": "none",  # the browser knows the colour scheme and puts its template in
@@ -86,11 +99,12 @@ def _add_line(
     columns = series.get(name, SeriesColumns())
     measured = dict(zip(columns.steps, columns.values, strict=True))
     shown = list(columns.steps) if steps is None else steps
+    drawn = [_drawable(measured.get(step)) for step in shown]
     figure.add_scatter(
         x=shown,
-        y=[_drawable(measured.get(step)) for step in shown],
+        y=drawn,
         yaxis=axis,
-        mode="lines",
+        mode=mode_for(drawn),
         name=title,
         connectgaps=False,
         line={"width": width},

@@ -73,7 +73,7 @@ def _add_quantiles(figure: go.Figure, histograms: HistogramColumns) -> None:
         figure.add_scatter(
             x=list(histograms.steps),
             y=[quantile(share, counts, low, high) for counts, low, high in columns],
-            mode="lines",
+            mode="lines" if len(columns) > 1 else "lines+markers",  # a single point has no line
             name=name,
             line={"width": 1.4, "dash": dash},
             hovertemplate=name + " %{y:.3f}<extra></extra>",

@@ -22,7 +22,7 @@ from isentrope_dashboard.api_client import SCORE_HISTOGRAM, ApiClient, ApiSource
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
-from isentrope_dashboard.figures.entropy import extension
+from isentrope_dashboard.figures.entropy import ENTROPY, OBSERVED, PREDICTED, extension, outgrows_its_drawing
 from isentrope_dashboard.pages.notice import control_notifications
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import (
@@ -35,7 +35,7 @@ from isentrope_dashboard.pages.run_content import (
 )
 from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
 from isentrope_dashboard.pages.runs import runs_props
-from isentrope_dashboard.records import LiveEvent, RunSnapshot, View
+from isentrope_dashboard.records import LiveEvent, RunSnapshot, SeriesColumns, View
 
 COALESCE_SECONDS = 0.25
 IDLE_SECONDS = 0.5
@@ -244,10 +244,7 @@ async def _batch(queue: Queue) -> list[LiveEvent]:
 async def _show(page: _Page, following: _Following, moved: Advance) -> None:
     following.snapshot, following.first_batch, following.heard_at = moved.snapshot, False, time.monotonic()
     if moved.new_rows:
-        kept = points_kept(following.view)
-        page.show({ids.ENTROPY_GRAPH: {"extendData": extension(moved.new_rows, kept)}})
-        following.drawn_points = min(kept, following.drawn_points + len(moved.new_rows))
-        _remember_in_series(following, moved)
+        await _grow_entropy(page, following, moved)
     if moved.new_rows or moved.run_changed:
         reported_at = moved.new_rows[-1].recorded_at if moved.new_rows else None
         page.show(await asyncio.to_thread(step_props, moved.snapshot, following.view, reported_at))
@@ -255,11 +252,25 @@ async def _show(page: _Page, following: _Following, moved: Advance) -> None:
         await _show_controls(page, following, moved)
 
 
-async def _show_controls(page: _Page, following: _Following, moved: Advance) -> None:
-    page.show(control_and_history_props(moved.snapshot.control, moved.snapshot.history))
+async def _grow_entropy(page: _Page, following: _Following, moved: Advance) -> None:
+    kept, before = points_kept(following.view), following.snapshot.series
+    _remember_in_series(following, moved)
+    following.drawn_points = min(kept, following.drawn_points + len(moved.new_rows))
+    if outgrows_its_drawing(before, following.snapshot.series):
+        await _draw_entropy(page, following)
+    else:
+        page.show({ids.ENTROPY_GRAPH: {"extendData": extension(moved.new_rows, kept)}})
+
+
+async def _draw_entropy(page: _Page, following: _Following) -> None:
     content = await asyncio.to_thread(entropy_props, following.snapshot, following.view)
     page.show(content)
     await _until_drawn(page, content)
+
+
+async def _show_controls(page: _Page, following: _Following, moved: Advance) -> None:
+    page.show(control_and_history_props(moved.snapshot.control, moved.snapshot.history))
+    await _draw_entropy(page, following)
     notifications = control_notifications(moved.snapshot, moved.changed_controls)
     if notifications:
         page.show({ids.NOTIFICATIONS: {"sendNotifications": notifications}})
@@ -268,7 +279,8 @@ async def _show_controls(page: _Page, following: _Following, moved: Advance) -> 
 def _remember_in_series(following: _Following, moved: Advance) -> None:
     """Keep the chart's columns in step with what was appended in the browser, for the next full drawing."""
     series = dict(following.snapshot.series)
-    for name, columns in series.items():
+    for name in {*series, ENTROPY, OBSERVED, PREDICTED}:
+        columns = series.get(name, SeriesColumns())
         rows = [row for row in moved.new_rows if name in row.scalars]
         values = [row.scalars[name] for row in rows]
         series[name] = replace(

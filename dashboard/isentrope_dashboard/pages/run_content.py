@@ -78,12 +78,11 @@ def score_props(run_id: str, histograms: HistogramColumns, view: View) -> Props:
 
 def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
     figure = change_split_figure(rows, revision=revision(run_id, view))
-    shown = min(len(rows), change_split.STEPS)
+    shown = change_split.steps_measured(rows)
+    mean = f", mean of {shown} step{'s' * (shown > 1)} with data" if shown else ""
     return {
         **_drawing(ids.SPLIT_GRAPH, figure),
-        ids.SPLIT_SUBTITLE: {
-            "children": "Advantage sign × score sign" + (f", mean of the last {shown} steps" if shown else "")
-        },
+        ids.SPLIT_SUBTITLE: {"children": "Advantage sign × score sign" + mean},
     }
 
 
