@@ -79,7 +79,7 @@ def test_a_figure_that_is_not_a_number_is_not_met() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_collapse_is_predicted_and_cured(home: Path, tmp_path: Path, seed: int) -> None:
-    result = CliRunner().invoke(main, ["--steps", "150", "--seed", str(seed), "--out", str(tmp_path)])
+    result = CliRunner().invoke(main, ["--steps", "200", "--seed", str(seed), "--out", str(tmp_path)])
     document = json.loads((tmp_path / "collapse_and_cure.json").read_text(encoding="utf-8"))
     missed = [criterion for criterion in document["criteria"] if not criterion["met"]]
     assert missed == [], result.output

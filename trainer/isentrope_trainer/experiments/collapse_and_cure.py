@@ -1,6 +1,6 @@
 """Entropy collapses in a vanilla run, the prediction sees it coming, and Clip_V of the same seed holds it up.
 
-    python -m isentrope_trainer.experiments.collapse_and_cure --steps 150 --seed 0 --out DIR
+    python -m isentrope_trainer.experiments.collapse_and_cure --steps 200 --seed 0 --out DIR
 
 Prints a table of both runs beside the figures we hold ourselves to, and writes `collapse_and_cure.json` with the
 figures and every step's scalars. Ends with status 1 when a figure is missed.
@@ -159,7 +159,7 @@ def _mean_size(values: Sequence[float]) -> float:
 
 
 @click.command()
-@click.option("--steps", default=150, show_default=True)
+@click.option("--steps", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for collapse_and_cure.json.")
 def main(steps: int, seed: int, out: Path | None) -> None:
