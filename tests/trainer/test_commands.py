@@ -76,7 +76,9 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_training_goes_on_without_a_server(warm_home: Path) -> None:
+def test_training_goes_on_without_a_server(warm_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else the shipper would look for the server long after the test.
+    monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.5")
     http_port, grpc_port = free_ports()
     arguments = ("--http-port", str(http_port), "--grpc-port", str(grpc_port), "--steps", "2", *SMALL)
     result = isentrope_command("train", *arguments)
@@ -84,6 +86,8 @@ def test_training_goes_on_without_a_server(warm_home: Path) -> None:
     run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
     assert run_id is not None
     assert (warm_home / "spool" / run_id[1]).is_dir()
+    assert "records are not delivered yet" in result.stderr
+    assert "`isentrope sync " in result.stderr
 
 
 def status_when_known(url: str, run_id: str) -> str:

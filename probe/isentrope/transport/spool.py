@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shlex
 import threading
 import time
 
 from isentrope.control.control_file import ControlFile
 from isentrope.transport.message_queue import MessageQueue
 from isentrope.transport.process_lock import ProcessLock
-from isentrope.transport.shipper_status import ShipperStatus
+from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.shipper_supervisor import ShipperSupervisor
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
 from isentrope.transport.spool_writer import SpoolLimits, SpoolWriter
@@ -24,6 +25,8 @@ ROUND_SECONDS = 0.05
 """How long a report waits at most before the writer thread wakes. It polls: waking it would cost the loop a lock."""
 STATUS_SECONDS = 0.5
 LONGEST_CLOSE_SECONDS = 1.1
+STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAVE_UP})
+"""A shipper in one of these states has heard that it can't deliver now."""
 
 
 class SpoolTransport:
@@ -98,15 +101,41 @@ class SpoolTransport:
         )
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time, at most 1.1 s, and let the shipper deliver the rest without this process."""
+        """Write what fits in the time, at most 1.1 s, and let the shipper deliver the rest without this process.
+
+        Says in one warning what stays on disk when the shipper has heard that the server is away or refuses.
+        """
         if os.getpid() != self._owner_pid or self._closing.is_set():
             return
         allowed_seconds = min(max(timeout_seconds, 0.0), LONGEST_CLOSE_SECONDS)
         # The rest of the time is for the last write, which can't be interrupted.
-        self._give_up_at = time.monotonic() + 0.8 * allowed_seconds
+        end = time.monotonic() + allowed_seconds
+        self._give_up_at = end - 0.2 * allowed_seconds
         self._closing.set()
         self._thread.join(allowed_seconds)
         atexit.unregister(self.close)
+        if self._supervisor is not None:
+            self._say_what_stays(end)
+
+    def _say_what_stays(self, wait_until: float) -> None:
+        """One warning when the shipper gets nowhere: whoever ends a run without it believes all is delivered."""
+        status = ShipperStatus.read(self.folder.status)
+        # A run of a few seconds may end before its shipper has heard whether the server takes anything.
+        while (status is None or status.state is ShipperState.STARTING) and time.monotonic() < wait_until:
+            time.sleep(ROUND_SECONDS)
+            status = ShipperStatus.read(self.folder.status)
+        if status is None or status.state not in STUCK:
+            return
+        undelivered = self._writer.spooled_through - status.acked_through
+        if undelivered > 0:
+            logger.warning(
+                "%d records are not delivered yet (%s: %s); they stay in %s, `isentrope sync %s` uploads them.",
+                undelivered,
+                status.state,
+                " ".join(status.error.split()).rstrip("."),
+                self.folder.path,
+                shlex.quote(str(self.folder.path)),
+            )
 
     def _start_shipper(self, supervisor: ShipperSupervisor) -> None:
         # On the caller's thread: were this one to fork a worker while another starts a process, the worker would

@@ -25,6 +25,7 @@ from isentrope.transport.transport import Message
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunFinished, RunStarted, StepReport
+from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
 RUN = RunStarted(
     run_id="r/1", incarnation="i", rank=3, world_size=4, name="n", project="p", started_at=0.0, probe_version="0"
@@ -206,6 +207,51 @@ def test_a_process_that_fails_has_written_its_reports(tmp_path: Path) -> None:
     result = run_python(OPEN + "put(1); put(2); raise SystemExit(3)", tmp_path)
     assert result.returncode == 3
     assert steps_of(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("token", [None, "wrong"], ids=["server away", "wrong token"])
+def test_a_script_whose_reports_are_not_delivered_hears_of_it_once_at_its_end(
+    tmp_path: Path, token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeTelemetry(free_port(), token="right")
+    # Else the shipper would outlive the test.
+    monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
+    program = OPEN.replace('mode="offline"', 'mode="online"').replace('grpc_target="x"', "grpc_target=sys.argv[2]")
+    program = program.replace("token=None", "token=sys.argv[3]")
+    program += """
+put(1); put(2)
+status, end = transport.folder.status, time.monotonic() + 20
+while not (status.exists() and '"error": ""' not in status.read_text()) and time.monotonic() < end: time.sleep(0.05)
+begin = time.monotonic()
+transport.close()
+print(time.monotonic() - begin)
+transport.close()
+"""
+    if token is not None:
+        server.start()
+    try:
+        result = run_python(program, tmp_path, server.target, token or "right")
+    finally:
+        if token is not None:
+            server.stop()
+    (folder,) = find_spool_folders(tmp_path)
+    assert result.returncode == 0
+    assert float(result.stdout) < 1.2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("3 records are not delivered yet (" + ("holding: UNAUTH" if token else "retrying: UNAVAIL"))
+    assert line.endswith(f"; they stay in {folder.path}, `isentrope sync {folder.path}` uploads them.")
+
+
+def test_a_script_whose_reports_are_delivered_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeTelemetry(free_port())
+    monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
+    program = OPEN.replace('mode="offline"', 'mode="online"').replace('grpc_target="x"', "grpc_target=sys.argv[2]")
+    server.start()
+    try:
+        result = run_python(program + "put(1); put(2)", tmp_path, server.target)
+    finally:
+        server.stop()
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_killed_process_loses_only_what_the_last_round_had_not_written(tmp_path: Path) -> None:
