@@ -39,9 +39,14 @@ def open_page(browser: Browser, served: str) -> Iterator[OpenPage]:
     contexts: list[BrowserContext] = []
 
     def open_it(
-        path: str, *, scheme: str = "light", init_script: str | None = None, ready: str | None = None
+        path: str,
+        *,
+        scheme: str = "light",
+        init_script: str | None = None,
+        ready: str | None = None,
+        width: int = 1600,
     ) -> Watched:
-        context = browser.new_context(viewport={"width": 1600, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
+        context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
         contexts.append(context)
         context.add_cookies([{"name": "isentrope_session", "value": TOKEN, "url": served}])
         context.set_default_timeout(30_000)

@@ -330,6 +330,20 @@ def test_no_badge_and_no_button_is_cut(fake: FakeApi, open_page: OpenPage, width
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize(("width", "labels"), [(400, ["µ₋ 2.00"]), (1600, ["Clip_V · µ₋ 1.00", "µ₋ 2.00"])])
+def test_a_narrow_chart_labels_the_newest_control_alone(
+    fake: FakeApi, open_page: OpenPage, width: int, labels: list[str]
+) -> None:
+    run = fake.add_run(steps=30)
+    for mu_low in (1.0, 2.0):
+        run.request_control({"method": "clip_v", "mu_low": mu_low, "scope": "all"})
+        for _ in range(3):
+            run.add_step()
+    page = open_page(PATH, width=width).page
+    eventually(page, "layout.annotations.map((label) => label.text)", labels)
+    eventually(page, "layout.shapes.length", 2)
+
+
 def test_the_list_links_to_each_run_and_follows_their_status(fake: FakeApi, open_page: OpenPage) -> None:
     first: FakeRun = fake.add_run(steps=10)
     fake.add_run("run-000002", "second", steps=5)

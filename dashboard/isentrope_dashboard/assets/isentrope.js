@@ -80,6 +80,7 @@
     }
     return trace;
   };
+  const LABELS_NEED_PIXELS = 560;
   const keepZoom = (layout, before) => {
     if (!before || before.uirevision !== layout.uirevision) return;
     Object.keys(before).filter((key) => /^[xy]axis\d*$/.test(key) && before[key].autorange === false).forEach((key) => {
@@ -112,6 +113,10 @@
         const figure = onlyColours ? { data: plot.data, layout: shown.layout } : drawing.figure;
         const template = templates[shownScheme()] || templates.light;
         const layout = Object.assign({}, figure.layout, { template: template });
+        const graph = document.getElementById(graphId);
+        if (layout.annotations && graph && graph.clientWidth < LABELS_NEED_PIXELS) {
+          layout.annotations = layout.annotations.slice(-1); // the newest control's label; all keep their lines
+        }
         if (!onlyColours) keepZoom(layout, shown && shown.layout);
         return [{ data: figure.data.map((trace) => inColours(trace, template.layout.colorway)), layout: layout }, drawing.number];
       },
