@@ -147,13 +147,13 @@
       },
       joinSliderAndNumber(slider, value, maximum) {
         const entered = number(value);
-        const inReach = (threshold) => Math.max(0, Math.min(threshold, maximum));
         if (String(triggered()).endsWith("-slider")) {
-          const shown = entered === null ? null : inReach(entered);
+          const shown = entered === null ? null : Math.min(entered, maximum);
           return [noUpdate(), sameNumber(shown, slider) ? noUpdate() : slider];
         }
-        if (entered === null) return [noUpdate(), noUpdate()];
-        const shown = inReach(entered);
+        // The slider would answer with 0, and what was entered would be gone before its error is read.
+        if (entered === null || entered < 0) return [noUpdate(), noUpdate()];
+        const shown = Math.min(entered, maximum);
         return [sameNumber(shown, slider) ? noUpdate() : shown, noUpdate()];
       },
       followControl(control, _reset, base, method, scope, lowOn, low, highOn, high) {

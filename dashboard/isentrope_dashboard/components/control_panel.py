@@ -169,8 +169,7 @@ def _threshold_row(side: str, label: str, beyond: str) -> html.Div:
     number_input = dmc.NumberInput(
         id=ids.threshold(side, "number"),
         value=DEFAULT_THRESHOLD,
-        min=0,
-        clampBehavior="none",  # a number below 0 is shown as an error, not turned into 0 behind the reader's back
+        clampBehavior="none",  # no minimum: a number below 0 is shown as an error, not turned into 0 unasked
         step=0.05,
         decimalScale=2,
         fixedDecimalScale=True,
