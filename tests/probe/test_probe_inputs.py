@@ -1,0 +1,138 @@
+"""What the probe is given by mistake, it names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import isentrope
+from isentrope.errors import ConfigurationError, InputError
+from tests.probe.tiny_loop import probe_and_transport, reports
+
+
+@pytest.mark.parametrize(
+    ("logits", "token_ids", "words"),
+    [
+        (torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long), r"pass logits\[:, :-1\]"),
+        (torch.zeros(4, 9), torch.tensor([0, 1, 2, 9]), r"must lie in \[0, 9\).*got 9"),
+        (torch.zeros(4, 9), torch.tensor([0, 1, 2, -100]), "got -100"),
+        (torch.full((4, 9), math.nan), torch.tensor([0, 1, 2, 3]), "4 of 4 rows hold NaN"),
+    ],
+)
+def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, words: str) -> None:
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match=words):
+        probe.score(logits, token_ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"advantages": torch.zeros(3)}, r"one per token \[4, 5\] or one per sequence \[4\], got \[3\]"),
+        ({"advantages": torch.zeros(4), "mask": torch.ones(4)}, "mask must have the tokens' shape"),
+        ({"advantages": torch.zeros(4), "sampler_logprobs": torch.zeros(4, 4)}, "sampler_logprobs must have"),
+    ],
+)
+def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, Tensor], words: str) -> None:
+    probe, _ = probe_and_transport()
+    scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
+    with pytest.raises(InputError, match=words):
+        probe.gate(scores, **arguments)
+
+
+def test_rescore_of_other_tokens_is_refused() -> None:
+    probe, _ = probe_and_transport()
+    scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
+    probe.gate(scores, torch.zeros(4))
+    other = probe.score(torch.zeros(3, 5, 9), torch.zeros(3, 5, dtype=torch.long))
+    with pytest.raises(InputError, match=r"shapes \[\[4, 5\]\], got \[\[3, 5\]\]"):
+        probe.step(0, rescore=lambda: other)
+
+
+@pytest.mark.parametrize("value", ["high", torch.zeros(2), torch.tensor(1j), 1j, None])
+def test_only_numbers_can_be_logged(value: Any) -> None:
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match="reward must be"):
+        probe.log({"reward": value})
+
+
+@pytest.mark.parametrize("name", [1, None, "", "half a \ud800 character"])
+def test_a_scalar_s_name_is_text(name: Any) -> None:
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match="name of a logged scalar"):
+        probe.log({name: 1.0})
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "7", None, 2**63])
+def test_a_step_s_number_is_a_whole_one(step: Any) -> None:
+    probe, transport = probe_and_transport()
+    with pytest.raises(InputError, match="step must be a whole number from 0 on"):
+        probe.step(step)
+    assert transport.messages == []
+
+
+def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, transport = probe_and_transport()
+    probe.step(torch.tensor(0))  # type: ignore[arg-type]
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    for step in ("1", "2", 3):
+        probe.step(step)  # type: ignore[arg-type]
+    assert [report.step for report in reports(transport)] == [0, 3]
+    assert reports(transport)[1].scalars["probe/failures"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        ({"project": 5}, {}, "project must be text, got 5"),
+        ({"control": {"method": "clip_v"}}, {}, "control must be an isentrope.Control"),
+        ({"mode": "sometimes"}, {}, "mode must be one of online, offline, disabled"),
+        ({"run_id": "a/b"}, {}, "run_id may hold letters"),
+        ({"planned_steps": 0}, {}, "planned_steps must be at least 1"),
+        ({"threshold_source": "guess"}, {}, "threshold_source must be one of batch, previous_step"),
+        ({"control": isentrope.Control(method="kl_cov")}, {}, "asks for method:kl_cov"),
+        ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "must report under one run id"),
+        ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "rank must lie in"),
+        ({}, {"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number"),
+    ],
+)
+def test_settings_that_cannot_work_are_named_where_the_probe_is_built(
+    arguments: dict[str, Any], environment: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=words):
+        probe_and_transport(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda probe: probe.score([[0.0]], torch.tensor([0])), "logits must be a torch.Tensor, got list"),
+        (lambda probe: probe.score(torch.zeros(1, 2), [0]), "token_ids must be a torch.Tensor, got list"),
+        (lambda probe: probe.score(torch.zeros(1, 2), torch.tensor([0]), "1"), "temperature must be a number, got '1'"),
+        (lambda probe: probe.gate(tiny_scores(probe), 1.0), "advantages must be a torch.Tensor, got float"),
+        (lambda probe: probe.gate(tiny_scores(probe), torch.zeros(1), [1]), "mask must be a torch.Tensor, got list"),
+        (lambda probe: probe.log(5), "log takes names and numbers"),
+        (lambda probe: probe.step(0, "adam"), "optimizer must be a torch optimiser, got 'adam'"),
+        (lambda probe: rescored_by_nothing(probe), "rescore must return TokenScores.*got None"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(call: Callable[[isentrope.Probe], object], words: str) -> None:
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match=words):
+        call(probe)
+
+
+def tiny_scores(probe: isentrope.Probe) -> isentrope.TokenScores:
+    return probe.score(torch.zeros(1, 2), torch.tensor([0]))
+
+
+def rescored_by_nothing(probe: isentrope.Probe) -> None:
+    probe.gate(tiny_scores(probe), torch.zeros(1))
+    probe.step(0, rescore=lambda: None)  # type: ignore[arg-type, return-value]

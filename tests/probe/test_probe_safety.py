@@ -1,0 +1,115 @@
+"""The probe never hurts the run."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import isentrope
+from isentrope.statistics import token_ledger
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_wire.messages import RunFinished
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+
+
+def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(token_ledger, "MAX_TOKENS", 1000)
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    logits, token_ids, advantages = loop.sample()
+    scores = probe.score(logits, token_ids)
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        for _ in range(40):
+            assert probe.gate(scores, advantages, loop.mask) is scores.logprobs
+    assert len(caplog.records) == 1
+    assert "probe.step" in caplog.text
+    assert probe._ledger.batches == []
+    probe.step(0, rescore=lambda: scores)
+    run_steps(loop, probe, 1, first=1)
+    first, second = reports(transport)
+    assert "entropy/mean" not in first.scalars
+    assert first.scalars["token/not_recorded"] == 40 * 80
+    assert second.scalars["token/count"] == int(loop.mask.sum())
+    assert "token/not_recorded" not in second.scalars
+
+
+def test_after_the_first_step_a_failure_is_logged_once_counted_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    with caplog.at_level(logging.ERROR, logger="isentrope"):
+        for step in (1, 2):
+            logits, token_ids, _ = loop.sample()
+            scores = probe.score(logits, token_ids)
+            assert probe.gate(scores, torch.zeros(99)) is scores.logprobs
+            probe.step(step, rescore=lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    assert len(caplog.records) == 1
+    assert [report.scalars.get("probe/failures") for report in reports(transport)] == [None, 1.0, 2.0]
+
+
+def test_a_later_batch_of_nan_is_counted_not_raised() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 1)
+    logits, token_ids, advantages = loop.sample()
+    probe.gate(probe.score(torch.full_like(logits, math.nan), token_ids), advantages, loop.mask)
+    probe.step(1)
+    assert reports(transport)[1].scalars["token/not_finite"] == int(loop.mask.sum())
+    assert "entropy/mean" not in reports(transport)[1].scalars
+
+
+def test_a_forked_child_does_not_report_in_its_parent_s_name() -> None:
+    probe, transport = probe_and_transport()
+    probe.step(0)
+    child = os.fork()
+    if child == 0:
+        probe.log({"x": 1.0})
+        probe.step(1)
+        probe.finish()
+        os._exit(len(transport.messages))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+def test_leaving_the_block_finishes_the_run_with_how_it_ended() -> None:
+    probe, transport = probe_and_transport()
+
+    def train() -> None:
+        with probe:
+            probe.step(3)
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    finished = transport.messages[-1]
+    assert isinstance(finished, RunFinished)
+    assert (finished.status, finished.step, finished.error) == ("failed", 3, "ZeroDivisionError: division by zero")
+    probe.finish()
+    assert transport.messages[-1] is finished
+
+
+def test_names_come_from_arguments_before_environment_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_RUN", "from-env")
+    monkeypatch.setenv("ISENTROPE_PROJECT", "shared")
+    transport = InMemoryTransport()
+    assert isentrope.Probe(transport=transport).config.run == "from-env"
+    named = isentrope.Probe("Countdown & co", transport=transport)
+    assert (named.config.run, named.config.project) == ("Countdown & co", "shared")
+    assert named.run_id.startswith("countdown-co-")
+
+
+def test_importing_isentrope_and_the_command_line_s_help_need_no_torch() -> None:
+    code = "import sys, isentrope; print('torch' in sys.modules, 'grpc' in sys.modules, 'httpx' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out == "False False False\n"
