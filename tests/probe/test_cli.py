@@ -260,7 +260,7 @@ def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tm
     assert result.exit_code == 1
 
 
-def test_the_doctor_says_what_to_do_about_a_home_it_may_not_look_into(
+def test_the_doctor_says_what_to_do_about_a_home_it_may_not_look_into_by_a_faked_permission_error(
     server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(root: Path) -> list[SpoolFolder]:
