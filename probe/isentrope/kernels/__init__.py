@@ -1,4 +1,8 @@
-"""How token scores are computed: one pass over the logits, six numbers a token.
+"""How token scores are computed: one pass over the logits, six numbers a token and slice of the vocabulary.
 
-- `reference.py`: plain torch, any device, float64-able. The specification of every other backend, and the fallback.
+- `moments.py`: the six numbers, how slices merge, what `finish` makes of them
+- `backend.py`: the two passes a backend provides; `dispatch.py`: which one is taken
+- `reference.py`: plain torch, any device, float64-able. The specification of every other backend, and the fallback
+- `cpp_backend.py`: one C++ file, compiled on first use, for the CPU
+- `triton_backend.py`: for CUDA, ROCm and XPU
 """

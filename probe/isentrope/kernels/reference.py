@@ -1,59 +1,29 @@
 """Token scores in plain torch: row blocks with two reused buffers, never a copy of the whole logits.
 
-With T the temperature, m = max z and d = (z - m) / T, one pass keeps five sums per token and the sampled logit's d_k:
-
-    Z = sum e^d    Z1 = sum d e^d    Q0 = sum e^2d    Q1 = sum d e^2d            (max, sums: the row's *moments*)
-
-and everything else follows from them:
-
-    log p_k = d_k - log Z                 H    = log Z - Z1 / Z
-    S*      = p_k (d_k - Z1 / Z)          E[S] = (Q1 - (Z1 / Z) Q0) / Z^2        arXiv:2602.03392, Theorems 1 and 2
-
-Masked logits (-inf) contribute exactly nothing. A row that holds NaN or +inf, or is masked everywhere, is NaN in every
-output; no other row is touched.
+Any device, any floating-point type, any strides. The formulas are those of `moments.py`, written so that torch's
+elementwise kernels stay in the processor's cache; sums are float32, or float64 for float64 logits. This is the
+specification of the other backends, and what they fall back to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-BLOCK_ELEMENTS = 1 << 19
-"""Logits held in a buffer at a time: 2 MiB in float32, small enough for a CPU's second-level cache."""
+from isentrope.kernels.moments import Moments
+
+BLOCK_ELEMENTS = 1 << 18
+"""Logits held in a buffer at a time (at least one row): 1 MiB in float32, small enough for a second-level cache."""
 
 FLOOR = -200.0
 """d is floored here: e^-200 is 0 in float32 and 1e-87 in float64, and 0 * -200 is 0 where 0 * -inf would be NaN."""
 
 
-class Moments(NamedTuple):
-    """Six numbers per token, each of the rows' shape."""
-
-    maximum: Tensor
-    """max z, before the temperature."""
-    total: Tensor
-    """Z"""
-    total_shifted: Tensor
-    """Z1"""
-    square: Tensor
-    """Q0"""
-    square_shifted: Tensor
-    """Q1"""
-    chosen_shifted: Tensor
-    """d_k of the sampled token; -inf where it is masked."""
-
-
-class RowScores(NamedTuple):
-    """What `finish` makes of the moments, in float64 and of the rows' shape."""
-
-    log_total: Tensor
-    """log Z: with the maximum, what backward needs to recompute probabilities."""
-    logprobs: Tensor
-    entropies: Tensor
-    discriminator_scores: Tensor
-    expected_scores: Tensor
+def supports(logits: Tensor) -> bool:
+    """Every floating-point tensor."""
+    return logits.is_floating_point()
 
 
 def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
@@ -61,71 +31,101 @@ def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if logits_dtype == torch.float64 else torch.float32
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: float) -> Moments:
-    """One pass over `logits` [..., vocabulary] with `token_ids` [...]; the logits are only read."""
+def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int = 0) -> Moments:
+    """See `Backend.row_moments`."""
     rows, vocabulary = token_ids.numel(), logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
     sums = torch.empty(5, rows, dtype=dtype, device=logits.device)
     shifted_buffer, weight_buffer = _buffer(logits, dtype), _buffer(logits, dtype)
-    for start, block in _row_blocks(logits):
+    for first, block in _row_blocks(logits):
         count = block.numel() // vocabulary
-        shifted, weight, out = shifted_buffer[:count], weight_buffer[:count], sums[:, start : start + count]
+        shifted, weight, out = shifted_buffer[:count], weight_buffer[:count], sums[:, first : first + count]
         shifted.view(block.shape).copy_(block)
         torch.amax(shifted, 1, out=out[0])
-        shifted.sub_(out[0].unsqueeze(1)).div_(temperature).clamp_(min=FLOOR)
-        torch.exp(shifted, out=weight)
-        shifted.mul_(weight)
+        shifted.sub_(out[0].unsqueeze(1))
+        if temperature != 1.0:
+            shifted.div_(temperature)
+        torch.exp(shifted.clamp_(min=FLOOR), out=weight)
         torch.sum(weight, 1, out=out[1])
-        torch.sum(shifted, 1, out=out[2])
+        torch.sum(shifted.mul_(weight), 1, out=out[2])
         # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16 and TF32 to ten bits.
         torch.sum(shifted.mul_(weight), 1, out=out[4])
-        torch.sum(weight.square_(), 1, out=out[3])
-    maximum, total, total_shifted, square, square_shifted = sums.unbind(0)
-    chosen = logits.gather(-1, token_ids.unsqueeze(-1)).reshape(rows).to(dtype)
-    return Moments(maximum, total, total_shifted, square, square_shifted, (chosen - maximum) / temperature)
+        torch.linalg.vector_norm(weight, dim=1, out=out[3])
+    maximum, total, total_shifted, norm, square_shifted = sums.double().unbind(0)
+    chosen = (_chosen_logits(logits, token_ids, start).double() - maximum) / temperature
+    return Moments(maximum / temperature, total, total_shifted, norm.square(), square_shifted, chosen)
 
 
-def finish(moments: Moments) -> RowScores:
-    """Turn moments into scores, in float64 so that S* - E[S] loses nothing."""
-    _, total, total_shifted, square, square_shifted, chosen = (part.double() for part in moments)
-    mean_shifted = total_shifted / total
-    log_total = total.log()
-    logprobs = chosen - log_total
-    # p = 0 makes S* = 0 exactly; without the guard it would be 0 * -inf.
-    impossible = chosen.isneginf() & total.isfinite()
-    discriminator_scores = torch.where(impossible, 0.0, logprobs.exp() * (chosen - mean_shifted))
-    return RowScores(
-        log_total=log_total,
-        logprobs=logprobs + (total - total),  # a NaN row is NaN here too, also where the chosen logit is -inf
-        entropies=log_total - mean_shifted,
-        discriminator_scores=discriminator_scores,
-        expected_scores=(square_shifted - mean_shifted * square) / total.square(),
-    )
-
-
-def logprob_gradient(
-    logits: Tensor, token_ids: Tensor, maximum: Tensor, log_total: Tensor, upstream: Tensor, temperature: float
+def logit_gradient(
+    logits: Tensor,
+    token_ids: Tensor,
+    log_normalizer: Tensor,
+    temperature: float,
+    logprob_gradient: Tensor | None,
+    entropy_gradient: Tensor | None,
+    entropies: Tensor | None,
+    start: int = 0,
 ) -> Tensor:
-    """d logprobs / d logits applied to `upstream`: g (e_k - p) / T, written into one new tensor of the logits' dtype.
-
-    `maximum`, `log_total` and `upstream` have one entry per row; probabilities are recomputed block by block, from
-    z - m first so that a large common offset of the logits costs no accuracy.
-    """
+    """See `Backend.logit_gradient`."""
     vocabulary = logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    flat_gradient, flat_ids = gradient.view(-1, vocabulary), token_ids.reshape(-1, 1)
-    maximum, log_total = maximum.to(dtype).unsqueeze(1), log_total.to(dtype).unsqueeze(1)
-    scaled = (upstream.reshape(-1, 1) / temperature).to(dtype)
+    flat_gradient = gradient.view(-1, vocabulary)
+    centre, remainder = split_log_normalizer(log_normalizer.reshape(-1, 1), temperature, dtype)
+    towards_chosen = _per_row(logprob_gradient, log_normalizer, temperature, dtype)
+    towards_flat = _per_row(entropy_gradient, log_normalizer, temperature, dtype)
+    row_entropies = None if entropies is None else entropies.reshape(-1, 1).to(dtype)
+    columns, in_slice = _columns(token_ids, start, vocabulary)
     buffer = _buffer(logits, dtype)
-    for start, block in _row_blocks(logits):
+    entropy_buffer = _buffer(logits, dtype) if towards_flat is not None else None
+    for first, block in _row_blocks(logits):
         count = block.numel() // vocabulary
-        rows, probability = slice(start, start + count), buffer[:count]
-        probability.view(block.shape).copy_(block)
-        probability.sub_(maximum[rows]).div_(temperature).sub_(log_total[rows]).exp_()
-        probability.mul_(scaled[rows].neg()).scatter_add_(1, flat_ids[rows], scaled[rows])
-        flat_gradient[rows] = probability
+        rows, values = slice(first, first + count), buffer[:count]
+        values.view(block.shape).copy_(block)
+        values.sub_(centre[rows])
+        if temperature != 1.0:
+            values.div_(temperature)
+        values.sub_(remainder[rows])  # log p
+        if towards_flat is not None and entropy_buffer is not None and row_entropies is not None:
+            # g (1[i = k] - p) - h p (H + log p) = g 1[i = k] - p (g + h (H + log p)), with log p floored: 0 * -inf.
+            weight = torch.clamp(values, min=FLOOR, out=entropy_buffer[:count])
+            weight.add_(row_entropies[rows]).mul_(towards_flat[rows])
+            if towards_chosen is not None:
+                weight.add_(towards_chosen[rows])
+            values.exp_().mul_(weight.neg_())
+        elif towards_chosen is not None:
+            values.exp_().mul_(-towards_chosen[rows])
+        else:
+            values.zero_()
+        if towards_chosen is not None:
+            values.scatter_add_(1, columns[rows], torch.where(in_slice[rows], towards_chosen[rows], 0.0))
+        flat_gradient[rows] = values
     return gradient
+
+
+def split_log_normalizer(log_normalizer: Tensor, temperature: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A centre r in units of the logits and what is left of L, so that log p = (z - r) / T - remainder.
+
+    Near the row's largest logits z - r is exact in float32, whatever offset all logits of the row have in common.
+    """
+    centre = (log_normalizer * temperature).to(dtype)
+    return centre, (log_normalizer - centre.double() / temperature).to(dtype)
+
+
+def _per_row(upstream: Tensor | None, like: Tensor, temperature: float, dtype: torch.dtype) -> Tensor | None:
+    return None if upstream is None else (upstream.reshape(like.numel(), 1) / temperature).to(dtype)
+
+
+def _columns(token_ids: Tensor, start: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Where the sampled tokens lie in a slice, as [rows, 1], and whether they do; those that don't point anywhere."""
+    wanted = token_ids.reshape(-1, 1) - start
+    return wanted.clamp(0, columns - 1), (wanted >= 0) & (wanted < columns)
+
+
+def _chosen_logits(logits: Tensor, token_ids: Tensor, start: int) -> Tensor:
+    columns, in_slice = _columns(token_ids, start, logits.shape[-1])
+    chosen = logits.gather(-1, columns.reshape(*token_ids.shape, 1)).reshape(-1)
+    return torch.where(in_slice.reshape(-1), chosen, -torch.inf)
 
 
 def _buffer(logits: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from isentrope.errors import InputError
-from isentrope.kernels import reference
+from isentrope.kernels.dispatch import backend_for
+from isentrope.kernels.moments import RowScores, finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class TokenScores:
     logprobs: Tensor
     """log p of the sampled tokens; differentiable with respect to the logits."""
     entropies: Tensor
-    """H of the distributions the tokens were drawn from (detached)."""
+    """H of the distributions the tokens were drawn from; detached unless its gradient was asked for."""
     discriminator_scores: Tensor
     """S* = p (H + log p) (detached)."""
     expected_scores: Tensor
@@ -31,25 +33,31 @@ class TokenScores:
     """S_c = S* - E_p[S] (detached), subtracted in float64."""
 
 
-def token_scores(logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> TokenScores:
+def token_scores(
+    logits: Tensor, token_ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
+) -> TokenScores:
     """Score sampled tokens in one pass over the logits.
 
         p = softmax(z / T)   H = -sum p log p   S* = p_k (H + log p_k)   S_c = S* - sum_i p_i S_i    arXiv:2602.03392
 
-    The logits are neither written to nor copied whole. `logprobs` carries gradient to them; everything else is
-    detached. A row with NaN or +inf logits, or with -inf everywhere, gives NaN in every field of that row.
+    The logits are neither written to nor copied whole. `logprobs` carries gradient to them, backward recomputes the
+    probabilities and writes one tensor; everything else is detached. A row with NaN or +inf logits, or with -inf
+    everywhere, gives NaN in every field of that row.
 
     Args:
         logits: [..., vocabulary], floating point; row t is the distribution token_ids[t] was drawn from.
         token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device
             (`Probe.score` checks its first call).
         temperature: T of the sampler, positive.
+        entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 
     Raises:
         InputError: shapes, types or temperature that can't be meant.
     """
     check_token_inputs(logits, token_ids, temperature)
-    results = _TokenScoresFunction.apply(logits, token_ids, float(temperature))  # type: ignore[no-untyped-call]
+    results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
+        logits, token_ids, float(temperature), entropy_gradient
+    )
     return TokenScores(*results)
 
 
@@ -89,23 +97,55 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
     return " Row t must be the distribution token t was drawn from: pass logits[:, :-1] with token_ids[:, 1:]."
 
 
+def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
+    """Row scores in the token ids' shape; S_c is subtracted before rounding to `dtype`.
+
+    Args:
+        rows: float64, one number per token.
+        shape: of the token ids.
+        dtype: float32, or float64 for float64 logits.
+    """
+    return TokenScores(
+        logprobs=rows.logprobs.to(dtype).reshape(shape),
+        entropies=rows.entropies.to(dtype).reshape(shape),
+        discriminator_scores=rows.discriminator_scores.to(dtype).reshape(shape),
+        expected_scores=rows.expected_scores.to(dtype).reshape(shape),
+        vocab_centered_scores=(rows.discriminator_scores - rows.expected_scores).to(dtype).reshape(shape),
+    )
+
+
+def scores_dtype(logits_dtype: torch.dtype) -> torch.dtype:
+    """float64 logits give float64 scores, everything narrower float32."""
+    return torch.float64 if logits_dtype == torch.float64 else torch.float32
+
+
 class _TokenScoresFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(
+        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float, entropy_gradient: bool
+    ) -> tuple[Tensor, ...]:
         token_ids = token_ids.long()
-        moments = reference.row_moments(logits, token_ids, temperature)
-        rows = reference.finish(moments)
-        centred = rows.discriminator_scores - rows.expected_scores
-        dtype, shape = reference.accumulation_dtype(logits.dtype), token_ids.shape
-        outputs = (rows.logprobs, rows.entropies, rows.discriminator_scores, rows.expected_scores, centred)
-        logprobs, *detached = (output.to(dtype).reshape(shape) for output in outputs)
-        ctx.save_for_backward(logits, token_ids, moments.maximum, rows.log_total)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(*detached)
-        return logprobs, *detached
+        backend = backend_for(logits)
+        rows = finish(backend.row_moments(logits, token_ids, temperature))
+        scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
+        ctx.save_for_backward(logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None)
+        ctx.temperature, ctx.backend = temperature, backend
+        ctx.set_materialize_grads(False)
+        detached = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
+        ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *detached)
+        return scores.logprobs, scores.entropies, *detached
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        logits, token_ids, maximum, log_total = ctx.saved_tensors
-        gradient = reference.logprob_gradient(logits, token_ids, maximum, log_total, upstream[0], ctx.temperature)
-        return gradient, None, None
+    @once_differentiable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def backward(  # type: ignore[override]
+        ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, None, None, None]:
+        logits, token_ids, log_normalizer, entropies = ctx.saved_tensors
+        if logprob_gradient is None and entropy_gradient is None:
+            return None, None, None, None
+        gradient = ctx.backend.logit_gradient(
+            logits, token_ids, log_normalizer, ctx.temperature, logprob_gradient, entropy_gradient, entropies
+        )
+        return gradient, None, None, None
