@@ -7,6 +7,7 @@ specification of the other backends, and what they fall back to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from isentrope.kernels.moments import Moments
 
-BLOCK_ELEMENTS = 1 << 18
-"""Logits held in a buffer at a time (at least one row): 1 MiB in float32, small enough for a second-level cache."""
+BLOCK_ELEMENTS = 1 << 19
+"""Logits held in a buffer at a time (at least one row): 2 MiB in float32. Fewer would cost more calls than they save."""
 
-FLOOR = -200.0
-"""d is floored here: e^-200 is 0 in float32 and 1e-87 in float64, and 0 * -200 is 0 where 0 * -inf would be NaN."""
+LOG2_E = 1 / math.log(2)
+
+FLOOR = -300.0
+"""Exponents are floored here: 2^-300 is 0 in float32 and 5e-91 in float64; 0 * -300 is 0 where 0 * -inf would be NaN."""
 
 
 def supports(logits: Tensor) -> bool:
@@ -42,10 +45,9 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: in
         shifted, weight, out = shifted_buffer[:count], weight_buffer[:count], sums[:, first : first + count]
         shifted.view(block.shape).copy_(block)
         torch.amax(shifted, 1, out=out[0])
-        shifted.sub_(out[0].unsqueeze(1))
-        if temperature != 1.0:
-            shifted.div_(temperature)
-        torch.exp(shifted.clamp_(min=FLOOR), out=weight)
+        # In powers of two: exp2 takes three quarters of exp's time, and the temperature costs no pass of its own.
+        shifted.sub_(out[0].unsqueeze(1)).mul_(LOG2_E / temperature).clamp_(min=FLOOR)
+        torch.exp2(shifted, out=weight)
         torch.sum(weight, 1, out=out[1])
         torch.sum(shifted.mul_(weight), 1, out=out[2])
         # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16 and TF32 to ten bits.
@@ -53,7 +55,9 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: in
         torch.linalg.vector_norm(weight, dim=1, out=out[3])
     maximum, total, total_shifted, norm, square_shifted = sums.double().unbind(0)
     chosen = (_chosen_logits(logits, token_ids, start).double() - maximum) / temperature
-    return Moments(maximum / temperature, total, total_shifted, norm.square(), square_shifted, chosen)
+    return Moments(
+        maximum / temperature, total, total_shifted / LOG2_E, norm.square(), square_shifted / LOG2_E, chosen
+    )
 
 
 def logit_gradient(
