@@ -16,7 +16,7 @@ from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
 
 Mode = Literal["online", "offline", "disabled"]
-ThresholdSource = Literal["batch", "previous_step"]
+ThresholdSource = Literal["auto", "first_pass", "previous_step", "micro_batch"]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -41,9 +41,11 @@ class ProbeConfig:
     grpc_target: str = environment.DEFAULT_GRPC
     token: str | None = None
     planned_steps: int | None = None
-    threshold_source: ThresholdSource = "batch"
-    """Where thresholds take their sigma from. batch: the tokens of the same `gate` call, exact when a step is one call.
-    previous_step: all tokens of the step before, for gradient accumulation (the first step falls back to batch)."""
+    threshold_source: ThresholdSource = "auto"
+    """Where thresholds take their sigma from. first_pass: the tokens last given to `Probe.first_pass`, which is this
+    step's whole batch. previous_step: all tokens of the step before. micro_batch: the tokens of the same `gate` call, on
+    this rank. auto: the first of these that is there; so a loop without a first pass uses the step before, and
+    micro_batch in its very first step."""
 
     def __post_init__(self) -> None:
         for name in ("run", "project", "run_id"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 import torch
@@ -57,6 +58,23 @@ def valid_mask(mask: Tensor | None, logprobs: Tensor) -> Tensor:
     if mask is None:
         return torch.ones_like(logprobs, dtype=torch.bool)
     return matching("mask", mask, logprobs).detach() != 0
+
+
+def first_pass_parts(
+    scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None
+) -> tuple[list[TokenScores], list[Tensor]]:
+    """The parts of a first pass and their masks as bool."""
+    parts = [scores] if isinstance(scores, TokenScores) else scores
+    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
+        raise InputError(f"first_pass takes TokenScores, such as probe.score gives, or a list of them; got {scores!r}.")
+    if mask is None:
+        masks: Sequence[Tensor | None] = [None] * len(parts)
+    else:
+        masks = [mask] if isinstance(mask, Tensor) else mask
+    if len(masks) != len(parts):
+        raise InputError(f"first_pass needs one mask per part: got {len(parts)} parts and {len(masks)} masks.")
+    valid = [valid_mask(one, part.logprobs) for one, part in zip(masks, parts, strict=True)]
+    return list(parts), valid
 
 
 def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from isentrope.gate_inputs import (
     broadcast_advantages,
     check_first_values,
     check_token_ids,
+    first_pass_parts,
     loggable,
     matching,
     step_number,
@@ -43,7 +44,8 @@ from isentrope.gate_inputs import (
 )
 from isentrope.guard import Guard
 from isentrope.interventions.keep_mask import CAPABILITIES, keep_mask
-from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
+from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.interventions.threshold_statistics import threshold_sums
 from isentrope.scores import TokenScores, importance_ratios, token_scores
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.step_closing import StepCloser, at_step, entropies_after_update, momentum_of
@@ -71,7 +73,7 @@ class Probe:
         run_id: str | None = None,
         planned_steps: int | None = None,
         mode: str | None = None,
-        threshold_source: ThresholdSource = "batch",
+        threshold_source: ThresholdSource = "auto",
         tags: Sequence[str] = (),
         transport: Transport | None = None,
     ) -> None:
@@ -114,7 +116,7 @@ class Probe:
         self._closer = StepCloser()
         self._guard = Guard()
         self._ledger = TokenLedger()
-        self._thresholds_of_previous_step: ThresholdStatistics | None = None
+        self._thresholds = ThresholdSources(self.config.threshold_source)
         self._logged: dict[str, float | Tensor] = {}
         self._decided: tuple[ControlOutcome, ...] = ()
         self._outcomes: tuple[ControlOutcome, ...] = ()
@@ -139,13 +141,16 @@ class Probe:
         """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None when disabled."""
         return self._closer.latest
 
-    def score(self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> TokenScores:
+    def score(
+        self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
+    ) -> TokenScores:
         """Score sampled tokens: `isentrope.scores.token_scores`, plus a check of the values at the first call.
 
         Args:
             logits: [..., vocabulary]; row t is the distribution token_ids[t] was drawn from.
             token_ids: [...], integer.
             temperature: T of the sampler.
+            entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 
         Raises:
             InputError: shapes or types that can't be meant, a token id outside the vocabulary; at the first call
@@ -154,10 +159,32 @@ class Probe:
         """
         with self._timed():
             check_token_ids(logits, token_ids, temperature, wait_for_device=not self._guard.settled)
-            scores = token_scores(logits, token_ids, temperature)
+            scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
             if not self._guard.settled:
                 check_first_values(scores)
             return scores
+
+    def first_pass(
+        self, scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None = None
+    ) -> None:
+        """Count thresholds from the whole batch that the next step or steps are made from.
+
+        Call it once per generation, on every rank, with the scores of the old log-probs' forward pass; what it says
+        holds until the next call.
+
+        Args:
+            scores: of all tokens of this rank, one or several parts; an empty list on a rank without tokens.
+            mask: one per part, True (or non-zero) where the token counts. None: everywhere.
+
+        Raises:
+            InputError: shapes that don't fit; before the first step has closed only, later it is counted and logged.
+        """
+        if self._inactive():
+            return
+        with self._timed(), self._guard.protect("reading a first pass"):
+            parts, masks = first_pass_parts(scores, mask)
+            if parts:
+                self._thresholds.first_pass(threshold_sums(parts, masks).unsqueeze(0))
 
     def gate(
         self,
@@ -188,10 +215,9 @@ class Probe:
             if sampler_logprobs is not None:
                 sampler_logprobs = matching("sampler_logprobs", sampler_logprobs, scores.logprobs)
                 ratios = importance_ratios(scores.logprobs.detach(), sampler_logprobs.detach())
-            keep = self._keep_mask(scores, advantages, mask)
-            self._ledger.add(
-                TokenBatch(detached(scores), advantages, mask, torch.ones_like(mask) if keep is None else keep, ratios)
-            )
+            source, keep = self._keep_mask(scores, advantages, mask)
+            kept = torch.ones_like(mask) if keep is None else keep
+            self._ledger.add(TokenBatch(detached(scores), advantages, mask, kept, ratios, source))
             if keep is not None:
                 return torch.where(keep, scores.logprobs, scores.logprobs.detach())
         return scores.logprobs
@@ -274,13 +300,15 @@ class Probe:
         else:
             self.finish("failed", f"{type(error).__name__}: {error}")
 
-    def _keep_mask(self, scores: TokenScores, advantages: Tensor, mask: Tensor) -> Tensor | None:
+    def _keep_mask(
+        self, scores: TokenScores, advantages: Tensor, mask: Tensor
+    ) -> tuple[str, Tensor] | tuple[None, None]:
         """None when no intervention is in force, so that `gate` can hand back the tensor it was given."""
         control = self.control
         if control.method == Method.NONE:
-            return None
-        thresholds = self._thresholds_of_previous_step or threshold_statistics([scores], [mask])
-        return keep_mask(control, detached(scores), advantages, thresholds)
+            return None, None
+        source, thresholds = self._thresholds.choose(scores, mask)
+        return source, keep_mask(control, detached(scores), advantages, thresholds)
 
     def _open_step(self) -> None:
         """The step boundary: the only moment a control may change."""
@@ -309,10 +337,9 @@ class Probe:
     def _report(
         self, step: int, batches: Sequence[TokenBatch], after: Sequence[Tensor] | None, momentum: float | None
     ) -> None:
-        if self.config.threshold_source == "previous_step" and batches:
-            self._thresholds_of_previous_step = threshold_statistics(
-                [batch.scores for batch in batches], [batch.mask for batch in batches]
-            )
+        if batches:
+            sums = threshold_sums([batch.scores for batch in batches], [batch.mask for batch in batches])
+            self._thresholds.step_closed(sums.unsqueeze(0))
         self._outcomes += tuple(at_step(outcome, step) for outcome in self._decided)
         self._decided = ()
         statistics = self._transport.statistics()
@@ -328,7 +355,6 @@ class Probe:
                 in_force=self._desk.in_force,
                 outcomes=self._outcomes,
                 momentum=momentum,
-                threshold_source=self.config.threshold_source,
             )
         )
         # An outcome that found no room travels with a later report: a control's end must not be lost.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
+from isentrope.interventions.threshold_source import SOURCES
 from isentrope.scores import TokenScores
 from isentrope.statistics.calibration import Calibration
 from isentrope.statistics.host_copy import HostCopy
@@ -40,7 +41,6 @@ class StepCloser:
         in_force: ControlSnapshot,
         outcomes: Sequence[ControlOutcome],
         momentum: float | None,
-        threshold_source: str,
     ) -> Callable[[], StepReport]:
         """Measure now; the function returned builds the report and is called once, later, in step order."""
         measured = HostCopy(measure(batches, entropies_after)) if batches else None
@@ -48,9 +48,11 @@ class StepCloser:
         labels = {
             "control/method": str(in_force.control.method),
             "control/scope": str(in_force.control.scope),
-            "threshold/source": threshold_source,
             "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
         }
+        used = {batch.threshold_source for batch in batches}
+        if used - {None}:
+            labels["threshold/source"] = "+".join(source for source in SOURCES if source in used)
 
         def build() -> StepReport:
             summary = None if measured is None else read_measurement(measured.wait())

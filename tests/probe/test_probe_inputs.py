@@ -94,7 +94,7 @@ def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch
         ({"mode": "sometimes"}, {}, "mode must be one of online, offline, disabled"),
         ({"run_id": "a/b"}, {}, "run_id may hold letters"),
         ({"planned_steps": 0}, {}, "planned_steps must be at least 1"),
-        ({"threshold_source": "guess"}, {}, "threshold_source must be one of batch, previous_step"),
+        ({"threshold_source": "guess"}, {}, "threshold_source must be one of auto, first_pass, previous_step, micro_batch"),
         ({"control": isentrope.Control(method="kl_cov")}, {}, "asks for method:kl_cov"),
         ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "must report under one run id"),
         ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "rank must lie in"),

@@ -52,7 +52,14 @@ def train_reference_policy(
     # Before the warm start: a home that can't be written to shows now and not after a minute, and the page can be
     # opened while the policy warms up.
     probe = isentrope.Probe(
-        run=run, project=project, config=shown_config, control=control, planned_steps=config.steps, transport=transport
+        run=run,
+        project=project,
+        config=shown_config,
+        control=control,
+        planned_steps=config.steps,
+        # A step is one gate call over all its tokens: nothing says more about them than they do.
+        threshold_source="micro_batch",
+        transport=transport,
     )
     with probe:
         announce(probe.run_id)

@@ -1,18 +1,24 @@
-"""The sigmas and the centre that thresholds are counted from."""
+"""The sigmas and the centre that thresholds are counted from, out of sums that merge exactly."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
+from isentrope.statistics.moments import device_moments
+from isentrope.statistics.token_ledger import flat
+
+SUMS = 6
+"""How many numbers a part adds: count, mean and sum of squared deviations of S*, then the same of S_c."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStatistics:
-    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device.
+    """Over all valid tokens of a batch, both signs of the advantage; float64 scalars that stay on the device.
 
     Without a valid token all are NaN, and no token lies outside a threshold counted from NaN.
     """
@@ -24,22 +30,39 @@ class ThresholdStatistics:
     vocab_centered_std: Tensor
     """sigma' of Clip_V: population standard deviation of S_c."""
 
+    @classmethod
+    def of_sums(cls, parts: Tensor) -> ThresholdStatistics:
+        """Merge the sums of micro-batches or ranks. The same parts in the same order give the same bits everywhere.
 
-def threshold_statistics(scores: list[TokenScores], masks: list[Tensor]) -> ThresholdStatistics:
-    """Statistics over micro-batches taken together.
+        Args:
+            parts: [parts, SUMS], float64.
+        """
+        mean, std = _mean_and_std(parts[:, :3])
+        return cls(mean, std, _mean_and_std(parts[:, 3:])[1])
+
+
+def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Tensor:
+    """The sums of micro-batches taken together, [SUMS], float64, on the device.
 
     Args:
-        scores: one per micro-batch.
+        scores: one per micro-batch, at least one.
         masks: bool, True where the token counts; of the scores' shapes. Tokens whose scores are not finite are left out.
     """
-    discriminator = torch.cat([part.discriminator_scores.detach().reshape(-1) for part in scores]).double()
-    centred = torch.cat([part.vocab_centered_scores.detach().reshape(-1) for part in scores]).double()
-    valid = torch.cat([mask.reshape(-1) for mask in masks]) & (discriminator + centred).isfinite()
-    mean, std = _mean_and_std(discriminator, valid)
-    return ThresholdStatistics(mean, std, _mean_and_std(centred, valid)[1])
+    discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
+    centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
+    valid = flat(list(masks)) & (discriminator + centred).isfinite()
+    sums = (*device_moments(discriminator, valid), *device_moments(centred, valid))
+    return torch.stack([number.double() for number in sums])
 
 
-def _mean_and_std(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    count = valid.sum()
-    mean = torch.where(valid, values, 0.0).sum() / count
-    return mean, (torch.where(valid, values - mean, 0.0).square().sum() / count).sqrt()
+def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> ThresholdStatistics:
+    """What `threshold_sums` of the same arguments says."""
+    return ThresholdStatistics.of_sums(threshold_sums(scores, masks).unsqueeze(0))
+
+
+def _mean_and_std(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the parts [parts, 3] taken together; an empty part holds zeros."""
+    counts, means, squares = moments.unbind(dim=-1)
+    count = counts.sum()
+    mean = (counts * means).sum() / count
+    return mean, ((squares + counts * (means - mean).square()).sum() / count).sqrt()

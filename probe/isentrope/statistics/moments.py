@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -35,3 +38,15 @@ class Moments:
     def standard_error(self) -> float:
         """Of the mean; NaN with fewer than two values."""
         return math.sqrt(self.sum_squares / (self.count - 1) / self.count) if self.count > 1 else math.nan
+
+
+def device_moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and sum of squared deviations of the valid values, still on the device; zeros where there are none.
+
+    Args:
+        values: any shape; anything, NaN included, where `valid` is False.
+        valid: bool, same shape.
+    """
+    count = valid.sum()
+    mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
+    return count, mean, torch.where(valid, values - mean, 0.0).square().sum()

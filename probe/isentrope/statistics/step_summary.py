@@ -11,7 +11,7 @@ from torch import Tensor
 from isentrope.scores import entropy_contributions
 from isentrope.statistics.covariance import Covariance
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts
-from isentrope.statistics.moments import Moments
+from isentrope.statistics.moments import Moments, device_moments
 from isentrope.statistics.token_ledger import TokenBatch, flat
 
 QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
@@ -126,10 +126,10 @@ def measure(batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | N
     high = centred > 0
     sums = [
         (mask & ~finite).sum(),
-        *_moments(entropies, valid),
-        *_moments(discriminator, valid),
-        *_moments(centred, valid),
-        *_moments(ratios, valid & has_ratios),
+        *device_moments(entropies, valid),
+        *device_moments(discriminator, valid),
+        *device_moments(centred, valid),
+        *device_moments(ratios, valid & has_ratios),
         *_covariance(advantages, ratios * centred, valid),
         *_covariance(advantages, logprobs, valid),
         *(
@@ -171,13 +171,6 @@ def read_measurement(vector: Sequence[float]) -> StepSummary:
     )
 
 
-def _moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and sum of squared deviations of the valid values (which are 0 elsewhere)."""
-    count = valid.sum()
-    mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
-    return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
-
-
 def _covariance(left: Tensor, right: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     count = valid.sum()
     mean_left, mean_right = left.sum() / count.clamp(min=1), right.sum() / count.clamp(min=1)
@@ -189,10 +182,10 @@ def _observed_change(
     entropies: Tensor, valid: Tensor, entropies_after: Sequence[Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     if entropies_after is None:
-        return _moments(entropies, torch.zeros_like(valid))
+        return device_moments(entropies, torch.zeros_like(valid))
     after = flat(list(entropies_after)).double()
     both = valid & after.isfinite()
-    return _moments(torch.where(both, after - entropies, 0.0), both)
+    return device_moments(torch.where(both, after - entropies, 0.0), both)
 
 
 def _read_moments(numbers: Iterator[float]) -> Moments:

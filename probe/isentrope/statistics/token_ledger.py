@@ -28,6 +28,8 @@ class TokenBatch:
     """True where the token's gradient takes part."""
     importance_ratios: Tensor | None
     """None when the loop did not give the sampler's log-probs; predictions then take the ratio as 1."""
+    threshold_source: str | None = None
+    """Where the thresholds of the keep-mask came from; None when no intervention was in force."""
 
 
 @dataclass(slots=True)
