@@ -11,7 +11,7 @@ ARGS ?=
 HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench proto clean
+.PHONY: help setup demo test test-slow test-gpu check bench proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,12 +31,15 @@ demo: setup ## server, dashboard and a training run whose entropy collapses; ARG
 test: setup ## the test suite; the pages are looked at with a real Chromium where there is one or apt-get can bring it
 	@if ! $(HAS_BROWSER) && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; fi
-	@if $(HAS_BROWSER); then marks="not slow"; else marks="not slow and not browser"; \
+	@if $(HAS_BROWSER); then marks="not slow and not gpu"; else marks="not slow and not gpu and not browser"; \
 	  echo "No Chromium on the PATH: the browser tests are left out. Install chromium to run them."; fi; \
 	set -x; $(BIN)/python -m pytest -m "$$marks" $(ARGS)
 
 test-slow: setup ## the suites that take minutes: figures of the reference run
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+test-gpu: setup ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 check: setup ## ruff, mypy --strict, import contracts, architecture tests
 	$(BIN)/ruff check .
