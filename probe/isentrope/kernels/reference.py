@@ -45,19 +45,19 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: in
         shifted, weight, out = shifted_buffer[:count], weight_buffer[:count], sums[:, first : first + count]
         shifted.view(block.shape).copy_(block)
         torch.amax(shifted, 1, out=out[0])
-        # In powers of two: exp2 takes three quarters of exp's time, and the temperature costs no pass of its own.
-        shifted.sub_(out[0].unsqueeze(1)).mul_(LOG2_E / temperature).clamp_(min=FLOOR)
-        torch.exp2(shifted, out=weight)
+        # A slice that is masked everywhere is counted from 0: -inf minus -inf would be NaN.
+        centre = torch.where(out[0].isneginf(), 0.0, out[0]).unsqueeze(1)
+        shifted.sub_(centre).mul_(LOG2_E / temperature).clamp_(min=FLOOR)
+        torch.exp2(shifted, out=weight)  # three quarters of exp's time, and the temperature costs no pass of its own
         torch.sum(weight, 1, out=out[1])
         torch.sum(shifted.mul_(weight), 1, out=out[2])
         # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16 and TF32 to ten bits.
         torch.sum(shifted.mul_(weight), 1, out=out[4])
         torch.linalg.vector_norm(weight, dim=1, out=out[3])
     maximum, total, total_shifted, norm, square_shifted = sums.double().unbind(0)
-    chosen = (_chosen_logits(logits, token_ids, start).double() - maximum) / temperature
-    return Moments(
-        maximum / temperature, total, total_shifted / LOG2_E, norm.square(), square_shifted / LOG2_E, chosen
-    )
+    chosen = _chosen_logits(logits, token_ids, start).double()
+    chosen = torch.where(chosen.isneginf(), chosen, (chosen - maximum) / temperature)
+    return Moments(maximum / temperature, total, total_shifted / LOG2_E, norm.square(), square_shifted / LOG2_E, chosen)
 
 
 def logit_gradient(

@@ -251,3 +251,61 @@ def test_inputs_that_cannot_be_meant_are_named(
 ) -> None:
     with pytest.raises(InputError, match=words):
         token_scores(logits, token_ids, temperature)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_entropies_carry_gradient_when_asked(temperature: float) -> None:
+    logits, token_ids = random_case((4, 3), 7)
+    leaf = logits.double().requires_grad_()
+
+    def both(z: Tensor) -> tuple[Tensor, Tensor]:
+        scores = token_scores(z, token_ids, temperature, entropy_gradient=True)
+        return scores.logprobs, scores.entropies
+
+    assert torch.autograd.gradcheck(both, (leaf,))
+    assert torch.autograd.gradcheck(lambda z: both(z)[1], (leaf,))
+
+
+def test_the_gradient_of_entropy_by_a_logit_is_minus_its_score() -> None:
+    logits = torch.randn(1, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(5)).requires_grad_()
+    token_scores(logits, torch.tensor([0]), entropy_gradient=True).entropies.sum().backward()
+    torch.testing.assert_close(logits.grad, -all_scores(logits.detach()[0]).unsqueeze(0), rtol=0, atol=1e-12)
+
+
+def test_masked_logits_get_no_gradient_and_spoil_none() -> None:
+    logits, token_ids = random_case((3,), 9)
+    logits[:, 4] = -math.inf
+    token_ids[:] = 1
+    leaf = logits.requires_grad_()
+    scores = token_scores(leaf, token_ids, entropy_gradient=True)
+    (scores.logprobs.sum() + scores.entropies.sum()).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.isfinite().all()
+    assert (leaf.grad[:, 4] == 0).all()
+
+
+def test_scores_can_be_taken_inside_a_compiled_function() -> None:
+    logits, token_ids = random_case((3,), 9)
+
+    @torch.compile(backend="eager")
+    def loss(z: Tensor) -> Tensor:
+        return token_scores(z * 2, token_ids).logprobs.sum() * 3
+
+    compiled, plain = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss(compiled).backward()
+    (token_scores(plain * 2, token_ids).logprobs.sum() * 3).backward()
+    torch.testing.assert_close(compiled.grad, plain.grad)
+
+
+def test_scores_can_be_taken_in_inference_mode() -> None:
+    with torch.inference_mode():
+        logits, token_ids = random_case((3,), 9)
+        assert_close_to_float64(token_scores(logits, token_ids), logits, token_ids)
+
+
+def test_second_derivatives_are_refused_clearly() -> None:
+    logits, token_ids = random_case((3,), 9)
+    leaf = logits.requires_grad_()
+    (gradient,) = torch.autograd.grad(token_scores(leaf, token_ids).logprobs.square().sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
