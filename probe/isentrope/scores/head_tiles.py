@@ -1,0 +1,177 @@
+"""The logits of hidden @ weight.T in tiles of tokens x vocabulary: one buffer, written anew for every tile.
+
+    y = hidden W^T + x B^T + bias            (x B^T: low-rank adapters, if any)
+    z = c tanh(a y / c)  with a soft cap c,  else  z = a y            p = softmax(z / T)
+
+The scale a and, with a soft cap, the multiplication by c cost no pass: they are part of the temperature a tile is read
+with. What a tile holds is y, or t = tanh(a y / c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FORWARD_BYTES = {"cpu": 7 << 20}
+"""What a tile may take, with the copies it needs."""
+GPU_FORWARD_BYTES = 24 << 20
+"""Elsewhere: large enough to fill the device. Backward holds two such tiles."""
+ROWS_AT_A_TIME = {"cpu": 512}
+GPU_ROWS_AT_A_TIME = 4096
+WIDEST_CPU_TILE = 16384
+"""Wider tiles of few rows are no faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRule:
+    """How a product y becomes a logit."""
+
+    temperature: float
+    scale: float = 1.0
+    softcap: float | None = None
+
+    @property
+    def tile_temperature(self) -> float:
+        """What a tile's entries are divided by to become z / T."""
+        return self.temperature / (self.scale if self.softcap is None else self.softcap)
+
+    @property
+    def tile_slope(self) -> float:
+        """dt / dy where t = 0: the constant part of the chain rule that `tile_temperature` leaves."""
+        return 1.0 if self.softcap is None else self.scale / self.softcap
+
+    def apply_(self, tile: Tensor) -> None:
+        """y becomes what the tile is read as, in place."""
+        if self.softcap is not None:
+            tile.mul_(self.scale / self.softcap).tanh_()
+
+    def chain_(self, gradient: Tensor, tile: Tensor) -> None:
+        """The gradient by a tile's entries becomes that by y in place, but for `tile_slope`."""
+        if self.softcap is not None:
+            torch.ops.aten.tanh_backward.grad_input(gradient, tile, grad_input=gradient)
+
+
+class HeadOperands(NamedTuple):
+    """What the products are made from; rows are tokens."""
+
+    hidden: Tensor
+    """[rows, width]"""
+    weight: Tensor
+    """[vocabulary, width]"""
+    bias: Tensor | None = None
+    """[vocabulary]"""
+    adapter_inputs: Tensor | None = None
+    """x [rows, ranks]"""
+    adapter_up: Tensor | None = None
+    """B [vocabulary, ranks]"""
+
+
+def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """The type `nn.functional.linear` computes in, autocast respected; the wider one where the two differ."""
+    dtype = torch.promote_types(hidden.dtype, weight.dtype)
+    device = hidden.device.type
+    if dtype == torch.float64 or not _autocast_is_on(device):
+        return dtype
+    return torch.get_autocast_dtype(device)
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Within, products are computed in the types given."""
+    return torch.autocast(device, enabled=False) if _autocast_is_on(device) else nullcontext()
+
+
+def _autocast_is_on(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+class HeadTiles:
+    """Tiles of one head's logits, and the tile-wise products of the backward."""
+
+    def __init__(self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool) -> None:
+        """`widen`: tiles in float32 even where the product is narrower (backward on a CPU)."""
+        self.operands, self.rule, self.logits_dtype = operands, rule, logits_dtype
+        device = operands.hidden.device
+        self.on_cpu = device.type == "cpu"
+        # A device with wide accumulators multiplies narrow operands exactly; a CPU needs them cast.
+        inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
+        exact = device.type == "cuda" and inputs.itemsize == 2 and logits_dtype == torch.float32
+        self.operand_dtype = inputs if exact else logits_dtype
+        widen = widen or rule.softcap is not None or operands.adapter_up is not None
+        self.tile_dtype = torch.promote_types(logits_dtype, torch.float32) if widen else logits_dtype
+        rows, vocabulary = len(operands.hidden), len(operands.weight)
+        self.row_step = min(max(rows, 1), ROWS_AT_A_TIME.get(device.type, GPU_ROWS_AT_A_TIME))
+        self.column_step = min(vocabulary, self._columns_at_a_time(device))
+        size = self.row_step * self.column_step
+        self._product = torch.empty(size, dtype=logits_dtype, device=device)
+        self._wide = self._product
+        if self.tile_dtype != logits_dtype:
+            self._wide = torch.empty(size, dtype=self.tile_dtype, device=device)
+
+    def _columns_at_a_time(self, device: torch.device) -> int:
+        operands = self.operands
+        per_column = self.row_step * self.logits_dtype.itemsize
+        if self.tile_dtype != self.logits_dtype:
+            per_column += self.row_step * self.tile_dtype.itemsize
+        if operands.weight.dtype != self.operand_dtype:
+            per_column += operands.weight.shape[1] * self.operand_dtype.itemsize
+        columns = FORWARD_BYTES.get(device.type, GPU_FORWARD_BYTES) // per_column
+        if self.on_cpu:
+            columns = min(columns, WIDEST_CPU_TILE)
+        return max(128, columns // 128 * 128)
+
+    def columns(self) -> Iterator[slice]:
+        """Slices of the vocabulary."""
+        vocabulary = len(self.operands.weight)
+        return (
+            slice(start, min(start + self.column_step, vocabulary)) for start in range(0, vocabulary, self.column_step)
+        )
+
+    def rows(self) -> Iterator[slice]:
+        """Slices of the tokens."""
+        count = len(self.operands.hidden)
+        return (slice(start, min(start + self.row_step, count)) for start in range(0, count, self.row_step))
+
+    def weight(self, columns: slice) -> Tensor:
+        """The weight of a tile as it is multiplied; a copy where its type differs."""
+        return self.operands.weight[columns].to(self.operand_dtype)
+
+    def hidden(self, rows: slice) -> Tensor:
+        """The states of a tile as they are multiplied."""
+        return self.operands.hidden[rows].to(self.operand_dtype)
+
+    def tile(self, rows: slice, columns: slice, weight: Tensor) -> Tensor:
+        """[rows, columns] of what `rule` reads, in the reused buffer. `weight` is `self.weight(columns)`."""
+        operands = self.operands
+        hidden = self.hidden(rows)
+        shape = (len(hidden), len(weight))
+        product = self._product[: shape[0] * shape[1]].view(shape)
+        bias = None if operands.bias is None else operands.bias[columns].to(self.logits_dtype)
+        _multiply(hidden, weight.T, bias, product)
+        tile = product
+        if self.tile_dtype != self.logits_dtype:
+            tile = self._wide[: shape[0] * shape[1]].view(shape)
+            tile.copy_(product)
+        if operands.adapter_inputs is not None and operands.adapter_up is not None:
+            tile.addmm_(
+                operands.adapter_inputs[rows].to(self.tile_dtype), operands.adapter_up[columns].to(self.tile_dtype).T
+            )
+        self.rule.apply_(tile)
+        return tile
+
+
+def _multiply(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out = left right + bias; narrow factors with a wide result only where a device has such a product."""
+    if left.dtype == out.dtype:
+        if bias is None:
+            torch.mm(left, right, out=out)
+        else:
+            torch.addmm(bias, left, right, out=out)
+        return
+    torch.ops.aten.mm.dtype_out(left, right, out.dtype, out=out)
+    if bias is not None:
+        out.add_(bias)

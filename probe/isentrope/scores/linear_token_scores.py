@@ -1,0 +1,197 @@
+"""Token scores from hidden states and the head's weight: the logits never exist, only one tile of them at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from isentrope.errors import InputError
+from isentrope.kernels.dispatch import backend_for
+from isentrope.kernels.moments import Moments, RowScores, finish, merge
+from isentrope.scores.head_gradients import Upstream, head_gradients
+from isentrope.scores.head_tiles import (
+    HeadOperands,
+    HeadTiles,
+    LogitRule,
+    product_dtype,
+    without_autocast,
+)
+from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
+from isentrope.scores.token_scores import TokenScores, as_token_scores, scores_dtype
+
+TILES_PER_MERGE = 8
+"""Moments kept apart before they are merged: 6 float64 a token each."""
+
+
+def linear_token_scores(
+    hidden: Tensor,
+    weight: Tensor | AdaptedWeight,
+    token_ids: Tensor,
+    bias: Tensor | None = None,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+    scale: float = 1.0,
+    *,
+    entropy_gradient: bool = False,
+    logits_dtype: torch.dtype | None = None,
+) -> TokenScores:
+    """Score sampled tokens of a language-model head without ever holding its logits.
+
+        y = hidden W^T + bias     z = c tanh(a y / c) with a soft cap c, else a y     p = softmax(z / T)
+
+    and from there on as `token_scores`. Forward folds each tile of logits into six numbers a token; backward computes
+    the tiles again. Gradient goes to hidden states, weight and bias, each only where it is needed, and is summed over
+    the tiles in float32 (float64 for float64 inputs). Differentiable once.
+
+    Args:
+        hidden: [..., width], floating point; row t is the state that token_ids[t] was predicted from.
+        weight: W [vocabulary, width], or what `linear_head_parts` gives for a head with adapters. A sharded one
+            (DTensor) is gathered, which every rank of its mesh must take part in.
+        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device. Give
+            ignored positions (-100) any id and leave them out of the loss by its mask.
+        bias: [vocabulary].
+        temperature: T of the sampler, positive.
+        softcap: c, positive; a model's `final_logit_softcapping`.
+        scale: a, positive; a model's `logit_scale`, or 1 / `logits_scaling`.
+        entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
+        logits_dtype: the type the tiles are computed in. By default what `nn.functional.linear` would compute in,
+            autocast respected. bfloat16 tiles put up to 7e-2 nats into an entropy; torch.float32 does not.
+
+    Returns: scores of the token ids' shape.
+
+    Raises:
+        InputError: shapes, types or numbers that can't be meant.
+    """
+    base, adapters = (weight.base, weight.adapters) if isinstance(weight, AdaptedWeight) else (weight, ())
+    check_head_inputs(hidden, base, token_ids, bias)
+    rule = _checked_rule(temperature, softcap, scale)
+    if logits_dtype is not None and not logits_dtype.is_floating_point:
+        raise InputError(f"logits_dtype must be a floating-point type, got {logits_dtype}.")
+    hidden, base = whole(hidden), whole(base)
+    adapter_inputs, adapter_up = adapter_operands(hidden, adapters)
+    results = _LinearTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
+        hidden.reshape(-1, hidden.shape[-1]),
+        base,
+        None if bias is None else whole(bias),
+        None if adapter_inputs is None else adapter_inputs.reshape(-1, adapter_inputs.shape[-1]),
+        adapter_up,
+        token_ids,
+        rule,
+        logits_dtype or product_dtype(hidden, base),
+        entropy_gradient,
+    )
+    return TokenScores(*results)
+
+
+def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None) -> None:
+    """Everything about the tensors that can be checked without looking at values."""
+    tensors = {"hidden": hidden, "weight": weight, "token_ids": token_ids} | ({} if bias is None else {"bias": bias})
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+        if value.device != hidden.device:
+            raise InputError(f"hidden is on {hidden.device}, {name} on {value.device}. Move one to the other.")
+        if name != "token_ids" and not value.is_floating_point():
+            raise InputError(
+                f"{name} must be floating point, got {value.dtype}. A quantised head has to be dequantised first."
+            )
+    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
+        raise InputError(f"token_ids must be integers, got {token_ids.dtype}. Pass the sampled tokens' ids.")
+    if weight.dim() != 2 or weight.shape[0] == 0:
+        raise InputError(f"weight must have shape [vocabulary, width], got {list(weight.shape)}.")
+    if hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
+        raise InputError(
+            f"hidden [..., width] must fit weight [vocabulary, width]: got hidden {list(hidden.shape)} and weight "
+            f"{list(weight.shape)}. Pass the states the head itself is given, and its weight as nn.Linear keeps it."
+        )
+    if hidden.shape[:-1] != token_ids.shape:
+        raise InputError(
+            f"hidden [..., width] needs one row per token: got hidden {list(hidden.shape)} and token_ids "
+            f"{list(token_ids.shape)}. Row t must be the state token t was predicted from: hidden[:, :-1] goes with "
+            f"token_ids[:, 1:]."
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise InputError(f"bias must have shape [vocabulary] = [{weight.shape[0]}], got {list(bias.shape)}.")
+
+
+def _checked_rule(temperature: float, softcap: float | None, scale: float) -> LogitRule:
+    numbers = {"temperature": temperature, "scale": scale} | ({} if softcap is None else {"softcap": softcap})
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{name} must be a number, got {value!r}.")
+        if not 0 < value < float("inf"):
+            raise InputError(f"{name} must be positive and finite, got {value}.")
+    return LogitRule(float(temperature), float(scale), None if softcap is None else float(softcap))
+
+
+class _LinearTokenScoresFunction(torch.autograd.Function):
+    @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        adapter_inputs: Tensor | None,
+        adapter_up: Tensor | None,
+        token_ids: Tensor,
+        rule: LogitRule,
+        logits_dtype: torch.dtype,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, ...]:
+        operands = HeadOperands(hidden, weight, bias, adapter_inputs, adapter_up)
+        flat_ids = token_ids.reshape(-1).long()
+        with without_autocast(hidden.device.type):
+            rows = _score_tiles(HeadTiles(operands, rule, logits_dtype, widen=False), flat_ids)
+        scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_dtype))
+        ctx.save_for_backward(
+            hidden, weight, bias, adapter_inputs, adapter_up, flat_ids, rows.log_normalizer, rows.entropies
+        )
+        ctx.rule, ctx.logits_dtype = rule, logits_dtype
+        ctx.set_materialize_grads(False)
+        detached = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
+        ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *detached)
+        return scores.logprobs, scores.entropies, *detached
+
+    @staticmethod
+    @once_differentiable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def backward(  # type: ignore[override]
+        ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        if logprob_gradient is None and entropy_gradient is None:
+            return (None,) * 9
+        *operands, token_ids, log_normalizer, entropies = ctx.saved_tensors
+        slope = ctx.rule.tile_slope
+        upstream = Upstream(
+            token_ids,
+            log_normalizer,
+            entropies,
+            None if logprob_gradient is None else logprob_gradient.reshape(-1) * slope,
+            None if entropy_gradient is None else entropy_gradient.reshape(-1) * slope,
+        )
+        with without_autocast(token_ids.device.type):
+            tiles = HeadTiles(HeadOperands(*operands), ctx.rule, ctx.logits_dtype, widen=token_ids.device.type == "cpu")
+            gradients = head_gradients(tiles, upstream, ctx.needs_input_grad[:5])
+        return (*gradients, None, None, None, None)
+
+
+def _score_tiles(tiles: HeadTiles, token_ids: Tensor) -> RowScores:
+    """Fold every tile into six numbers a token; `token_ids` [rows]."""
+    rows = list(tiles.rows())
+    moments: list[list[Moments]] = [[] for _ in rows]
+    for columns in tiles.columns():
+        weight = tiles.weight(columns)
+        for index, block in enumerate(rows):
+            tile = tiles.tile(block, columns, weight)
+            part = backend_for(tile).row_moments(tile, token_ids[block], tiles.rule.tile_temperature, columns.start)
+            moments[index].append(part)
+            if len(moments[index]) == TILES_PER_MERGE:
+                moments[index] = [merge(moments[index])]
+    merged = [merge(parts) for parts in moments]
+    if not merged:
+        return finish(Moments(*token_ids.new_empty(6, 0, dtype=torch.float64)))
+    return finish(Moments(*(torch.cat(parts) for parts in zip(*merged, strict=True))))

@@ -1,0 +1,167 @@
+"""Exact scores of tensor-parallel logits: each rank holds a slice of the vocabulary, and none ever sees a whole row.
+
+A slice becomes six numbers a token. One MAX all-reduce tells every rank the row's maximum, and one SUM all-reduce of
+the numbers counted from it gives every rank the same whole row; no logits travel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from isentrope.errors import InputError
+from isentrope.kernels import moments
+from isentrope.kernels.dispatch import backend_for
+from isentrope.kernels.moments import Moments, finish, shift
+from isentrope.scores.token_scores import TokenScores, as_token_scores, check_token_inputs, scores_dtype
+
+Group: TypeAlias = "torch.distributed.ProcessGroup"
+
+
+def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float = 1.0) -> Moments:
+    """Six numbers a token of one slice of the vocabulary.
+
+    Args:
+        logits_shard: [..., columns], the logits of tokens `start` to `start + columns`.
+        token_ids: [...], integer, counted over the whole vocabulary; most lie outside this slice.
+        start: the token of the shard's first column.
+        temperature: T of the sampler, positive; the same for every shard.
+
+    Returns: float64 numbers [rows], rows in the token ids' order, detached. `merge` takes them together.
+
+    Raises:
+        InputError: shapes, types or numbers that can't be meant.
+    """
+    _check_shard(logits_shard, token_ids, start, temperature)
+    logits_shard = logits_shard.detach()
+    return backend_for(logits_shard).row_moments(logits_shard, token_ids.long(), float(temperature), start)
+
+
+def merge(*shards: Moments, group: Group | None = None) -> TokenScores:
+    """Scores of whole rows from the moments of their slices, exact in any order.
+
+    Args:
+        shards: of the same tokens and of disjoint slices.
+        group: without one, `shards` are the whole vocabulary. With one, they are this rank's part of it: every rank of
+            the group calls this with its own, and all get the same scores (one MAX and one SUM all-reduce).
+
+    Returns: float64 [rows], detached. A row that holds NaN or +inf in any slice, or is masked in all, is NaN in every
+    field on every rank. A token that no slice holds has probability 0.
+
+    Raises:
+        InputError: no shards, or shards of different tokens.
+    """
+    if not shards:
+        raise InputError("merge takes the moments of at least one shard, got none. shard_moments makes them.")
+    rows = {shard.total.numel() for shard in shards}
+    if len(rows) > 1:
+        raise InputError(f"Shards must be of the same tokens, got shards of {sorted(rows)} tokens.")
+    merged = moments.merge(shards)
+    whole = merged if group is None else _merged_over(group, merged)
+    return as_token_scores(finish(whole), whole.total.shape, torch.float64)
+
+
+def sharded_token_scores(
+    logits_shard: Tensor,
+    token_ids: Tensor,
+    start: int,
+    temperature: float = 1.0,
+    *,
+    group: Group | None = None,
+    entropy_gradient: bool = False,
+) -> TokenScores:
+    """`token_scores` of logits whose vocabulary is split over the ranks of a group; the same scores on every rank.
+
+    Costs one MAX all-reduce of one number and one SUM all-reduce of six numbers a token, and no communication in
+    backward: from scores that are the same everywhere every rank must go on to the same loss, and gets the gradient of
+    its own slice. Shards may differ in width.
+
+    Args:
+        logits_shard: [..., columns], this rank's slice of the logits.
+        token_ids: [...], integer, counted over the whole vocabulary; the same on every rank.
+        start: the token of the shard's first column.
+        temperature: T of the sampler, positive.
+        group: the tensor-parallel group; the default group if not given. Every rank of it must call.
+        entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
+
+    Raises:
+        InputError: shapes, types or numbers that can't be meant.
+    """
+    _check_shard(logits_shard, token_ids, start, temperature)
+    results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
+        logits_shard, token_ids, start, float(temperature), group, entropy_gradient
+    )
+    return TokenScores(*results)
+
+
+def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float) -> None:
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise InputError(f"start must be the id of the shard's first token, 0 or larger, got {start!r}.")
+    check_token_inputs(logits_shard, token_ids, temperature)
+
+
+def _merged_over(group: Group | None, part: Moments) -> Moments:
+    """The moments of whole rows on every rank, from each rank's part of them."""
+    # What MAX makes of a NaN differs between backends; +inf ends as NaN everywhere, which such a row is meant to be.
+    maximum = torch.where(part.maximum.isnan() | part.total.isnan(), torch.inf, part.maximum)
+    torch.distributed.all_reduce(maximum, torch.distributed.ReduceOp.MAX, group)
+    shifted = shift(part, maximum)
+    held = shifted.chosen_shifted.isfinite()
+    sums = torch.stack((*shifted[1:5], torch.where(held, shifted.chosen_shifted, 0.0), held.double()))
+    torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM, group)
+    total, total_shifted, square, square_shifted, chosen, holders = sums.unbind(0)
+    # Held by no rank: masked where it lies, or outside every slice.
+    chosen = torch.where(holders > 0, chosen, -torch.inf)
+    return Moments(maximum, total, total_shifted, square, square_shifted, chosen)
+
+
+class _ShardedTokenScoresFunction(torch.autograd.Function):
+    @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(
+        ctx: Any,
+        logits_shard: Tensor,
+        token_ids: Tensor,
+        start: int,
+        temperature: float,
+        group: Group | None,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, ...]:
+        token_ids = token_ids.long()
+        backend = backend_for(logits_shard)
+        part = backend.row_moments(logits_shard, token_ids, temperature, start)
+        rows = finish(_merged_over(group, part))
+        scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_shard.dtype))
+        ctx.save_for_backward(
+            logits_shard, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None
+        )
+        ctx.start, ctx.temperature, ctx.backend = start, temperature, backend
+        ctx.set_materialize_grads(False)
+        detached = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
+        ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *detached)
+        return scores.logprobs, scores.entropies, *detached
+
+    @staticmethod
+    @once_differentiable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def backward(  # type: ignore[override]
+        ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        logits_shard, token_ids, log_normalizer, entropies = ctx.saved_tensors
+        if logprob_gradient is None and entropy_gradient is None:
+            return (None,) * 6
+        gradient = ctx.backend.logit_gradient(
+            logits_shard,
+            token_ids,
+            log_normalizer,
+            ctx.temperature,
+            logprob_gradient,
+            entropy_gradient,
+            entropies,
+            ctx.start,
+        )
+        return gradient, None, None, None, None, None
