@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -22,7 +23,7 @@ def slices(logits: Tensor, token_ids: Tensor, cuts: list[int], temperature: floa
     edges = [0, *sorted(cuts), logits.shape[-1]]
     return [
         reference.row_moments(logits[:, start:end], token_ids, temperature, start)
-        for start, end in zip(edges, edges[1:], strict=False)
+        for start, end in itertools.pairwise(edges)
         if end > start
     ]
 
