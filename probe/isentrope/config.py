@@ -78,20 +78,29 @@ class ProbeConfig:
         mode: str | None,
         planned_steps: int | None,
         threshold_source: ThresholdSource,
+        rank_and_world_size: tuple[int, int] | None = None,
     ) -> ProbeConfig:
-        """Arguments win over ISENTROPE_* variables, these over defaults; RANK and WORLD_SIZE as torchrun sets them."""
-        world_size = _integer_from_environment("WORLD_SIZE", 1)
-        run_id = run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
-        if world_size > 1 and not run_id:
+        """Arguments win over ISENTROPE_* variables, these over defaults.
+
+        Args:
+            rank_and_world_size: of the process group whose ranks agree on what is left out here. None: there is no such
+                group, and RANK and WORLD_SIZE count as torchrun sets them.
+        """
+        run_id = wanted_run_id(run_id)
+        rank, world_size = rank_and_world_size or (
+            _integer_from_environment("RANK", 0),
+            _integer_from_environment("WORLD_SIZE", 1),
+        )
+        if world_size > 1 and not run_id and rank_and_world_size is None:
             raise ConfigurationError(
-                f"All {world_size} ranks must report under one run id. "
-                "Set ISENTROPE_RUN_ID for the whole job, or pass run_id=."
+                f"All {world_size} ranks must report under one run id. Call torch.distributed.init_process_group before "
+                "building the probe; or set ISENTROPE_RUN_ID for the whole job, or pass run_id=."
             )
         return cls(
             run=run or os.environ.get("ISENTROPE_RUN") or "run",
             project=project or os.environ.get("ISENTROPE_PROJECT") or "default",
             run_id=run_id,
-            rank=_integer_from_environment("RANK", 0),
+            rank=rank,
             world_size=world_size,
             mode=cast(Mode, mode or os.environ.get("ISENTROPE_MODE") or "online"),
             grpc_target=environment.grpc_target(),
@@ -99,6 +108,11 @@ class ProbeConfig:
             planned_steps=planned_steps,
             threshold_source=threshold_source,
         )
+
+
+def wanted_run_id(run_id: str | None) -> str:
+    """The run id asked for by argument or environment; empty when any will do."""
+    return run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
 
 
 def jsonable(config: Mapping[str, object]) -> dict[str, object]:

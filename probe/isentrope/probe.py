@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -28,10 +27,9 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-import isentrope
-from isentrope.config import ProbeConfig, ThresholdSource, jsonable
+from isentrope.config import ProbeConfig, ThresholdSource
 from isentrope.control.desk import ControlDesk
-from isentrope.errors import ConfigurationError, InputError
+from isentrope.errors import InputError
 from isentrope.gate_inputs import (
     broadcast_advantages,
     check_first_values,
@@ -46,16 +44,24 @@ from isentrope.guard import Guard
 from isentrope.interventions.keep_mask import CAPABILITIES, keep_mask
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
+from isentrope.rank_meeting import RankMeeting
+from isentrope.ranks import OneRank, ranks_of
+from isentrope.run_start import begin_run
 from isentrope.scores import TokenScores, importance_ratios, token_scores
+from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.step_closing import StepCloser, at_step, entropies_after_update, momentum_of
 from isentrope.transport.open_transport import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlOutcome, ControlSnapshot, RunFinished, RunStarted, StepReport
+from isentrope_wire.messages import ControlOutcome, RunFinished, RunStarted, StepReport
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
+
+LAST_MEETING_SECONDS = 10.0
+"""How long the end of a run waits for the other ranks' part of its last report."""
 
 RescoredTokens = TokenScores | Sequence[TokenScores]
 
@@ -75,6 +81,7 @@ class Probe:
         mode: str | None = None,
         threshold_source: ThresholdSource = "auto",
         tags: Sequence[str] = (),
+        group: ProcessGroup | None = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -83,40 +90,43 @@ class Probe:
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: the run's hyper-parameters, shown with it.
             control: the intervention the run starts with. Default: none.
-            run_id: continue this run, or share one among ranks. Default: `ISENTROPE_RUN_ID`, or a new one.
+            run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one; all ranks take rank 0's.
             planned_steps: for the progress shown.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
             threshold_source: see `ProbeConfig.threshold_source`.
             tags: words to find the run by.
+            group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
+                default process group of torch.distributed, where it is initialised.
             transport: where reports go instead of the spool (tests).
 
         Raises:
             ConfigurationError: a setting that can't work.
         """
-        self.config = ProbeConfig.from_environment(
-            run=run,
-            project=project,
+        ranks = ranks_of(group)
+        begun = begin_run(
+            ranks or OneRank(),
+            lambda: ProbeConfig.from_environment(
+                run=run,
+                project=project,
+                run_id=run_id,
+                mode=mode,
+                planned_steps=planned_steps,
+                threshold_source=threshold_source,
+                rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
+            ),
             run_id=run_id,
-            mode=mode,
-            planned_steps=planned_steps,
-            threshold_source=threshold_source,
+            control=control,
+            run_config=config or {},
+            tags=tags,
         )
-        if control is not None and not isinstance(control, Control):
-            raise ConfigurationError(
-                f"control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got {control!r}."
-            )
-        initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
-        if initial.control.capability not in CAPABILITIES:
-            raise ConfigurationError(
-                f"This probe can carry out {', '.join(CAPABILITIES)}; the control asks for {initial.control.capability}."
-            )
-        self._run_started = _run_started(self.config, initial, config or {}, tags)
-        self._desk = ControlDesk(initial, CAPABILITIES)
-        self._transport = transport if transport is not None else _open_transport(self.config, self._run_started)
+        self.config = begun.config
+        self._desk = ControlDesk(begun.control, CAPABILITIES)
+        self._transport = transport if transport is not None else _open_transport(begun.config, begun.message)
         self._closer = StepCloser()
         self._guard = Guard()
         self._ledger = TokenLedger()
         self._thresholds = ThresholdSources(self.config.threshold_source)
+        self._meeting = RankMeeting(ranks or OneRank(), self._thresholds)
         self._logged: dict[str, float | Tensor] = {}
         self._decided: tuple[ControlOutcome, ...] = ()
         self._outcomes: tuple[ControlOutcome, ...] = ()
@@ -182,9 +192,13 @@ class Probe:
         if self._inactive():
             return
         with self._timed(), self._guard.protect("reading a first pass"):
-            parts, masks = first_pass_parts(scores, mask)
-            if parts:
-                self._thresholds.first_pass(threshold_sums(parts, masks).unsqueeze(0))
+            sums: Tensor | None = None
+            try:
+                parts, masks = first_pass_parts(scores, mask)
+                sums = threshold_sums(parts, masks) if parts else None
+            finally:
+                # Also when this rank's can't be read: the others wait for it.
+                self._meeting.first_pass(sums)
 
     def gate(
         self,
@@ -260,18 +274,30 @@ class Probe:
         if self._inactive():
             return
         with self._guard.protect("closing a step"):
+            sums: Tensor | None = None
+            batches: Sequence[TokenBatch] = ()
             try:
                 with self._timed():
                     self._open_step()
                     batches = self._take_batches()
                     step = step_number(step)
-                after = None if rescore is None or not batches else self._rescored(rescore, batches)
+                after = self._rescored(rescore, batches)
                 with self._timed():
-                    self._report(step, batches, after, momentum_of(optimizer))
-                self._guard.settled = True
+                    sums = rank_vector(step, self._guard.failures, batches, after, self._meeting.device)
             finally:
-                # Also when the report failed: the next step must be able to begin under another control.
+                # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
+                # under another control.
                 self._step_is_open = False
+                with self._timed():
+                    self._meeting.meet(
+                        sums,
+                        gated=sums is not None and bool(batches),
+                        failures=self._guard.failures,
+                        desired=self._transport.desired_control(),
+                    )
+            with self._timed():
+                self._report(step, momentum_of(optimizer))
+            self._guard.settled = True
 
     def finish(self, status: str = "finished", error: str = "") -> None:
         """Say goodbye. What is spooled goes up without this process; safe to repeat."""
@@ -286,6 +312,8 @@ class Probe:
                 error=error[:2000],
                 outcomes=self._outcomes + self._decided,
             )
+            # The last report holds the other ranks' numbers too.
+            self._meeting.settle(LAST_MEETING_SECONDS)
             self._transport.put(lambda: goodbye)
             self._transport.close()
 
@@ -316,7 +344,8 @@ class Probe:
             return
         self._step_is_open = True
         next_step = 0 if self._last_step is None else self._last_step + 1
-        self._decided += self._desk.at_step_boundary(self._transport.desired_control(), step=next_step, now=time.time())
+        desired, now = self._meeting.wanted_control(self._transport.desired_control())
+        self._decided += self._desk.at_step_boundary(desired, step=next_step, now=now)
 
     def _take_batches(self) -> tuple[TokenBatch, ...]:
         if self._ledger.overflowed:
@@ -324,9 +353,11 @@ class Probe:
         return self._ledger.take()
 
     def _rescored(
-        self, rescore: Callable[[], RescoredTokens], batches: Sequence[TokenBatch]
+        self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch]
     ) -> Sequence[Tensor] | None:
         """Re-scoring is another forward pass of the model: its time is reported apart from the probe's own."""
+        if rescore is None or (self._meeting.alone and not batches):
+            return None
         started, seconds, after = time.perf_counter(), self._seconds, None
         with self._guard.protect("re-scoring a step"):
             after = entropies_after_update(rescore, batches)
@@ -334,12 +365,7 @@ class Probe:
         self._logged["probe/rescore_seconds"] = time.perf_counter() - started
         return after
 
-    def _report(
-        self, step: int, batches: Sequence[TokenBatch], after: Sequence[Tensor] | None, momentum: float | None
-    ) -> None:
-        if batches:
-            sums = threshold_sums([batch.scores for batch in batches], [batch.mask for batch in batches])
-            self._thresholds.step_closed(sums.unsqueeze(0))
+    def _report(self, step: int, momentum: float | None) -> None:
         self._outcomes += tuple(at_step(outcome, step) for outcome in self._decided)
         self._decided = ()
         statistics = self._transport.statistics()
@@ -349,8 +375,7 @@ class Probe:
         sent = self._transport.put(
             self._closer.close(
                 step=step,
-                batches=batches,
-                entropies_after=after,
+                measured=self._meeting.numbers_of_ranks(),
                 logged=self._logged,
                 in_force=self._desk.in_force,
                 outcomes=self._outcomes,
@@ -373,26 +398,6 @@ class Probe:
             yield
         finally:
             self._seconds += time.perf_counter() - started
-
-
-def _run_started(
-    config: ProbeConfig, initial: ControlSnapshot, run_config: Mapping[str, object], tags: Sequence[str]
-) -> RunStarted:
-    return RunStarted(
-        run_id=config.run_id,
-        incarnation=uuid.uuid4().hex,
-        rank=config.rank,
-        world_size=config.world_size,
-        name=config.run,
-        project=config.project,
-        started_at=time.time(),
-        probe_version=isentrope.__version__,
-        config=jsonable(run_config),
-        tags=tuple(tags),
-        capabilities=CAPABILITIES,
-        planned_steps=config.planned_steps,
-        initial_control=initial,
-    )
 
 
 def _open_transport(config: ProbeConfig, run: RunStarted) -> Transport:

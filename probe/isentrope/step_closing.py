@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,64 +12,91 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.interventions.threshold_source import SOURCES
 from isentrope.scores import TokenScores
+from isentrope.statistics.across_ranks import GlobalStep, read_ranks
 from isentrope.statistics.calibration import Calibration
-from isentrope.statistics.host_copy import HostCopy
 from isentrope.statistics.report_scalars import calibration_scalars, report_histograms, summary_scalars, unit_prediction
-from isentrope.statistics.step_summary import StepSummary, measure, read_measurement
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics.step_summary import StepSummary
+from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState, StepReport
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+logger = logging.getLogger(__name__)
+
+
+NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
+"""Waits for one vector of numbers per rank, as `across_ranks.rank_vector` made it. For the writer thread."""
+
 
 class StepCloser:
-    """Makes the reports of a run, in order; the calibration it carries learns from each."""
+    """Makes the reports of a run, in order; the calibration it carries learns from each.
+
+    Rank 0 reports what all ranks measured together; the others report what is their own, so that there is one truth.
+    """
 
     def __init__(self) -> None:
         self.latest: StepReport | None = None
         self._calibration = Calibration()
+        self._told = False
 
     def close(
         self,
         *,
         step: int,
-        batches: Sequence[TokenBatch],
-        entropies_after: Sequence[Tensor] | None,
+        measured: NumbersOfRanks | None,
         logged: Mapping[str, float | Tensor],
         in_force: ControlSnapshot,
         outcomes: Sequence[ControlOutcome],
         momentum: float | None,
     ) -> Callable[[], StepReport]:
-        """Measure now; the function returned builds the report and is called once, later, in step order."""
-        measured = HostCopy(measure(batches, entropies_after)) if batches else None
+        """The function returned builds the report and is called once, later, in step order.
+
+        Args:
+            measured: on rank 0 the numbers of all ranks, None on the others.
+        """
         recorded_at = time.time()
         labels = {
             "control/method": str(in_force.control.method),
             "control/scope": str(in_force.control.scope),
             "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
         }
-        used = {batch.threshold_source for batch in batches}
-        if used - {None}:
-            labels["threshold/source"] = "+".join(source for source in SOURCES if source in used)
 
         def build() -> StepReport:
-            summary = None if measured is None else read_measurement(measured.wait())
+            together = None if measured is None else self._together(measured)
+            summary = None if together is None else together.summary
             report = StepReport(
                 step=step,
                 recorded_at=recorded_at,
-                scalars=self._scalars(summary, momentum or 0.0) | {n: float(v) for n, v in logged.items()},
+                scalars=self._scalars(summary, momentum or 0.0)
+                | {name: float(value) for name, value in logged.items()}
+                | ({} if together is None else _health(together)),
                 histograms=() if summary is None else report_histograms(summary),
                 control_version=in_force.version,
                 outcomes=tuple(outcomes),
-                labels=labels,
+                labels=labels | _sources(summary),
             )
             self.latest = report
             return report
 
         return build
+
+    def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
+        """None when a rank is gone: what is known of the others is not the step."""
+        try:
+            together = read_ranks(measured())
+        except RuntimeError as error:
+            self._tell("A step's numbers did not come from all ranks, it is reported without them: %s", error)
+            return None
+        if len(together.steps) > 1:
+            self._tell("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
+        return together
+
+    def _tell(self, message: str, detail: object) -> None:
+        if not self._told:
+            self._told = True
+            logger.warning(message, detail)
 
     def _scalars(self, summary: StepSummary | None, momentum: float) -> dict[str, float]:
         if summary is None:
@@ -82,6 +110,23 @@ class StepCloser:
         return scalars
 
 
+def _health(together: GlobalStep) -> dict[str, float]:
+    """What went wrong on any rank; nothing where nothing did."""
+    counts = {
+        "probe/failures": together.failures,
+        "probe/failed_ranks": together.failed_ranks,
+        "probe/ranks_out_of_step": len(together.steps) if len(together.steps) > 1 else 0,
+    }
+    return {name: float(count) for name, count in counts.items() if count}
+
+
+def _sources(summary: StepSummary | None) -> dict[str, str]:
+    """Where the step's thresholds came from; several where `gate` calls differed, nothing where none was counted."""
+    used = () if summary is None else summary.threshold_sources
+    names = [source for source, calls in zip(THRESHOLD_SOURCES, used, strict=False) if calls]
+    return {"threshold/source": "+".join(names)} if names else {}
+
+
 def entropies_after_update(
     rescore: Callable[[], TokenScores | Sequence[TokenScores]], batches: Sequence[TokenBatch]
 ) -> list[Tensor]:
@@ -89,9 +134,12 @@ def entropies_after_update(
 
     Random numbers drawn while re-scoring are given back, so that observing leaves the run as it was.
     """
-    devices = [batches[0].mask.device] if batches[0].mask.device.type == "cuda" else []
+    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         rescored = rescore()
+    if not batches:
+        return []
     parts = [rescored] if isinstance(rescored, TokenScores) else rescored
     if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
         raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")

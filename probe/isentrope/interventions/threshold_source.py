@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -11,43 +12,50 @@ from isentrope.scores import TokenScores
 
 logger = logging.getLogger(__name__)
 
-SOURCES = ("first_pass", "previous_step", "micro_batch")
-"""From the best to the one that is always there."""
+SumsOnTheirWay = Callable[[], Tensor]
+"""Gives [ranks, SUMS], once they have come from the other ranks."""
 
 
 class ThresholdSources:
     """Remembers what thresholds can be counted from, and chooses.
 
-    A source that is wanted but not there yet is replaced by the next one in SOURCES, and what was used is what is
-    reported.
+    A source that is wanted but not there yet is replaced by the next one in THRESHOLD_SOURCES, and what was used is what
+    is reported. All ranks that are told the same sums choose the same and get the same bits, micro_batch excepted.
     """
 
     def __init__(self, wanted: str) -> None:
         """
         Args:
-            wanted: one of SOURCES, or "auto" for the best there is.
+            wanted: one of THRESHOLD_SOURCES, or "auto" for the best there is.
         """
         self._wanted = wanted
-        self._first_pass: ThresholdStatistics | None = None
-        self._previous_step: ThresholdStatistics | None = None
+        self._first_pass = _Latest()
+        self._previous_step = _Latest()
         self._told = False
 
-    def first_pass(self, sums: Tensor) -> None:
-        """The sums [parts, SUMS] of the whole batch the next steps are made from."""
-        self._first_pass = ThresholdStatistics.of_sums(sums)
+    def first_pass(self, sums: SumsOnTheirWay) -> None:
+        """The sums of the whole batch the next steps are made from."""
+        self._first_pass.set(sums)
 
-    def step_closed(self, sums: Tensor) -> None:
-        """The sums [parts, SUMS] of the step that just ended."""
-        self._previous_step = ThresholdStatistics.of_sums(sums)
+    def step_closed(self, sums: SumsOnTheirWay) -> None:
+        """The sums of the step that just ended."""
+        self._previous_step.set(sums)
 
     def choose(self, scores: TokenScores, mask: Tensor) -> tuple[str, ThresholdStatistics]:
-        """The source to count the thresholds of this micro-batch from, and its statistics."""
+        """The source to count the thresholds of this micro-batch from, and its statistics.
+
+        Raises:
+            RuntimeError: a rank whose sums were awaited is gone.
+        """
         if self._wanted in ("auto", "first_pass"):
-            if self._first_pass is not None:
-                return "first_pass", self._first_pass
+            statistics = self._first_pass.get()
+            if statistics is not None:
+                return "first_pass", statistics
             self._say_what_is_missing()
-        if self._wanted != "micro_batch" and self._previous_step is not None:
-            return "previous_step", self._previous_step
+        if self._wanted != "micro_batch":
+            statistics = self._previous_step.get()
+            if statistics is not None:
+                return "previous_step", statistics
         return "micro_batch", threshold_statistics([scores], [mask])
 
     def _say_what_is_missing(self) -> None:
@@ -57,3 +65,22 @@ class ThresholdSources:
                 "Thresholds were to be counted from a first pass, but probe.first_pass was not called before the gate; "
                 "they come from the previous step or the micro-batch instead."
             )
+
+
+class _Latest:
+    """The newest sums that hold a token: a step without any leaves the thresholds where they were."""
+
+    def __init__(self) -> None:
+        self._statistics: ThresholdStatistics | None = None
+        self._on_their_way: SumsOnTheirWay | None = None
+
+    def set(self, sums: SumsOnTheirWay) -> None:
+        # Those before were awaited a whole step ago: they are here, and no chain of them grows.
+        self.get()
+        self._on_their_way = sums
+
+    def get(self) -> ThresholdStatistics | None:
+        if self._on_their_way is not None:
+            arrive, self._on_their_way = self._on_their_way, None
+            self._statistics = ThresholdStatistics.of_sums(arrive()).or_else(self._statistics)
+        return self._statistics

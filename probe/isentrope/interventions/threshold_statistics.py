@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -20,9 +20,11 @@ SUMS = 6
 class ThresholdStatistics:
     """Over all valid tokens of a batch, both signs of the advantage; float64 scalars that stay on the device.
 
-    Without a valid token all are NaN, and no token lies outside a threshold counted from NaN.
+    Without a valid token all but the count are NaN, and no token lies outside a threshold counted from NaN.
     """
 
+    count: Tensor
+    """Of valid tokens."""
     discriminator_mean: Tensor
     """mean_B(S*) in nats."""
     discriminator_std: Tensor
@@ -38,7 +40,18 @@ class ThresholdStatistics:
             parts: [parts, SUMS], float64.
         """
         mean, std = _mean_and_std(parts[:, :3])
-        return cls(mean, std, _mean_and_std(parts[:, 3:])[1])
+        return cls(parts[:, 0].sum(), mean, std, _mean_and_std(parts[:, 3:])[1])
+
+    def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
+        """These, or the earlier ones where these are of no token. Decided on the device."""
+        if earlier is None:
+            return self
+        return ThresholdStatistics(
+            *(
+                torch.where(self.count > 0, getattr(self, field.name), getattr(earlier, field.name))
+                for field in fields(self)
+            )
+        )
 
 
 def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Tensor:
@@ -53,6 +66,11 @@ def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Te
     valid = flat(list(masks)) & (discriminator + centred).isfinite()
     sums = (*device_moments(discriminator, valid), *device_moments(centred, valid))
     return torch.stack([number.double() for number in sums])
+
+
+def no_threshold_sums(device: torch.device | None) -> Tensor:
+    """The sums of a rank without tokens."""
+    return torch.zeros(SUMS, dtype=torch.float64, device=device)
 
 
 def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> ThresholdStatistics:

@@ -45,6 +45,13 @@ class Histogram:
         return Histogram(self.symmetric, exponent, counts)
 
 
+def no_counts(device: torch.device | None = None) -> Tensor:
+    """What `bin_counts` says of no values at all: merged with another histogram it changes nothing."""
+    exponent_and_counts = torch.zeros(1 + BINS, dtype=torch.float64, device=device)
+    exponent_and_counts[0] = SMALLEST_EXPONENT
+    return exponent_and_counts
+
+
 def bin_counts(values: Tensor, included: Tensor, *, symmetric: bool) -> Tensor:
     """Exponent and counts of the included values as one tensor [1 + BINS], without waiting for the device.
 

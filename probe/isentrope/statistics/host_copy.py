@@ -25,3 +25,7 @@ class HostCopy:
             self._ready.synchronize()
         numbers: list[float] = self._host.tolist()
         return numbers
+
+    def arrived(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._ready is None or bool(self._ready.query())

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from isentrope.scores import entropy_contributions
 from isentrope.statistics.covariance import Covariance
-from isentrope.statistics.histogram import BINS, Histogram, bin_counts
+from isentrope.statistics.histogram import BINS, Histogram, bin_counts, no_counts
 from isentrope.statistics.moments import Moments, device_moments
-from isentrope.statistics.token_ledger import TokenBatch, flat
+from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch, flat
 
 QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
 """Sign of A, and whether S_c > 0 (high) or S_c <= 0 (low)."""
@@ -24,6 +24,13 @@ HISTOGRAMS = {
     "token/probability": False,
 }
 """Names in the order `measure` counts them, and whether their range is symmetric about 0."""
+
+
+THRESHOLD_COLUMNS = slice(4, 10)
+"""Where in the vector of `measure` the moments of S* and S_c stand: what the next step's thresholds may be made from."""
+
+_SUMS = 36
+"""How many numbers stand before the histograms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,8 @@ class StepSummary:
     sign_counts: SignCounts
     observed_change: Moments
     """Of H after the update minus H before it on the same tokens; empty when nothing was re-scored."""
+    threshold_sources: tuple[int, ...]
+    """How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no intervention."""
     histograms: dict[str, Histogram]
 
     @property
@@ -86,6 +95,7 @@ class StepSummary:
             tuple(a + b for a, b in zip(self.change_sums, other.change_sums, strict=True)),
             self.sign_counts.merge(other.sign_counts),
             self.observed_change.merge(other.observed_change),
+            tuple(a + b for a, b in zip(self.threshold_sources, other.threshold_sources, strict=True)),
             {name: histogram.merge(other.histograms[name]) for name, histogram in self.histograms.items()},
         )
 
@@ -97,6 +107,8 @@ def measure(batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | N
         batches: the step's micro-batches, at least one.
         entropies_after: H of the same tokens after the optimiser step, one tensor per batch, or None.
     """
+    if not any(batch.mask.numel() for batch in batches):
+        return nothing_measured(batches[0].mask.device)
     mask = flat([batch.mask for batch in batches])
     entropies, discriminator, centred, logprobs, advantages = (
         flat(parts).double()
@@ -138,6 +150,11 @@ def measure(batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | N
         ),
         *(region.sum() for region in (positive, negative, positive & dropped, negative & dropped, dropped)),
         *_observed_change(entropies, valid, entropies_after),
+        *(
+            # A fill on the device; copying a Python number there would wait for it.
+            torch.full_like(entropies[0], sum(batch.threshold_source == source for batch in batches))
+            for source in THRESHOLD_SOURCES
+        ),
     ]
     return torch.cat(
         [
@@ -148,6 +165,12 @@ def measure(batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | N
             bin_counts(torch.where(valid, logprobs.exp(), 0.0), valid, symmetric=False),
         ]
     )
+
+
+def nothing_measured(device: torch.device | None = None) -> Tensor:
+    """The vector of a rank without tokens: merged with another it changes nothing."""
+    sums = torch.zeros(_SUMS, dtype=torch.float64, device=device)
+    return torch.cat([sums, *(no_counts(device) for _ in HISTOGRAMS)])
 
 
 def read_measurement(vector: Sequence[float]) -> StepSummary:
@@ -164,6 +187,7 @@ def read_measurement(vector: Sequence[float]) -> StepSummary:
         change_sums=tuple(next(numbers) for _ in QUADRANTS),
         sign_counts=SignCounts(*(int(next(numbers)) for _ in range(5))),
         observed_change=_read_moments(numbers),
+        threshold_sources=tuple(int(next(numbers)) for _ in THRESHOLD_SOURCES),
         histograms={
             name: Histogram(symmetric, int(next(numbers)), tuple(int(next(numbers)) for _ in range(BINS)))
             for name, symmetric in HISTOGRAMS.items()

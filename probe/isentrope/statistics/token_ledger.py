@@ -12,6 +12,9 @@ from isentrope.scores import TokenScores
 
 logger = logging.getLogger(__name__)
 
+THRESHOLD_SOURCES = ("first_pass", "previous_step", "micro_batch")
+"""Where the thresholds of a keep-mask may come from, from the best to the one that is always there."""
+
 MAX_TOKENS = 1 << 25
 """More than a rank sees in a step; what is held of them is about a gigabyte."""
 
@@ -29,7 +32,7 @@ class TokenBatch:
     importance_ratios: Tensor | None
     """None when the loop did not give the sampler's log-probs; predictions then take the ratio as 1."""
     threshold_source: str | None = None
-    """Where the thresholds of the keep-mask came from; None when no intervention was in force."""
+    """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when no intervention was in force."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,88 @@
+"""Once a step all ranks meet: each one's sums go to all, and rank 0's wishes go to all.
+
+A rank that stayed away would keep the others waiting for ever. So whatever fails on a rank, it comes here, if need be
+with empty hands; that is why `Probe.step` calls `meet` in a `finally`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from isentrope.control.relay import ControlRelay
+from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.interventions.threshold_statistics import no_threshold_sums
+from isentrope.ranks import Gathered, Ranks
+from isentrope.statistics.across_ranks import THRESHOLD_COLUMNS, failed_rank_vector
+from isentrope_wire.messages import ControlSnapshot
+
+
+class RankMeeting:
+    """What a rank knows of all ranks. A process on its own meets itself."""
+
+    def __init__(self, ranks: Ranks, thresholds: ThresholdSources) -> None:
+        """
+        Args:
+            thresholds: told what the ranks' tokens were like.
+        """
+        self._ranks = ranks
+        self._thresholds = thresholds
+        self._relay = ControlRelay(ranks.broadcast) if ranks.size > 1 else None
+        self._step: Gathered | None = None
+
+    @property
+    def alone(self) -> bool:
+        return self._ranks.size == 1
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the vector of a rank without tokens must lie."""
+        return self._ranks.device
+
+    def wanted_control(self, desired: ControlSnapshot | None) -> tuple[ControlSnapshot | None, float]:
+        """The control to decide about at this step boundary, and the time to decide by: rank 0's, of the last meeting.
+
+        Args:
+            desired: the newest on this rank; it counts when the process is alone.
+
+        Raises:
+            RuntimeError: rank 0 is gone.
+        """
+        return (desired, time.time()) if self._relay is None else self._relay.hear(time.time())
+
+    def first_pass(self, sums: Tensor | None) -> None:
+        """Bring the sums of this rank's first pass; None: it has none."""
+        if sums is None and self.alone:
+            return
+        gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
+        self._thresholds.first_pass(gathered.rows)
+
+    def meet(self, sums: Tensor | None, *, gated: bool, failures: int, desired: ControlSnapshot | None) -> None:
+        """Start sending. Nothing is waited for.
+
+        Args:
+            sums: this rank's vector of the step; None: measuring it failed.
+            gated: whether it holds any `gate` call.
+            failures: on this rank so far.
+            desired: the newest control this rank was asked for; rank 0's counts.
+        """
+        try:
+            gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
+            if gated or not self.alone:
+                self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
+            self._step = gathered
+        finally:
+            if self._relay is not None:
+                self._relay.tell(desired, time.time())
+
+    def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
+        """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""
+        return self._step.numbers_later() if self._step is not None and self._ranks.rank == 0 else None
+
+    def settle(self, seconds: float) -> None:
+        """Wait until the last meeting is over, for at most so long."""
+        if self._step is not None:
+            self._step.arrives_within(seconds)

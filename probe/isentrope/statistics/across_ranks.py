@@ -1,0 +1,68 @@
+"""What a rank says of a step to all ranks, and what all of it says together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from isentrope.statistics import step_summary
+from isentrope.statistics.step_summary import StepSummary, measure, nothing_measured, read_measurement
+from isentrope.statistics.token_ledger import TokenBatch
+
+_HEADER = 4
+"""Numbers before the sums: step, whether the rank took part, its failures so far, its gate calls."""
+
+THRESHOLD_COLUMNS = slice(_HEADER + step_summary.THRESHOLD_COLUMNS.start, _HEADER + step_summary.THRESHOLD_COLUMNS.stop)
+"""Where in a rank's vector the moments stand that the next step's thresholds may be made from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalStep:
+    """One step, all ranks taken together."""
+
+    summary: StepSummary | None
+    """None when no rank gated anything."""
+    failures: int
+    """Failures inside the probe so far, summed over the ranks."""
+    failed_ranks: int
+    """Ranks whose tokens are missing here, because measuring them failed."""
+    steps: tuple[int, ...]
+    """Which step each rank that took part says this was: one number, unless they have come apart."""
+
+
+def rank_vector(
+    step: int,
+    failures: int,
+    batches: Sequence[TokenBatch],
+    entropies_after: Sequence[Tensor] | None,
+    device: torch.device | None,
+) -> Tensor:
+    """A rank's word on its step, float64, on the device of its tokens; `device` where it has none."""
+    sums = measure(batches, entropies_after) if batches else nothing_measured(device)
+    return _with_header(sums, step, 1, failures, len(batches))
+
+
+def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
+    """The word of a rank that could not measure: it keeps the others from waiting, and changes nothing."""
+    return _with_header(nothing_measured(device), 0, 0, failures, 0)
+
+
+def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
+    """Merge the vectors of all ranks, exactly and in their order."""
+    took_part = [row for row in rows if row[1]]
+    summaries = [read_measurement(row[_HEADER:]) for row in took_part if row[3]]
+    return GlobalStep(
+        summary=reduce(StepSummary.merge, summaries) if summaries else None,
+        failures=int(sum(row[2] for row in rows)),
+        failed_ranks=len(rows) - len(took_part),
+        steps=tuple(sorted({int(row[0]) for row in took_part})),
+    )
+
+
+def _with_header(sums: Tensor, *header: int) -> Tensor:
+    # Fills on the device; copying Python numbers there would wait for it.
+    return torch.cat([*(sums.new_full((1,), float(number)) for number in header), sums])

@@ -1,0 +1,80 @@
+"""Runs a function on several ranks at once: real processes, real gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# Forked from a process that has imported torch but never run it: starting a rank takes no second.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "isentrope.probe"])
+
+
+class RankFailed(AssertionError):
+    """A rank ended with an error, or not at all."""
+
+
+def run_ranks(size: int, work: Callable[..., Any], *arguments: Any, timeout_seconds: float = 60.0) -> list[Any]:
+    """What `work(rank, *arguments)` gives on each rank; it must be a function a fresh process can import.
+
+    Raises:
+        RankFailed: a rank raised, or did not come back within the time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        results = _CONTEXT.Queue()
+        processes = [
+            _CONTEXT.Process(
+                target=_rank, args=(rank, size, folder, results, work, arguments), daemon=True, name=f"rank {rank}"
+            )
+            for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            answers = _collect(results, size, time.monotonic() + timeout_seconds)
+        finally:
+            for process in processes:
+                process.join(5)
+                if process.is_alive():
+                    process.kill()
+    return answers
+
+
+def _collect(results: Any, size: int, end: float) -> list[Any]:
+    answers: dict[int, Any] = {}
+    while len(answers) < size:
+        try:
+            rank, answer, error = results.get(timeout=max(end - time.monotonic(), 0.01))
+        except multiprocessing.queues.Empty:  # type: ignore[attr-defined]
+            missing = sorted(set(range(size)) - set(answers))
+            raise RankFailed(f"Ranks {missing} did not come back.") from None
+        if error:
+            raise RankFailed(f"Rank {rank}:\n{error}")
+        answers[rank] = answer
+    return [answers[rank] for rank in range(size)]
+
+
+def _rank(
+    rank: int, size: int, folder: str, results: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    import traceback
+
+    torch.set_num_threads(1)
+    # The probe raises everything under pytest; ranks run as they do in a training job.
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=rank, world_size=size)
+        answer = work(rank, *arguments)
+        results.put((rank, answer, ""))
+        dist.destroy_process_group()
+    except BaseException:
+        results.put((rank, None, traceback.format_exc()))
+        raise
