@@ -1,12 +1,257 @@
-"""Not there yet: the reference takes its place."""
+"""Token scores in Triton, for CUDA, ROCm and XPU: two launches forward, one backward, and no wait for the device.
+
+Under TRITON_INTERPRET=1 the same kernels run on the CPU, slowly: that is how they are tested where there is no GPU.
+"""
 
 from __future__ import annotations
 
-from isentrope.kernels.reference import logit_gradient, row_moments, supports
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
-__all__ = ["logit_gradient", "row_moments", "supports", "unavailable_because"]
+import torch
+from torch import Tensor
+
+from isentrope.kernels.moments import Moments, RowScores
+
+try:
+    import triton
+
+    from isentrope.kernels import triton_kernels
+except ImportError as error:
+    _missing: str | None = f"Triton can't be imported: {error}"
+else:
+    _missing = None
+
+SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+WARPS = 4
+GROUPS = 4
+LANES = 4 * 32 * WARPS
+"""Lanes of four 32-bit words, 16 bytes: the longest single read. With GROUPS = 4, 32 logits a thread hide the latency
+of memory within the registers of seven programs an SM."""
+
+BLOCK = 2 * GROUPS * LANES
+"""Logits that a program of the moments kernel reads at a time: 4096."""
+
+GRADIENT_BLOCK = 2048
+ROWS_PER_PROGRAM = 32
+"""Rows that one program merges and finishes."""
+
+PROGRAMS_PER_PROCESSOR = 32
+"""Splits are made until there are so many: several times what a processor holds at once, so that the last wave is short."""
+
+LARGEST_SPLITS = 64
+
+LOWEST_EXPONENT = -160.0
+"""2^-160 is 0 in float32, and 0 * -160 is 0 where 0 * -inf would be NaN."""
+
+
+class RowLayout(NamedTuple):
+    """Where row n begins, in elements from the start of the memory: offset + n // inner_rows * outer_stride + ..."""
+
+    inner_rows: int
+    offset_storage: int
+    outer_stride: int
+    inner_stride: int
 
 
 def unavailable_because() -> str | None:
-    """Why these kernels can't work here."""
-    return "they are not part of this version"
+    """Why these kernels can't work here; None where they can."""
+    if _missing is not None:
+        return _missing
+    if interpreted() or torch.cuda.is_available() or torch.xpu.is_available():
+        return None
+    return "torch sees no CUDA, ROCm or XPU device, and TRITON_INTERPRET=1 was not set when Triton was imported."
+
+
+def interpreted() -> bool:
+    """Whether the kernels run in Triton's interpreter, on the CPU."""
+    return _missing is None and not isinstance(triton_kernels.moments_kernel, triton.JITFunction)
+
+
+def supports(logits: Tensor) -> bool:
+    """float32, bfloat16 and float16 whose last stride is 1 and whose rows lie at two strides at most."""
+    return (
+        _device_fits(logits.device)
+        and logits.dtype in SUPPORTED_TYPES
+        and logits.dim() > 0
+        and (logits.stride(-1) == 1 or logits.shape[-1] == 1)
+        and row_layout(logits) is not None
+        and logits.untyped_storage().data_ptr() % 16 == 0
+    )
+
+
+def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int = 0) -> Moments:
+    """See `Backend.row_moments`."""
+    moments = _split_moments(logits, token_ids, temperature, start)
+    splits, _, rows = moments.shape
+    if splits == 1:
+        return Moments(*moments[0])
+    merged = moments.new_empty(6, rows)
+    with _on_device(logits):
+        _launch(triton_kernels.merge_kernel, _row_grid(rows), moments, merged, rows, splits, **_row_block(splits))
+    return Moments(*merged)
+
+
+def row_scores(logits: Tensor, token_ids: Tensor, temperature: float) -> RowScores:
+    """`finish(row_moments(...))` of a whole vocabulary in two launches."""
+    moments = _split_moments(logits, token_ids, temperature, start=0)
+    splits, _, rows = moments.shape
+    scores = moments.new_empty(5, rows)
+    if rows > 0:
+        with _on_device(logits):
+            _launch(triton_kernels.finish_kernel, _row_grid(rows), moments, scores, rows, splits, **_row_block(splits))
+    return RowScores(*scores)
+
+
+def logit_gradient(
+    logits: Tensor,
+    token_ids: Tensor,
+    log_normalizer: Tensor,
+    temperature: float,
+    logprob_gradient: Tensor | None,
+    entropy_gradient: Tensor | None,
+    entropies: Tensor | None,
+    start: int = 0,
+) -> Tensor:
+    """See `Backend.logit_gradient`."""
+    gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    if gradient.numel() == 0:
+        return gradient
+    rows, columns = token_ids.numel(), logits.shape[-1]
+    has_entropy = entropy_gradient is not None and entropies is not None
+    log_normalizer = _per_row(log_normalizer.double())
+    with _on_device(logits):
+        _launch(
+            triton_kernels.gradient_kernel,
+            (rows, triton.cdiv(columns, GRADIENT_BLOCK)),
+            _storage(logits),
+            _per_row(token_ids),
+            log_normalizer,
+            log_normalizer if logprob_gradient is None else _per_row(logprob_gradient),
+            log_normalizer if entropy_gradient is None else _per_row(entropy_gradient),
+            log_normalizer if entropies is None else _per_row(entropies),
+            gradient,
+            columns,
+            *_layout(logits),
+            start,
+            temperature,
+            *_two_halves(1 / temperature),
+            HAS_LOGPROB=logprob_gradient is not None,
+            HAS_ENTROPY=has_entropy,
+            BLOCK=GRADIENT_BLOCK,
+        )
+    return gradient
+
+
+def row_layout(logits: Tensor) -> RowLayout | None:
+    """The two strides that reach every row of a tensor or view; None where it takes more."""
+    rows = [(size, stride) for size, stride in zip(logits.shape[:-1], logits.stride()[:-1], strict=True) if size != 1]
+    merged: list[tuple[int, int]] = []
+    for size, stride in reversed(rows):
+        inner_size, inner_stride = merged[-1] if merged else (0, 0)
+        if merged and stride == inner_size * inner_stride:
+            merged[-1] = (inner_size * size, inner_stride)
+        else:
+            merged.append((size, stride))
+    if len(merged) > 2:
+        return None
+    (inner_rows, inner_stride), (_, outer_stride) = (*merged, (1, 0), (1, 0))[:2]
+    return RowLayout(max(inner_rows, 1), int(logits.storage_offset()), outer_stride, inner_stride)
+
+
+def splits_of(rows: int, columns: int, processors: int) -> int:
+    """Programs that share a row: enough to keep `processors` busy, each with a few blocks at least."""
+    wanted = -(-processors * PROGRAMS_PER_PROCESSOR // max(rows, 1))
+    longest = max(1, columns // (4 * BLOCK))
+    return 1 << (min(wanted, longest, LARGEST_SPLITS).bit_length() - 1)
+
+
+def _device_fits(device: torch.device) -> bool:
+    if device.type == "xpu":  # some have no float64, in which rows are finished
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type == "cuda" or (device.type == "cpu" and interpreted())
+
+
+def _split_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int) -> Tensor:
+    """float64 [splits, 6, rows]."""
+    rows, columns = token_ids.numel(), logits.shape[-1]
+    splits = splits_of(rows, columns, _processors(logits.device))
+    moments = torch.empty(splits, 6, rows, dtype=torch.float64, device=logits.device)
+    if rows == 0:
+        return moments
+    storage = _storage(logits)
+    exponent_scale = 1 / (math.log(2) * temperature)
+    with _on_device(logits):
+        _launch(
+            triton_kernels.moments_kernel,
+            (rows, splits),
+            storage,
+            storage if logits.dtype == torch.float32 else storage.view(torch.int32),
+            _per_row(token_ids),
+            moments,
+            rows,
+            columns,
+            splits,
+            *_layout(logits),
+            start,
+            exponent_scale,
+            LOWEST_EXPONENT / exponent_scale,
+            *_two_halves(1 / temperature),
+            GROUPS=GROUPS,
+            LANES=LANES,
+        )
+    return moments
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    # Fused multiply-adds are asked for by name: Triton's default is about to change.
+    kernel[grid](*arguments, **constants, num_warps=WARPS, enable_fp_fusion=True)
+
+
+def _storage(logits: Tensor) -> Tensor:
+    """Two elements at the start of the memory that `logits` is a view of: what the kernels count offsets from."""
+    return logits.detach().as_strided((2,), (1,), 0)
+
+
+def _layout(logits: Tensor) -> RowLayout:
+    layout = row_layout(logits)
+    assert layout is not None, "supports() lets no such tensor pass"
+    return layout
+
+
+def _per_row(values: Tensor) -> Tensor:
+    return values.detach().reshape(-1).contiguous()
+
+
+def _two_halves(value: float) -> tuple[float, float]:
+    """A float64 as two float32 numbers that add up to it."""
+    upper = torch.tensor(value, dtype=torch.float32).item()
+    return upper, value - upper
+
+
+def _row_grid(rows: int) -> tuple[int]:
+    return (-(-rows // ROWS_PER_PROGRAM),)
+
+
+def _row_block(splits: int) -> dict[str, int]:
+    return {"SPLITS": splits, "ROWS": ROWS_PER_PROGRAM}
+
+
+def _processors(device: torch.device) -> int:
+    """Streaming multiprocessors, compute units or Xe cores; 1 for the interpreter, which runs programs one by one."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    if device.type == "xpu":
+        return int(torch.xpu.get_device_properties(device).gpu_subslice_count)
+    return 1
+
+
+def _on_device(logits: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device: make that the tensor's."""
+    if logits.device.type == "cuda":
+        return torch.cuda.device(logits.device)
+    if logits.device.type == "xpu":
+        return torch.xpu.device(logits.device)
+    return nullcontext()

@@ -1,0 +1,350 @@
+"""The passes of `moments.py` as Triton kernels: the logits are read once, the rest is a few numbers a row.
+
+The moments kernel counts in units of the logits while it reads, and turns to nats in float64 when a row is done. With M
+the largest logit so far, u = z - M, which float32 holds exactly near M whatever the logits have in common, and
+c = log2(e) / T,
+
+    weight = e^(u / T) = 2^(c u)        Z += weight    Z1 += u weight    Q0 += weight^2    Q1 += u weight^2.
+
+A row may be split over several programs; `merged_splits` puts their moments together. Blocks begin at multiples of 16
+elements from the start of the tensor's memory, not at a row's first logit, so that whole blocks are read in 16-byte
+pieces also where the vocabulary is odd or the tensor a view; the two blocks that hold a row's ends are read apart, with
+a mask.
+
+A float64 number reaches a kernel as two float32 numbers that add up to it: Triton passes a Python float as float32.
+"""
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ALIGNMENT = tl.constexpr(16)
+"""Elements: at least 16 bytes in every type the kernels read, and a whole number of 32-bit words."""
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+LOWEST_SHIFT = tl.constexpr(-700.0)
+"""Nats: e^-700 is still a positive float64 and 0 in float32; 0 * -700 is 0 where 0 * -inf would be NaN."""
+
+MOMENTS = tl.constexpr(6)
+SCORES = tl.constexpr(5)
+
+
+@triton.jit
+def row_offset(row, inner_rows, offset_storage, outer_stride, inner_stride):
+    """Elements before a row's first: rows lie `inner_stride` apart, groups of `inner_rows` of them `outer_stride`."""
+    outer = (row // inner_rows).to(tl.int64)
+    inner = (row % inner_rows).to(tl.int64)
+    return offset_storage + outer * outer_stride + inner * inner_stride
+
+
+@triton.jit
+def float64_of(value, rest):
+    """The number that was passed in two halves."""
+    return tl.cast(value, tl.float64) + tl.cast(rest, tl.float64)
+
+
+@triton.jit
+def halves(words, LOGITS_TYPE: tl.constexpr):
+    """The two 16-bit logits of each 32-bit word, in float32."""
+    if tl.bfloat16 == LOGITS_TYPE:
+        # A bfloat16 is the upper half of a float32: one instruction a logit.
+        left = (words << 16).to(tl.float32, bitcast=True)
+        right = (words & -65536).to(tl.float32, bitcast=True)
+    else:
+        left = words.to(tl.int16).to(LOGITS_TYPE, bitcast=True).to(tl.float32)
+        right = (words >> 16).to(tl.int16).to(LOGITS_TYPE, bitcast=True).to(tl.float32)
+    return left, right
+
+
+@triton.jit
+def read_block(
+    words_ptr,
+    block,
+    lead,
+    end,
+    WHOLE: tl.constexpr,
+    LOGITS_TYPE: tl.constexpr,
+    GROUPS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """One block of logits in float32, as two tiles [GROUPS, LANES]: their order does not matter to a sum.
+
+    Unless the block is WHOLE, what lies outside the elements [lead, end) is -inf.
+    """
+    offset_tile = tl.arange(0, GROUPS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    if tl.float32 == LOGITS_TYPE:
+        offset_left = block * (2 * GROUPS * LANES) + offset_tile
+        offset_right = offset_left + GROUPS * LANES
+        if WHOLE:
+            left = tl.load(words_ptr + offset_left)
+            right = tl.load(words_ptr + offset_right)
+        else:
+            in_left = (offset_left >= lead) & (offset_left < end)
+            in_right = (offset_right >= lead) & (offset_right < end)
+            left = tl.load(words_ptr + offset_left, mask=in_left, other=-float("inf"))
+            right = tl.load(words_ptr + offset_right, mask=in_right, other=-float("inf"))
+    else:
+        offset_word = block * (GROUPS * LANES) + offset_tile
+        if WHOLE:
+            left, right = halves(tl.load(words_ptr + offset_word), LOGITS_TYPE)
+        else:
+            # A word that the row begins or ends within is read whole: memory is handed out in words and more.
+            in_words = (2 * offset_word + 1 >= lead) & (2 * offset_word < end)
+            left, right = halves(tl.load(words_ptr + offset_word, mask=in_words, other=0), LOGITS_TYPE)
+            left = tl.where(in_words & (2 * offset_word >= lead), left, -float("inf"))
+            right = tl.where(in_words & (2 * offset_word + 1 < end), right, -float("inf"))
+    return left, right
+
+
+@triton.jit
+def absorb(left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor):
+    """Add two tiles of logits [GROUPS, LANES] to the sums [LANES], which are counted from the largest logit so far."""
+    largest = tl.max(tl.max(tl.maximum(left, right), 0), 0)
+    if largest > maximum:
+        # The change is -inf where nothing was counted yet: floored, it makes the scale 0 and keeps 0 * inf away.
+        change = tl.maximum(maximum - largest, floor)
+        scale = tl.exp2(change * exponent_scale)
+        total_shifted = scale * (total_shifted + change * total)
+        total = scale * total
+        square_shifted = scale * scale * (square_shifted + change * square)
+        square = scale * scale * square
+        maximum = largest
+    # A row masked so far has no maximum to count from, and needs none: 2^-inf is 0.
+    centre = tl.where(maximum == -float("inf"), 0.0, maximum)
+    total, total_shifted, square, square_shifted = add(
+        left - centre, total, total_shifted, square, square_shifted, exponent_scale, floor
+    )
+    total, total_shifted, square, square_shifted = add(
+        right - centre, total, total_shifted, square, square_shifted, exponent_scale, floor
+    )
+    return maximum, total, total_shifted, square, square_shifted
+
+
+@triton.jit
+def add(shifted, total, total_shifted, square, square_shifted, exponent_scale, floor):
+    """Add a tile of u [GROUPS, LANES] to the four sums [LANES]."""
+    weight = tl.exp2(shifted * exponent_scale)
+    # The floor replaces -inf, whose weight is 0. It lets a NaN go: that is in the weight.
+    weight_shifted = weight * tl.maximum(shifted, floor)
+    total += tl.sum(weight, 0)
+    total_shifted += tl.sum(weight_shifted, 0)
+    square += tl.sum(weight * weight, 0)
+    square_shifted += tl.sum(weight * weight_shifted, 0)
+    return total, total_shifted, square, square_shifted
+
+
+@triton.jit(do_not_specialize=["rows", "splits", "inner_rows", "start"])
+def moments_kernel(
+    logits_ptr,
+    words_ptr,
+    token_ids_ptr,
+    moments_ptr,
+    rows,
+    columns,
+    splits,
+    inner_rows,
+    offset_storage,
+    outer_stride,
+    inner_stride,
+    start,
+    exponent_scale,
+    floor,
+    inverse_temperature,
+    inverse_temperature_rest,
+    GROUPS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Moments of one split of one row; the grid is (rows, splits).
+
+    Args:
+        logits_ptr, words_ptr: the start of the logits' memory, as logits and as 32-bit words (as float32 for float32).
+        token_ids_ptr: [rows], counted over the whole vocabulary.
+        moments_ptr: float64 [splits, 6, rows], in the order of `Moments`.
+        inner_rows, offset_storage, outer_stride, inner_stride: where a row begins, see `row_offset`.
+        start: the token of the first column.
+        exponent_scale: c = log2(e) / T.
+        floor: a u so low that its weight is 0.
+        inverse_temperature, inverse_temperature_rest: 1 / T.
+    """
+    BLOCK: tl.constexpr = 2 * GROUPS * LANES
+    LOGITS_TYPE: tl.constexpr = logits_ptr.dtype.element_ty
+    row = tl.program_id(0)
+    split = tl.program_id(1)
+    offset_row = row_offset(row, inner_rows, offset_storage, outer_stride, inner_stride)
+    lead = (offset_row % ALIGNMENT).to(tl.int32)
+    end = lead + columns
+    blocks = tl.cdiv(end, BLOCK)
+    share = tl.cdiv(blocks, splits)
+    first = split * share
+    last = tl.minimum(first + share, blocks)
+    if tl.float32 == LOGITS_TYPE:
+        words_ptr += offset_row // ALIGNMENT * ALIGNMENT
+    else:
+        words_ptr += offset_row // ALIGNMENT * (ALIGNMENT // 2)
+
+    maximum = -float("inf")
+    total = tl.zeros([LANES], tl.float32)
+    total_shifted = tl.zeros([LANES], tl.float32)
+    square = tl.zeros([LANES], tl.float32)
+    square_shifted = tl.zeros([LANES], tl.float32)
+    for block in range(tl.maximum(first, 1), tl.minimum(last, blocks - 1)):
+        left, right = read_block(words_ptr, block, lead, end, True, LOGITS_TYPE, GROUPS, LANES)
+        maximum, total, total_shifted, square, square_shifted = absorb(
+            left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor
+        )
+    for side in range(tl.minimum(blocks, 2)):
+        block = side * (blocks - 1)
+        if (block >= first) & (block < last):
+            left, right = read_block(words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, LANES)
+            maximum, total, total_shifted, square, square_shifted = absorb(
+                left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor
+            )
+
+    inverse = float64_of(inverse_temperature, inverse_temperature_rest)
+    column = tl.load(token_ids_ptr + row) - start
+    offset_chosen = column + lead
+    in_split = (column >= 0) & (column < columns) & (offset_chosen >= first * BLOCK) & (offset_chosen < last * BLOCK)
+    chosen = tl.load(logits_ptr + offset_row + column, mask=in_split, other=-float("inf"))
+    centre = tl.where(maximum == -float("inf"), 0.0, maximum)
+    chosen_shifted = (tl.cast(chosen, tl.float64) - tl.cast(centre, tl.float64)) * inverse
+    out_ptr = moments_ptr + tl.cast(split, tl.int64) * MOMENTS * rows + row
+    tl.store(out_ptr, tl.cast(maximum, tl.float64) * inverse)
+    tl.store(out_ptr + rows, tl.sum(total.to(tl.float64), 0))
+    tl.store(out_ptr + 2 * rows, tl.sum(total_shifted.to(tl.float64), 0) * inverse)
+    tl.store(out_ptr + 3 * rows, tl.sum(square.to(tl.float64), 0))
+    tl.store(out_ptr + 4 * rows, tl.sum(square_shifted.to(tl.float64), 0) * inverse)
+    tl.store(out_ptr + 5 * rows, chosen_shifted)
+
+
+@triton.jit
+def merged_splits(moments_ptr, rows, splits, offset_rows, SPLITS: tl.constexpr):
+    """`moments.merge` over the splits of the rows at `offset_rows`; SPLITS is a power of two, at least `splits`."""
+    offset_splits = tl.arange(0, SPLITS)
+    in_moments = (offset_splits[:, None] < splits) & (offset_rows[None, :] < rows)
+    part_ptr = moments_ptr + offset_splits[:, None].to(tl.int64) * MOMENTS * rows + offset_rows[None, :]
+    part_maximum = tl.load(part_ptr, mask=in_moments, other=-float("inf"))
+    part_total = tl.load(part_ptr + rows, mask=in_moments, other=0.0)
+    part_total_shifted = tl.load(part_ptr + 2 * rows, mask=in_moments, other=0.0)
+    part_square = tl.load(part_ptr + 3 * rows, mask=in_moments, other=0.0)
+    part_square_shifted = tl.load(part_ptr + 4 * rows, mask=in_moments, other=0.0)
+    part_chosen = tl.load(part_ptr + 5 * rows, mask=in_moments, other=-float("inf"))
+
+    maximum = tl.max(part_maximum, 0)
+    centre = tl.where(maximum == -float("inf"), 0.0, maximum)
+    change = part_maximum - centre[None, :]
+    bounded = tl.maximum(change, LOWEST_SHIFT)
+    scale = tl.where(change == -float("inf"), 0.0, tl.exp(bounded))
+    square_scale = scale * scale
+    total = tl.sum(scale * part_total, 0)
+    total_shifted = tl.sum(scale * (part_total_shifted + bounded * part_total), 0)
+    square = tl.sum(square_scale * part_square, 0)
+    square_shifted = tl.sum(square_scale * (part_square_shifted + bounded * part_square), 0)
+    chosen = tl.max(part_chosen + change, 0)
+    return maximum, total, total_shifted, square, square_shifted, chosen
+
+
+@triton.jit(do_not_specialize=["rows", "splits"])
+def merge_kernel(moments_ptr, merged_ptr, rows, splits, SPLITS: tl.constexpr, ROWS: tl.constexpr):
+    """float64 moments [splits, 6, rows] become [6, rows]; one program for every ROWS rows."""
+    offset_rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    in_rows = offset_rows < rows
+    maximum, total, total_shifted, square, square_shifted, chosen = merged_splits(
+        moments_ptr, rows, splits, offset_rows, SPLITS
+    )
+    out_ptr = merged_ptr + offset_rows
+    tl.store(out_ptr, maximum, mask=in_rows)
+    tl.store(out_ptr + rows, total, mask=in_rows)
+    tl.store(out_ptr + 2 * rows, total_shifted, mask=in_rows)
+    tl.store(out_ptr + 3 * rows, square, mask=in_rows)
+    tl.store(out_ptr + 4 * rows, square_shifted, mask=in_rows)
+    tl.store(out_ptr + 5 * rows, chosen, mask=in_rows)
+
+
+@triton.jit(do_not_specialize=["rows", "splits"])
+def finish_kernel(moments_ptr, scores_ptr, rows, splits, SPLITS: tl.constexpr, ROWS: tl.constexpr):
+    """`moments.finish` after the merge: float64 moments [splits, 6, rows] become scores [5, rows], as in `RowScores`."""
+    offset_rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    in_rows = offset_rows < rows
+    maximum, total, total_shifted, square, square_shifted, chosen = merged_splits(
+        moments_ptr, rows, splits, offset_rows, SPLITS
+    )
+    # NaN in every score of a row that is masked everywhere or holds +inf; a NaN logit made the total NaN already.
+    total = tl.where((maximum > -float("inf")) & (maximum < float("inf")), total, float("nan"))
+    mean_shifted = total_shifted / total
+    log_total = tl.log(total)
+    logprob = chosen - log_total + (total - total)
+    impossible = (chosen == -float("inf")) & (total > 0)
+    discriminator = tl.where(impossible, 0.0, tl.exp(logprob) * (chosen - mean_shifted))
+    out_ptr = scores_ptr + offset_rows
+    tl.store(out_ptr, maximum + log_total, mask=in_rows)
+    tl.store(out_ptr + rows, logprob, mask=in_rows)
+    tl.store(out_ptr + 2 * rows, log_total - mean_shifted, mask=in_rows)
+    tl.store(out_ptr + 3 * rows, discriminator, mask=in_rows)
+    tl.store(out_ptr + 4 * rows, (square_shifted - mean_shifted * square) / (total * total), mask=in_rows)
+
+
+@triton.jit(do_not_specialize=["inner_rows", "start"])
+def gradient_kernel(
+    logits_ptr,
+    token_ids_ptr,
+    log_normalizer_ptr,
+    logprob_gradient_ptr,
+    entropy_gradient_ptr,
+    entropies_ptr,
+    gradient_ptr,
+    columns,
+    inner_rows,
+    offset_storage,
+    outer_stride,
+    inner_stride,
+    start,
+    temperature,
+    inverse_temperature,
+    inverse_temperature_rest,
+    HAS_LOGPROB: tl.constexpr,
+    HAS_ENTROPY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """BLOCK columns of one row of (g (1[i = k] - p_i) - h p_i (H + log p_i)) / T; the grid is (rows, blocks).
+
+    Args:
+        logits_ptr, inner_rows, offset_storage, outer_stride, inner_stride, token_ids_ptr, start,
+            inverse_temperature, inverse_temperature_rest: as for `moments_kernel`.
+        temperature: T.
+        log_normalizer_ptr: L, float64 [rows].
+        logprob_gradient_ptr, entropy_gradient_ptr: g and h, [rows]; read where HAS_LOGPROB and HAS_ENTROPY.
+        entropies_ptr: H in nats, [rows]; read where HAS_ENTROPY.
+        gradient_ptr: [rows, columns], of the logits' type.
+    """
+    row = tl.program_id(0)
+    offset = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    in_row = offset < columns
+    offset_row = row_offset(row, inner_rows, offset_storage, outer_stride, inner_stride)
+    logits = tl.load(logits_ptr + offset_row + offset, mask=in_row, other=-float("inf")).to(tl.float32)
+
+    # log p = (z - r) / T - (L - r / T) with r near L T: by the row's largest logits z - r is exact in float32, whatever
+    # they have in common, and the rest is one float64 number a row.
+    inverse = float64_of(inverse_temperature, inverse_temperature_rest)
+    log_normalizer = tl.load(log_normalizer_ptr + row)
+    centre = log_normalizer.to(tl.float32) * temperature
+    remainder = (log_normalizer - centre.to(tl.float64) * inverse).to(tl.float32)
+    logprobs = (logits - centre) * inverse_temperature - remainder
+    probability = tl.exp2(logprobs * LOG2_E)
+
+    factor = 0.0
+    gradient = tl.zeros([BLOCK], tl.float32)
+    if HAS_LOGPROB:
+        factor = (tl.load(logprob_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
+        column = tl.load(token_ids_ptr + row) - start
+        gradient = tl.where(offset == column, factor, 0.0)
+    if HAS_ENTROPY:
+        entropy_factor = (tl.load(entropy_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
+        entropy = tl.load(entropies_ptr + row).to(tl.float32)
+        gradient -= probability * (factor + entropy_factor * (tl.maximum(logprobs, LOWEST_SHIFT) + entropy))
+    else:
+        gradient -= probability * factor
+    out_ptr = gradient_ptr + row.to(tl.int64) * columns + offset
+    tl.store(out_ptr, gradient.to(gradient_ptr.dtype.element_ty), mask=in_row)
