@@ -11,20 +11,17 @@ from torch import Tensor
 
 from isentrope.errors import InputError
 from isentrope.scores import TokenScores
-from isentrope.scores.token_scores import check_token_inputs
 
 
-def check_token_ids(logits: Tensor, token_ids: Tensor, temperature: float, *, wait_for_device: bool) -> None:
-    """Shapes and types always; the ids' range where looking at them costs nothing, or the caller may wait."""
-    check_token_inputs(logits, token_ids, temperature)
+def check_token_ids(token_ids: Tensor, vocabulary: int, *, wait_for_device: bool) -> None:
+    """The ids' range, where looking at them costs nothing or the caller may wait."""
     if token_ids.numel() == 0 or (token_ids.device.type != "cpu" and not wait_for_device):
         return
     lowest, highest = (int(bound) for bound in torch.aminmax(token_ids))
-    vocabulary = logits.shape[-1]
     if lowest < 0 or highest >= vocabulary:
         worst = lowest if lowest < 0 else highest
         raise InputError(
-            f"token_ids must lie in [0, {vocabulary}) for logits over {vocabulary} tokens, got {worst}. "
+            f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens, got {worst}. "
             "Replace padding ids (such as -100) by any real id and leave them out with the mask."
         )
 

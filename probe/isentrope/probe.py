@@ -48,6 +48,9 @@ from isentrope.rank_meeting import RankMeeting
 from isentrope.ranks import OneRank, ranks_of
 from isentrope.run_start import begin_run
 from isentrope.scores import TokenScores, importance_ratios, token_scores
+from isentrope.scores.linear_heads import AdaptedWeight
+from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
+from isentrope.scores.token_scores import check_token_inputs
 from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.step_closing import StepCloser, at_step, entropies_after_update, momentum_of
@@ -168,11 +171,52 @@ class Probe:
                 waits for the device.)
         """
         with self._timed():
-            check_token_ids(logits, token_ids, temperature, wait_for_device=not self._guard.settled)
-            scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
-            if not self._guard.settled:
-                check_first_values(scores)
-            return scores
+            check_token_inputs(logits, token_ids, temperature)
+            check_token_ids(token_ids, logits.shape[-1], wait_for_device=not self._guard.settled)
+            return self._checked(token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient))
+
+    def score_hidden(
+        self,
+        hidden: Tensor,
+        lm_head_weight: Tensor | AdaptedWeight,
+        token_ids: Tensor,
+        bias: Tensor | None = None,
+        temperature: float = 1.0,
+        softcap: float | None = None,
+        scale: float = 1.0,
+        *,
+        entropy_gradient: bool = False,
+        logits_dtype: torch.dtype | None = None,
+    ) -> TokenScores:
+        """Score sampled tokens without ever holding their logits: `isentrope.scores.linear_token_scores`, plus `score`'s
+        check of the first call.
+
+        Args:
+            hidden: [..., width]; row t is the last hidden state that token_ids[t] was predicted from.
+            lm_head_weight, bias: of the head, [vocabulary, width] and [vocabulary].
+            softcap, scale: the model's final soft cap and logit scale, where it has them.
+            logits_dtype: what tiles of logits are computed in; default: what the head itself would use.
+            token_ids, temperature, entropy_gradient: as for `score`.
+
+        Raises:
+            InputError: as for `score`.
+        """
+        with self._timed():
+            weight = lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
+            check_head_inputs(hidden, weight, token_ids, bias)
+            check_token_ids(token_ids, weight.shape[0], wait_for_device=not self._guard.settled)
+            scores = linear_token_scores(
+                hidden,
+                lm_head_weight,
+                token_ids,
+                bias,
+                temperature,
+                softcap,
+                scale,
+                entropy_gradient=entropy_gradient,
+                logits_dtype=logits_dtype,
+            )
+            return self._checked(scores)
 
     def first_pass(
         self, scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None = None
@@ -327,6 +371,11 @@ class Probe:
             self.finish()
         else:
             self.finish("failed", f"{type(error).__name__}: {error}")
+
+    def _checked(self, scores: TokenScores) -> TokenScores:
+        if not self._guard.settled:
+            check_first_values(scores)
+        return scores
 
     def _keep_mask(
         self, scores: TokenScores, advantages: Tensor, mask: Tensor

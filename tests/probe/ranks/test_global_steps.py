@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import isentrope
-from isentrope_wire.messages import ControlSnapshot, OutcomeState, StepReport
+from isentrope_wire.messages import StepReport
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import RankResult, steps_on_rank
 
