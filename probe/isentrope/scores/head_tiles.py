@@ -125,8 +125,8 @@ class HeadTiles:
         return max(128, columns // 128 * 128)
 
     def columns(self) -> Iterator[slice]:
-        """Slices of the vocabulary."""
-        vocabulary = len(self.operands.weight)
+        """Slices of the vocabulary; none where there are no tokens."""
+        vocabulary = len(self.operands.weight) if len(self.operands.hidden) else 0
         return (
             slice(start, min(start + self.column_step, vocabulary)) for start in range(0, vocabulary, self.column_step)
         )

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, RowScores, finish, merge
+from isentrope.scores.differentiable_once import differentiable_once
 from isentrope.scores.head_gradients import Upstream, head_gradients
 from isentrope.scores.head_tiles import (
     HeadOperands,
@@ -157,9 +157,9 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
         return scores.logprobs, scores.entropies, *detached
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         if logprob_gradient is None and entropy_gradient is None:

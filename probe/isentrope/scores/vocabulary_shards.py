@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from isentrope.errors import InputError
 from isentrope.kernels import moments
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, finish, shift
+from isentrope.scores.differentiable_once import differentiable_once
 from isentrope.scores.token_scores import TokenScores, as_token_scores, check_token_inputs, scores_dtype
 
 Group: TypeAlias = "torch.distributed.ProcessGroup"
@@ -146,9 +146,9 @@ class _ShardedTokenScoresFunction(torch.autograd.Function):
         return scores.logprobs, scores.entropies, *detached
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         logits_shard, token_ids, log_normalizer, entropies = ctx.saved_tensors
