@@ -1,0 +1,208 @@
+"""Compiles row_moments.cc once per machine and keeps the library in `ISENTROPE_HOME/kernels`.
+
+The library is kept under a key of everything that decides what it may be used for: the source, the flags, the
+compiler's version, the C library and the processor, because `-march=native` code must not reach another kind of
+processor through a shared home. Two files, each put in place by a rename:
+
+    <key>.sha256     the digest of the library
+    <digest>.so      the library
+
+so any number of processes may compile at once, and a damaged library is noticed before it is loaded and compiled anew.
+Where the home can't be written, each process compiles for itself in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from isentrope.errors import IsentropeError
+from isentrope_wire import environment
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("row_moments.cc")
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    # A product and a sum in one rounding also across statements; neither errno nor floating-point traps are looked at.
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-shared",
+    "-fPIC",
+)
+NATIVE_FLAGS = {"x86_64": "-march=native", "AMD64": "-march=native", "aarch64": "-mcpu=native", "arm64": "-mcpu=native"}
+"""By machine. Others are compiled for the compiler's default processor."""
+
+COMPILE_TIMEOUT_SECONDS = 120.0
+"""It takes 2 s on a slow core; a compiler on a network file system may take a while to be read."""
+VERSION_TIMEOUT_SECONDS = 20.0
+
+PROCESSOR_LINES = (
+    "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
+)  # fmt: skip
+"""The lines of /proc/cpuinfo that tell processors apart and don't change from one moment to the next."""
+
+
+class BuildError(IsentropeError, RuntimeError):
+    """Why there is no library, in one sentence."""
+
+
+def load() -> ctypes.CDLL:
+    """The compiled row_moments.cc: from the home, or compiled now and kept there.
+
+    Raises:
+        BuildError: no compiler, or one that fails, hangs or makes something that can't be loaded.
+    """
+    compiler = find_compiler()
+    key = _key(compiler)
+    kept = _kept_library(_home_folder(), key)
+    if kept is not None:
+        try:
+            return ctypes.CDLL(str(kept))
+        except OSError as error:
+            logger.warning("Isentrope compiles its kernels again: %s can't be loaded (%s).", kept, error)
+    with _scratch_folder() as scratch:
+        built = _compile(compiler, scratch)
+        try:
+            library = ctypes.CDLL(str(built))
+        except OSError as error:
+            raise BuildError(f"what {shlex.join(compiler)} made can't be loaded: {error}") from error
+        if scratch.parent == _home_folder():
+            _keep(built, key)
+        return library
+
+
+def find_compiler() -> list[str]:
+    """`CXX`, which may hold arguments ("ccache g++"), or the first of the usual names that is on the PATH."""
+    for words in (shlex.split(os.environ.get("CXX", "")), *([name] for name in COMPILERS)):
+        if words and (path := shutil.which(words[0])):
+            return [path, *words[1:]]
+    raise BuildError(
+        f"no C++ compiler found (CXX, {', '.join(COMPILERS)}). Install g++ or clang++: scoring on the CPU takes "
+        f"several times as long without."
+    )
+
+
+def _home_folder() -> Path:
+    return environment.home() / "kernels"
+
+
+def _key(compiler: list[str]) -> str:
+    version = _output_of([*compiler, "--version"], VERSION_TIMEOUT_SECONDS)
+    parts = (SOURCE.read_bytes().decode(), *compiler, *_flags(), version, *platform.libc_ver(), *_processor())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _flags() -> list[str]:
+    native = NATIVE_FLAGS.get(platform.machine())
+    return [*FLAGS, native] if native else list(FLAGS)
+
+
+def _processor() -> list[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    kinds = {line for line in lines if line.partition(":")[0].strip() in PROCESSOR_LINES}
+    return [platform.system(), platform.machine(), platform.processor(), *sorted(kinds)]
+
+
+def _kept_library(folder: Path, key: str) -> Path | None:
+    """The library kept under `key`, if it is whole and nobody else could have put it there."""
+    try:
+        digest = (folder / f"{key}.sha256").read_text().strip()
+        library = folder / f"{digest}.so"
+        whole = hashlib.sha256(library.read_bytes()).hexdigest() == digest
+        return library if whole and all(_only_ours(path) for path in (folder, library)) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _only_ours(path: Path) -> bool:
+    status = path.stat()
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
+
+
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    """A folder to compile in: in the home, where libraries may be loaded from and kept, or else a temporary one."""
+    try:
+        folder = _home_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _only_ours(folder):
+            raise PermissionError(f"{folder} can be written by other users")
+        scratch = tempfile.TemporaryDirectory(prefix="building-", dir=folder, ignore_cleanup_errors=True)
+    except OSError as error:
+        logger.warning("Isentrope compiles its kernels in every process, because the home can't keep them: %s", error)
+        scratch = tempfile.TemporaryDirectory(prefix="isentrope-kernels-", ignore_cleanup_errors=True)
+    with scratch as name:
+        yield Path(name)
+
+
+def _compile(compiler: list[str], folder: Path) -> Path:
+    built = folder / "row_moments.so"
+    # The compiler's own temporary files go where they vanish with ours, should it be killed.
+    _output_of([*compiler, *_flags(), "-o", str(built), str(SOURCE)], COMPILE_TIMEOUT_SECONDS, TMPDIR=str(folder))
+    return built
+
+
+def _keep(built: Path, key: str) -> None:
+    """Move a library to where `_kept_library` finds it; without success it is only compiled again next time."""
+    folder, digest = _home_folder(), hashlib.sha256(built.read_bytes()).hexdigest()
+    note = built.with_suffix(".sha256")
+    try:
+        note.write_text(digest)
+        built.chmod(0o755)
+        built.replace(folder / f"{digest}.so")
+        note.replace(folder / f"{key}.sha256")
+    except OSError as error:
+        logger.warning("Isentrope could not keep its compiled kernels in %s: %s", folder, error)
+
+
+def _output_of(command: list[str], timeout_seconds: float, **variables: str) -> str:
+    """What a compiler's command prints; its children are ended with it when it takes too long."""
+    name = shlex.join(command[:-1] if len(command) == 2 else command[:1])
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C", **variables},
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BuildError(f"the C++ compiler {name} can't be run: {error}") from error
+    with process:
+        try:
+            printed, complaints = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise BuildError(f"the C++ compiler {name} took more than {timeout_seconds:g} s") from error
+    if process.returncode != 0:
+        raise BuildError(f"the C++ compiler {name} failed with status {process.returncode}: {_gist(complaints)}")
+    return printed
+
+
+def _gist(complaints: str) -> str:
+    """The first line that names an error, else the last one."""
+    lines = [line.strip() for line in complaints.splitlines() if line.strip()] or ["it printed nothing"]
+    return next((line for line in lines if "error" in line.lower()), lines[-1])[:300]

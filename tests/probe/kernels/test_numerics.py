@@ -1,0 +1,219 @@
+"""Every backend against float64, over the list of cases that has caught out somebody's kernel."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.kernels import cpp_backend, reference
+from isentrope.kernels.backend import Backend
+from isentrope.kernels.moments import finish, merge
+from tests.probe.kernels import numerics
+from tests.probe.kernels.numerics import Case
+from tests.probe.scores.reference64 import scores64
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend, how exact it must be, and at which sizes it is asked."""
+
+    name: str
+    backend: Backend
+    tolerance: float
+    """Max abs error in nats."""
+    vocabularies: tuple[int, ...]
+    """Sizes every case is made in: the smallest there is, and some that no block divides."""
+    shared: int
+    """A size for the other tests."""
+
+
+SIZES = (2, 3, 97, 4099, 50257)
+BACKENDS = [
+    Candidate("reference", reference, 2e-6, SIZES, 4099),
+    Candidate("cpp", cpp_backend, 1e-6, SIZES, 4099),
+]
+
+every_backend = pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+
+
+def asked(candidate: Candidate, cases: list[Case]) -> list[Case]:
+    """The cases a backend is asked about; the others go to the reference by `supports`."""
+    return [case for case in cases if candidate.backend.supports(case.logits)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels_are_there() -> None:
+    assert cpp_backend.unavailable_because() is None
+
+
+@every_backend
+def test_scores_equal_float64(candidate: Candidate) -> None:
+    errors = {
+        (case.name, vocabulary, field): error
+        for vocabulary in candidate.vocabularies
+        for case in asked(candidate, numerics.cases(vocabulary))
+        if case.token_ids.numel() > 0
+        for field, error in numerics.largest_error(candidate.backend, case).items()
+    }
+    assert len(errors) > 400
+    assert {place: error for place, error in errors.items() if not error <= candidate.tolerance} == {}
+
+
+@every_backend
+def test_no_rows_give_no_scores_and_no_gradient(candidate: Candidate) -> None:
+    (case,) = (case for case in numerics.cases(candidate.shared) if case.name == "no rows")
+    assert [len(field) for field in numerics.scored(candidate.backend, case)] == [0] * 5
+    gradient = numerics.gradient_by(candidate.backend, case, torch.zeros(0, 3), None)
+    assert (gradient.shape, gradient.dtype) == (case.logits.shape, case.logits.dtype)
+
+
+@every_backend
+@every_dtype
+@pytest.mark.parametrize("broken", [math.nan, math.inf, "all masked"])
+@pytest.mark.parametrize("masked_first", [False, True])
+def test_a_broken_row_is_nan_in_every_output_and_alone(
+    candidate: Candidate, dtype: torch.dtype, broken: float | str, masked_first: bool
+) -> None:
+    logits = numerics.normal_logits(candidate.shared, 3, 3.0)
+    if masked_first:
+        logits[:, : candidate.shared * 3 // 4] = -math.inf
+    for column in (0, candidate.shared // 2, candidate.shared - 1):
+        case = Case("broken", logits.clone().to(dtype), torch.full((3,), candidate.shared - 1))
+        if isinstance(broken, str):
+            case.logits[1] = -math.inf
+        else:
+            case.logits[1, column] = broken
+        rows = numerics.scored(candidate.backend, case)
+        assert [field.isnan().tolist() for field in rows] == [[False, True, False]] * 5
+        gradient = numerics.gradient_by(candidate.backend, case, torch.ones(3), torch.ones(3))
+        assert gradient.isnan().any(-1).tolist() == [False, True, False]
+
+
+@every_backend
+def test_every_float16_and_bfloat16_number_is_read_as_torch_reads_it(candidate: Candidate) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        numbers = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+        numbers = numbers[numbers.isfinite() & (numbers.abs() < 1e30)]
+        numbers = numbers[: candidate.shared] if candidate.shared < 4099 else numbers
+        logits = torch.stack([numbers, torch.zeros_like(numbers)], -1)
+        moments = candidate.backend.row_moments(logits, torch.zeros(len(numbers), dtype=torch.int64), 1.0)
+        wide = numbers.double()
+        torch.testing.assert_close(moments.maximum, wide.clamp(min=0), rtol=1e-6, atol=0)
+        torch.testing.assert_close(moments.chosen_shifted, wide.clamp(max=0), rtol=1e-6, atol=1e-45)
+
+
+@every_backend
+def test_the_maximum_is_the_largest_scaled_logit(candidate: Candidate) -> None:
+    logits = numerics.normal_logits(candidate.shared, 4, 3.0)
+    moments = candidate.backend.row_moments(logits, logits.argmin(-1), 0.6)
+    torch.testing.assert_close(moments.maximum, logits.double().amax(-1) / 0.6, rtol=2e-7, atol=0)
+
+
+@every_backend
+@every_dtype
+@pytest.mark.parametrize("cuts", [(1,), (0.5,), (0.1, 0.2, 0.9)])
+def test_slices_of_a_row_merge_into_the_whole_row(
+    candidate: Candidate, dtype: torch.dtype, cuts: tuple[float, ...]
+) -> None:
+    whole = numerics.normal_logits(candidate.shared, 5, 3.0).to(dtype)
+    whole[2, : candidate.shared // 2] = -math.inf
+    token_ids = numerics.drawn(whole)
+    edges = [0, *(cut if cut == 1 else int(cut * candidate.shared) for cut in cuts), candidate.shared]
+    slices = [
+        candidate.backend.row_moments(whole[:, int(first) : int(last)], token_ids, 0.9, start=int(first))
+        for first, last in itertools.pairwise(edges)
+    ]
+    exact = scores64(whole, token_ids, 0.9)
+    for parts in (slices, slices[::-1]):
+        rows = finish(merge(parts))
+        for field in numerics.FIELDS:
+            torch.testing.assert_close(getattr(rows, field), exact[field], rtol=0, atol=candidate.tolerance)
+
+
+@every_backend
+def test_a_slice_masked_everywhere_adds_nothing(candidate: Candidate) -> None:
+    logits = torch.full((3, candidate.shared), -math.inf)
+    moments = candidate.backend.row_moments(logits, torch.zeros(3, dtype=torch.int64), 1.0, start=5)
+    assert moments.maximum.isneginf().all()
+    assert moments.chosen_shifted.isneginf().all()
+    assert [sums.tolist() for sums in moments[1:5]] == [[0.0] * 3] * 4
+
+
+def upstream(case: Case, kind: str) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients g of the log-probs and h of the entropies."""
+    generator = torch.Generator().manual_seed(5)
+    logprob, entropy = (torch.randn(case.token_ids.shape, generator=generator) for _ in range(2))
+    return (logprob if "log-prob" in kind else None), (entropy if "entropy" in kind else None)
+
+
+@every_backend
+@pytest.mark.parametrize("kind", ["log-prob", "entropy", "log-prob and entropy"])
+def test_gradients_equal_float64_autograd(candidate: Candidate, kind: str) -> None:
+    errors = {}
+    for vocabulary in candidate.vocabularies[:-1]:
+        for case in asked(candidate, numerics.cases(vocabulary)):
+            gradients = upstream(case, kind)
+            gradient = numerics.gradient_by(candidate.backend, case, *gradients)
+            assert (gradient.dtype, gradient.shape) == (case.logits.dtype, case.logits.shape)
+            exact = numerics.exact_gradient(case, *gradients)
+            allowed = candidate.tolerance + exact.abs() * numerics.rounding_of(case.logits.dtype) * 1.001
+            excess = ((gradient.double() - exact).abs() / allowed).nan_to_num(math.inf)
+            if (excess > 1).any():
+                errors[case.name, vocabulary] = excess.max().item()
+    assert errors == {}
+
+
+@every_backend
+def test_gradients_of_slices_are_slices_of_the_gradient(candidate: Candidate) -> None:
+    case = Case(
+        "slices", numerics.normal_logits(candidate.shared, 4, 3.0), torch.tensor([0, 1, 40, candidate.shared - 1]), 0.8
+    )
+    gradients = upstream(case, "log-prob and entropy")
+    whole, rows, middle = numerics.exact_gradient(case, *gradients), numerics.scored(candidate.backend, case), 41
+    for first, last in ((0, middle), (middle, candidate.shared)):
+        part = candidate.backend.logit_gradient(
+            case.logits[:, first:last],
+            case.token_ids,
+            rows.log_normalizer,
+            0.8,
+            *gradients,
+            rows.entropies,
+            start=first,
+        )
+        torch.testing.assert_close(part.double(), whole[:, first:last], rtol=0, atol=candidate.tolerance)
+
+
+@every_backend
+def test_tokens_without_upstream_gradient_and_masked_logits_get_none(candidate: Candidate) -> None:
+    logits = numerics.normal_logits(candidate.shared, 3, 3.0)
+    logits[:, 3] = -math.inf
+    case = Case("gated", logits, torch.zeros(3, dtype=torch.int64))
+    gate = torch.tensor([0.0, 1.0, 0.0])
+    gradient = numerics.gradient_by(candidate.backend, case, gate, gate)
+    assert gradient.abs().sum(-1).gt(0).tolist() == [False, True, False]
+    assert gradient[:, 3].tolist() == [0.0, 0.0, 0.0]
+
+
+@every_backend
+def test_the_gradient_of_a_nearly_certain_token_does_not_cancel(candidate: Candidate) -> None:
+    """1 - p = 5e-10 is far below float32's spacing around 1."""
+    logits = torch.tensor([[0.0, math.log(5e-10)]])
+    case = Case("nearly certain", logits, torch.tensor([0]))
+    gradient = numerics.gradient_by(candidate.backend, case, torch.ones(1), None)
+    assert gradient[0, 1].item() == pytest.approx(-5e-10, rel=1e-5)
+    assert gradient[0, 0].item() == pytest.approx(5e-10, abs=1.2e-7)
+
+
+@every_backend
+@every_dtype
+def test_logits_are_only_read(candidate: Candidate, dtype: torch.dtype) -> None:
+    logits = numerics.normal_logits(candidate.shared, 4, 3.0).to(dtype)
+    case, before = Case("read", logits, numerics.drawn(logits)), logits.clone()
+    numerics.gradient_by(candidate.backend, case, torch.ones(4), torch.ones(4))
+    assert torch.equal(logits, before)
