@@ -1,0 +1,142 @@
+"""Scalars of any `transformers.Trainer`, reported step by step.
+
+    trainer = Trainer(..., callbacks=[IsentropeCallback(run="countdown", project="demo")])
+
+or, after `isentrope.integrations.transformers.register()`, by `TrainingArguments(report_to="isentrope")`. Importing this
+module registers nothing. For scores, and for a control that acts, attach to the trainer (`trl.py`) or use the probe.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import integration_utils
+
+from isentrope.probe import Probe
+from isentrope.transport.transport import Transport
+
+
+class StepReports(TrainerCallback, ABC):
+    """Closes one report per optimiser step, when all that the trainer says about the step has been said.
+
+    The trainer logs, evaluates and saves after `on_step_end`. So a step's report is closed when the next step begins or
+    training ends; no later forward has changed the parameters by then.
+    """
+
+    def __init__(self) -> None:
+        self._done: int | None = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The update has been made and counted: `global_step` is its number."""
+        self._done = state.global_step
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Nothing more will be said about the step before."""
+        self.close_open_step()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """What the trainer logs rides along under its own names."""
+        self.log(scalars_of(logs or {}))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The last step's report, and goodbye."""
+        self.close_open_step()
+        self.finish()
+
+    def close_open_step(self) -> None:
+        """Close the report of the last update, once."""
+        done, self._done = self._done, None
+        if done is not None:
+            self.close_step(done)
+
+    @abstractmethod
+    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
+        """Add scalars to the step that is open."""
+
+    @abstractmethod
+    def close_step(self, step: int) -> None:
+        """Close the step with this number."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Training is over."""
+
+
+class IsentropeCallback(StepReports):
+    """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy and gates nothing."""
+
+    def __init__(
+        self,
+        run: str | None = None,
+        project: str | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        mode: str | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """
+        Args:
+            run: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_RUN`, or "run".
+            project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
+            config: shown with the run, beside the training arguments.
+            mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
+            transport: where reports go instead of the spool (tests).
+        """
+        super().__init__()
+        self.probe: Probe | None = None
+        self._run, self._project, self._config = run, project, dict(config or {})
+        self._mode, self._transport = mode, transport
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The run begins with training, not with the trainer: a second `train()` is a second run."""
+        self.probe = Probe(
+            self._run or args.run_name,
+            self._project,
+            {**args.to_sanitized_dict(), **self._config},
+            planned_steps=state.max_steps if state.max_steps > 0 else None,
+            mode=self._mode,
+            transport=self._transport,
+        )
+
+    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
+        if self.probe is not None:
+            self.probe.log(scalars)
+
+    def close_step(self, step: int) -> None:
+        if self.probe is not None:
+            self.probe.step(step)
+
+    def finish(self) -> None:
+        if self.probe is not None:
+            self.probe.finish()
+
+
+def register() -> None:
+    """Let `TrainingArguments(report_to="isentrope")` mean an `IsentropeCallback`. Safe to repeat."""
+    integration_utils.INTEGRATION_TO_CALLBACK["isentrope"] = IsentropeCallback
+
+
+def scalars_of(logs: Mapping[str, Any]) -> dict[str, float | Tensor]:
+    """The numbers among what a trainer logs; a missing value (None) stays missing."""
+    return {
+        name: value
+        for name, value in logs.items()
+        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+    }

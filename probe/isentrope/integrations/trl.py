@@ -1,0 +1,257 @@
+"""A probe on TRL's GRPOTrainer or RLOOTrainer, attached before `trainer.train()`.
+
+    probe = isentrope.attach(trainer)
+    trainer.train()
+
+TRL goes its own way: it samples, computes advantages and its loss, clips, updates and logs as before. Four methods of
+this one trainer are wrapped. `_get_per_token_logps_and_entropies` is where the log-probs of the loss come from: they
+are handed on with the same values, and gradient only where the control in force keeps it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, cast, get_args
+
+import torch
+from torch import Tensor
+
+from isentrope.config import ThresholdSource
+from isentrope.errors import ConfigurationError
+from isentrope.guard import Guard
+from isentrope.integrations.transformers import StepReports
+from isentrope.integrations.trl_gate import Inputs, RatioClip, completion_scores, sampler_logprobs, token_mask
+from isentrope.integrations.trl_head import FusedHead, Head
+from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training
+from isentrope.integrations.trl_support import check_supported, policy_of, self_check
+from isentrope.probe import Probe
+from isentrope.scores import TokenScores, importance_ratios
+from isentrope.transport.transport import Transport
+from isentrope_wire.control import Control
+
+logger = logging.getLogger(__name__)
+
+ATTRIBUTE = "_isentrope_attachment"
+PROMISED = {
+    "reward": "reward/mean",
+    "completions/mean_length": "completion/length_mean",
+    "frac_reward_zero_std": "advantage/zero_group_fraction",
+}
+"""TRL's names of metrics that have a promised name too."""
+
+
+def attach(
+    trainer: Any,
+    *,
+    head: Head = "replace",
+    run: str | None = None,
+    project: str | None = None,
+    config: Mapping[str, object] | None = None,
+    control: Control | None = None,
+    threshold_source: ThresholdSource = "auto",
+    rescore_tokens: int = 256,
+    mode: str | None = None,
+    transport: Transport | None = None,
+) -> Probe:
+    """Measure, gate and report a TRL run. Neither TRL's loss nor its metrics change.
+
+    Args:
+        trainer: a GRPOTrainer or RLOOTrainer of TRL 1.16, before `train()`.
+        head: "replace": log-probs and entropies come from our fused head in the place of TRL's, so that nothing is
+            computed twice. "observe": TRL's own are used to the last bit, and ours computed beside them.
+        run: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_RUN`, or "run".
+        project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
+        config: shown with the run, beside the training arguments.
+        control: the intervention the run starts with. Default: none.
+        threshold_source: see `ProbeConfig.threshold_source`. A first pass exists where TRL computes the log-probs
+            before the update: always in RLOO, in GRPO where a batch serves several updates.
+        rescore_tokens: at most so many tokens of a step, prompts and padding included, go through the model once more
+            after the update, for the observed change. 0: it is not measured.
+        mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
+        transport: where reports go instead of the spool (tests).
+    Returns: the probe. It says goodbye when training ends.
+
+    Raises:
+        ConfigurationError: the trainer's set-up can't be observed, a setting can't work, or the self-check failed.
+    """
+    check_supported(trainer)
+    if head not in get_args(Head):
+        raise ConfigurationError(f"head must be one of {', '.join(get_args(Head))}; got {head!r}.")
+    if isinstance(rescore_tokens, bool) or not isinstance(rescore_tokens, int) or rescore_tokens < 0:
+        raise ConfigurationError(f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}.")
+    guard = Guard()
+    bonus = bool(getattr(trainer, "_entropy_bonus_enabled", False))
+    fused_head = FusedHead(policy_of(trainer), head, guard, entropy_gradient=bonus)
+    fused_head.install()
+    try:
+        self_check(trainer, fused_head)
+        probe = Probe(
+            run or trainer.args.run_name,
+            project,
+            {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
+            control=control,
+            planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
+            mode=mode,
+            threshold_source=threshold_source,
+            transport=transport,
+        )
+    except BaseException:
+        fused_head.remove()
+        raise
+    attachment = Attachment(trainer, probe, fused_head, guard, rescore_tokens)
+    attachment.install()
+    trainer.__dict__[ATTRIBUTE] = attachment
+    return probe
+
+
+def detach(trainer: Any) -> None:
+    """Give the trainer its own methods back, and end the run's reports if training hasn't.
+
+    Raises:
+        ConfigurationError: nothing is attached to it.
+    """
+    attachment: Attachment | None = trainer.__dict__.pop(ATTRIBUTE, None)
+    if attachment is None:
+        raise ConfigurationError("No probe is attached to this trainer.")
+    attachment.remove()
+
+
+class Attachment(StepReports):
+    """The wrapped methods of one trainer, and the callback that closes its steps."""
+
+    def __init__(self, trainer: Any, probe: Probe, head: FusedHead, guard: Guard, rescore_tokens: int) -> None:
+        super().__init__()
+        self._trainer, self._probe, self._head, self._guard = trainer, probe, head, guard
+        self._rescore_tokens = rescore_tokens
+        self._theirs: dict[str, Callable[..., Any]] = {}
+        self._own: dict[str, Any] = {}
+        """What stood in the trainer's own attributes before, where anything did."""
+        self._inputs: Inputs | None = None
+        """Of the loss that is being computed."""
+        self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
+        """Log-probs and scores computed while TRL generates; None: it doesn't."""
+        self._micro_batches: list[MicroBatch] = []
+        self._finished = False
+
+    def install(self) -> None:
+        """Put our methods and the callback in place."""
+        self._wrap("_get_per_token_logps_and_entropies", self._logprobs_for_trl)
+        self._wrap("_generate_and_score_completions", self._generate)
+        self._wrap("_compute_loss", self._compute_loss)
+        self._wrap("train", self._train)
+        self._trainer.add_callback(self)
+
+    def remove(self) -> None:
+        """Take them away again."""
+        for name in self._theirs:
+            self._trainer.__dict__.pop(name, None)
+        self._trainer.__dict__.update(self._own)
+        self._trainer.remove_callback(self)
+        self.close_open_step()
+        self.finish()
+
+    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
+        promised = {PROMISED[name]: value for name, value in scalars.items() if name in PROMISED}
+        self._probe.log({**scalars, **promised})
+
+    def close_step(self, step: int) -> None:
+        batches, self._micro_batches = self._micro_batches, []
+        sample = Sample.of(batches, step, self._rescore_tokens) if batches and self._rescore_tokens else None
+        rescore = None if sample is None else functools.partial(self._rescored, sample, batches)
+        if self._guard.failures:
+            self._probe.log({"probe/attachment_failures": float(self._guard.failures)})
+        self._probe.step(step, self._trainer.optimizer, rescore)
+        self._guard.settled = True
+
+    def finish(self, status: str = "finished", error: str = "") -> None:
+        self._finished = True
+        self._head.remove()
+        self._probe.finish(status, error)
+
+    def _wrap(self, name: str, ours: Callable[..., Any]) -> None:
+        self._theirs[name] = theirs = getattr(self._trainer, name)
+        if name in self._trainer.__dict__:
+            self._own[name] = self._trainer.__dict__[name]
+
+        @functools.wraps(theirs)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return ours(*args, **kwargs)
+
+        setattr(self._trainer, name, wrapped)
+
+    def _train(self, *args: Any, **kwargs: Any) -> Any:
+        if self._finished:
+            logger.warning("The run that was attached has ended: this training is not observed. Detach, attach again.")
+        try:
+            return self._theirs["train"](*args, **kwargs)
+        except BaseException as error:
+            self.finish("failed", f"{type(error).__name__}: {error}")
+            raise
+
+    def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
+        """Keeps at hand what the loss is computed from; evaluations are not observed."""
+        self._inputs = inputs if self._observing() else None
+        try:
+            return self._theirs["_compute_loss"](model, inputs, *args, **kwargs)
+        finally:
+            self._inputs = None
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Where TRL computes the log-probs before the update, they are the first pass of the steps to come."""
+        candidates: list[tuple[Tensor, TokenScores]] = []
+        self._first_pass = candidates if self._observing() else None
+        try:
+            output = self._theirs["_generate_and_score_completions"](*args, **kwargs)
+        finally:
+            self._first_pass = None
+        if self._observing():
+            with self._guard.protect("counting thresholds"):
+                self._take_first_pass(candidates, output)
+        return output
+
+    def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> None:
+        # GRPO may compute no log-probs of the policy here, but those of a reference that is the same model with its
+        # adapters off. RLOO always does, and first.
+        if "old_logps" in output:
+            made = [scores for _, scores in candidates[:1]]
+        elif (old := output.get("old_per_token_logps")) is not None:
+            made = [scores for logprobs, scores in candidates if logprobs is old]
+        else:
+            return
+        # Every rank takes part, also one whose scores failed.
+        self._probe.first_pass(made, [token_mask(output)] * len(made))
+
+    def _logprobs_for_trl(self, *args: Any, **kwargs: Any) -> Any:
+        if self._inputs is None and self._first_pass is None:
+            return self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
+        with self._head.recording() as records:
+            logprobs, *rest = self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
+        with self._guard.protect("gating TRL's log-probs"):
+            if records and self._first_pass is not None:
+                self._first_pass.append((logprobs, completion_scores(records, logprobs)))
+            elif records and self._inputs is not None:
+                logprobs = self._gated(completion_scores(records, logprobs), self._inputs)
+        return logprobs, *rest
+
+    def _gated(self, scores: TokenScores, inputs: Inputs) -> Tensor:
+        level = getattr(self._trainer, "importance_sampling_level", "token")
+        old, advantages = sampler_logprobs(inputs, scores.logprobs, level), inputs["advantages"]
+        if old is not None and (clip := RatioClip.of(self._trainer)) is not None:
+            advantages = clip.effective_advantages(advantages, importance_ratios(scores.logprobs.detach(), old))
+        gated = self._probe.gate(scores, advantages, token_mask(inputs), old)
+        self._micro_batches.append(MicroBatch.of(inputs))
+        return gated
+
+    def _rescored(self, sample: Sample, batches: list[MicroBatch]) -> list[TokenScores]:
+        ids, mask, completion = sample.forward_inputs(batches)
+        # Below TRL's profiling decorator, which would log this forward as one of its own.
+        forward = inspect.unwrap(type(self._trainer)._get_per_token_logps_and_entropies)
+        with as_in_training(self._trainer.model), self._head.recording(alone=True) as records:
+            logprobs, *_ = forward(self._trainer, self._trainer.model, ids, mask, completion)
+        return sample.spread(completion_scores(records, logprobs).entropies, batches)
+
+    def _observing(self) -> bool:
+        return not self._finished and cast(bool, self._trainer.model.training) and torch.is_grad_enabled()

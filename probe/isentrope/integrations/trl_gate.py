@@ -1,0 +1,94 @@
+"""What TRL's loss is handed: its own log-probs, same values, with gradient where the control keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.scores import TokenScores
+
+Inputs = Mapping[str, Any]
+"""What TRL's `_compute_loss` is given: prompt and completion ids and masks, advantages ..."""
+
+CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+"""Loss types with PPO's clip; RLOO has it too, and no loss type."""
+
+
+def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> TokenScores:
+    """The scores of the completions, from those of each chunk's whole sequences.
+
+    Args:
+        records: one per chunk of rows, [rows, tokens - 1].
+        logprobs: as TRL returned them, [batch, completion].
+    Returns: scores of the log-probs' shape, with these very log-probs.
+    """
+    completion = logprobs.shape[1]
+    joined = {
+        field.name: torch.cat([getattr(record, field.name)[:, -completion:] for record in records])
+        for field in fields(TokenScores)
+        if field.name != "logprobs"
+    }
+    return TokenScores(logprobs=logprobs, **joined)
+
+
+def token_mask(inputs: Inputs) -> Tensor:
+    """Non-zero where a token counts in TRL's loss: completion tokens, no padding, none that a tool wrote."""
+    mask: Tensor = inputs["completion_mask"]
+    return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
+
+
+def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
+    """The log-probs that make log-prob minus these the logarithm of TRL's importance ratio; None: the ratio is 1.
+
+    Args:
+        inputs: of `_compute_loss`.
+        logprobs: of the policy, [batch, completion].
+        level: "token"; "sequence" where GRPO takes the mean over a sequence (GSPO).
+    Returns: [batch, completion]. RLOO's ratio is that of whole sequences: all tokens of one share it.
+    """
+    logprobs, mask = logprobs.detach(), token_mask(inputs)
+    old_sums: Tensor | None = inputs.get("old_logps")
+    old: Tensor | None = inputs.get("old_per_token_logps")
+    if old_sums is not None:
+        return logprobs - ((logprobs * mask).sum(1) - old_sums).unsqueeze(1)
+    if old is None or level == "token":
+        return old
+    lengths = mask.sum(1).clamp(min=1)
+    return logprobs - (((logprobs - old) * mask).sum(1) / lengths).unsqueeze(1)
+
+
+@dataclass(frozen=True, slots=True)
+class RatioClip:
+    """Beyond which importance ratios TRL's surrogate is flat, so that a token is not pushed at all."""
+
+    low: float
+    """epsilon: flat below 1 - epsilon where A < 0."""
+    high: float
+    """Flat above 1 + epsilon_high where A > 0."""
+    either: float | None = None
+    """delta: flat above it whatever the sign of A."""
+
+    @classmethod
+    def of(cls, trainer: Any) -> RatioClip | None:
+        """The clip of the trainer's loss; None for losses that weigh tokens but silence none."""
+        if getattr(trainer, "loss_type", "grpo") not in CLIPPED_LOSSES:
+            return None
+        return cls(trainer.epsilon_low, trainer.epsilon_high, getattr(trainer.args, "delta", None))
+
+    def effective_advantages(self, advantages: Tensor, importance_ratios: Tensor) -> Tensor:
+        """A, one per token, and 0 where the clip silences the token: it adds nothing to the change that is predicted.
+
+        Args:
+            advantages: [batch] or [batch, tokens].
+            importance_ratios: [batch, tokens].
+        """
+        advantages = (advantages if advantages.dim() == 2 else advantages.unsqueeze(1)).expand_as(importance_ratios)
+        silenced = (advantages > 0) & (importance_ratios > 1 + self.high)
+        silenced |= (advantages < 0) & (importance_ratios < 1 - self.low)
+        if self.either is not None:
+            silenced |= importance_ratios > self.either
+        return torch.where(silenced, 0.0, advantages)

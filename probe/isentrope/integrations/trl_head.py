@@ -1,0 +1,209 @@
+"""Our head inside TRL's fused forward, on one model only.
+
+TRL replaces the forward of the policy by a function that ends in `_ChunkedLogProbFunction.apply(hidden, weight, ...)`.
+We run that very function, with its closure, against a copy of its module's globals in which this one name stands for
+`FusedHead`. So the scale, the soft-cap, the fp32 cast and the gathering of sharded weights stay TRL's, and neither its
+module nor any other model in the process sees a difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.errors import ConfigurationError
+from isentrope.guard import Guard
+from isentrope.scores import TokenScores
+from isentrope.scores.linear_token_scores import linear_token_scores
+from isentrope.statistics.token_ledger import detached
+
+Head = Literal["replace", "observe"]
+
+HEAD_NAME, COMPACT_NAME = "_ChunkedLogProbFunction", "_use_triton"
+"""What TRL's fused forward calls its head, and its question whether to hand over the labelled positions only."""
+COMPUTED = {"log_probs", "entropy"}
+"""The outputs of TRL's head that ours has too; a caller that wants more gets TRL's."""
+
+
+class FusedHead:
+    """The fused forward of one model with our head in the place of TRL's, or beside it."""
+
+    def __init__(self, model: nn.Module, head: Head, guard: Guard, *, entropy_gradient: bool) -> None:
+        """
+        Args:
+            model: the model whose forward TRL patched (under PEFT: the base model).
+            head: replace or observe.
+            guard: where a failure of ours ends; TRL's own head then does the work.
+            entropy_gradient: TRL's loss holds an entropy bonus.
+
+        Raises:
+            ConfigurationError: the forward is not the one TRL makes.
+        """
+        self._model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
+        self._theirs = fused_forward_of(model)
+        self._their_globals = self._theirs.__func__.__globals__
+        self._fused = _with_globals(self._theirs, {HEAD_NAME: self, COMPACT_NAME: self._compact})
+        self._ours = self._forward()
+        self._active = True
+        self._alone = head == "replace"
+        self._records: list[TokenScores] | None = None
+        self._label_mask: Tensor | None = None
+        self._scored: TokenScores | None = None
+
+    def install(self) -> None:
+        """Bind our forward to the model."""
+        self._model.forward = self._ours
+
+    def remove(self) -> None:
+        """Give the model TRL's bound method back.
+
+        In mixed precision accelerate wraps the forward it finds when training starts. What it wrapped stays inside,
+        and from now on hands every call to TRL's.
+        """
+        self._active = False
+        for name in ("forward", "_original_forward"):
+            if self._model.__dict__.get(name) is self._ours:
+                self._model.__dict__[name] = self._theirs
+
+    @contextmanager
+    def recording(self, *, alone: bool | None = None) -> Iterator[list[TokenScores]]:
+        """Collect detached scores, [rows, tokens - 1] and 0 where there is no label, of each fused forward made inside.
+
+        Args:
+            alone: True: our head only. False: TRL's, and ours beside it. Default: as attached.
+        """
+        records: list[TokenScores] = []
+        attached, self._records = self._alone, records
+        self._alone = attached if alone is None else alone
+        try:
+            yield records
+        finally:
+            self._alone, self._records = attached, None
+
+    def apply(self, *arguments: Any) -> tuple[Tensor | None, ...]:
+        """What TRL's fused forward calls where it would call its own head.
+
+        Args:
+            arguments: hidden [N, width], weight, bias, targets [N], temperature, chunk size, soft-cap, scale, and the
+                names of the outputs wanted.
+        Returns: log-probs and entropies, [N] float32, and None for outputs nobody asked for.
+        """
+        if self._alone and set(arguments[-1]) <= COMPUTED:
+            with self._guard.protect("scoring in the place of TRL's head"):
+                scores = self._score(*arguments, entropy_gradient=self._entropy_gradient)
+                self._scored = detached(scores)
+                return scores.logprobs.float(), scores.entropies.float(), None, None, None
+        theirs: tuple[Tensor | None, ...] = self._their_globals[HEAD_NAME].apply(*arguments)
+        if self._records is not None:
+            with self._guard.protect("scoring beside TRL's head"), torch.no_grad():
+                self._scored = self._score(*self._labelled(*arguments))
+        return theirs
+
+    def _score(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk_size: int,
+        softcap: float | None,
+        scale: float,
+        outputs: tuple[str, ...],
+        *,
+        entropy_gradient: bool = False,
+    ) -> TokenScores:
+        """TRL's order of arguments, ours of work; how wide the tiles are is our own affair."""
+        return linear_token_scores(
+            hidden, weight, targets, bias, temperature, softcap, scale, entropy_gradient=entropy_gradient
+        )
+
+    def _labelled(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *rest: Any) -> Any:
+        """The same arguments for the labelled positions only, where TRL handed over all of them."""
+        if not self._compact(hidden.device) and self._label_mask is not None:
+            rows = self._label_mask.reshape(-1).to(hidden.device)
+            hidden, targets = hidden[rows], targets[rows]
+        return hidden, weight, bias, targets, *rest
+
+    def _compact(self, device: torch.device) -> bool:
+        """Whether TRL hands over the labelled positions only: where it does so itself, and on the CPU for our head alone.
+
+        TRL scores prompt and padding too on devices that compile a program per shape; the CPU is none of them.
+        """
+        return bool(self._their_globals[COMPACT_NAME](device)) or (self._alone and device.type == "cpu")
+
+    def _forward(self) -> types.MethodType:
+        # `generate` validates its arguments against the signature of the model's class: ours must show it, as TRL's does.
+        @functools.wraps(type(self._model).forward)
+        def forward(_model: nn.Module, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
+            if not (fused_lm_head and self._active):
+                return self._theirs(*args, fused_lm_head=fused_lm_head, **kwargs)
+            self._label_mask = _label_mask(kwargs)
+            try:
+                output = self._fused(*args, fused_lm_head=True, **kwargs)
+                if self._records is not None and self._scored is not None:
+                    self._records.append(_at_positions(self._scored, output.label_mask))
+                return output
+            finally:
+                self._label_mask = self._scored = None
+
+        return types.MethodType(forward, self._model)
+
+
+def fused_forward_of(model: nn.Module) -> types.MethodType:
+    """The bound method TRL put in the place of the model's forward.
+
+    Raises:
+        ConfigurationError: there is none, or something else has replaced it since.
+    """
+    forward = model.__dict__.get("forward")
+    code = getattr(getattr(forward, "__func__", None), "__code__", None)
+    if not isinstance(forward, types.MethodType) or not {HEAD_NAME, COMPACT_NAME} <= set(getattr(code, "co_names", ())):
+        raise ConfigurationError(
+            f"The forward of {type(model).__name__} is not the one TRL 1.16 gives a model, in which {HEAD_NAME} and "
+            f"{COMPACT_NAME} are called. Attach before trainer.train(), and before anything else replaces the forward."
+        )
+    return forward
+
+
+def _with_globals(method: types.MethodType, replaced: Mapping[str, object]) -> types.MethodType:
+    """The same code and closure, with other objects under a few global names."""
+    function = method.__func__
+    copy = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **replaced},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return types.MethodType(copy, method.__self__)
+
+
+def _label_mask(kwargs: Mapping[str, Any]) -> Tensor | None:
+    """True where TRL's fused forward scores a position, [rows, tokens - 1] (all tokens where the labels come shifted)."""
+    shifted, labels = kwargs.get("shift_labels"), kwargs.get("labels")
+    if shifted is None and labels is not None:
+        shifted = labels[:, 1:]
+    return None if shifted is None else shifted != -100
+
+
+def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
+    """Scores of the labelled positions, in order, put where they belong; 0 elsewhere."""
+
+    def placed(values: Tensor) -> Tensor:
+        return values.new_zeros(label_mask.shape).masked_scatter(label_mask, values)
+
+    return TokenScores(
+        logprobs=placed(scores.logprobs),
+        entropies=placed(scores.entropies),
+        discriminator_scores=placed(scores.discriminator_scores),
+        expected_scores=placed(scores.expected_scores),
+        vocab_centered_scores=placed(scores.vocab_centered_scores),
+    )

@@ -1,0 +1,122 @@
+"""What attaching changes in a TRL run: nothing. And what it measures."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.integrations.trl import attach
+from isentrope.scores import TokenScores
+from isentrope.transport.in_memory import InMemoryTransport
+from tests.probe.integrations import tiny_trl
+from tests.probe.scores.reference64 import scores64
+
+SHOWN = {"steps": 20, "num_iterations": 2, "entropy_coef": 0.02, "learning_rate": 1e-3}
+TIMINGS = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+
+
+def without_timings(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in entry.items() if name not in TIMINGS} for entry in history]
+
+
+@pytest.mark.parametrize(
+    "settings", [SHOWN, {"steps": 4, "gradient_accumulation_steps": 2}, {"steps": 4, "kind": "rloo"}]
+)
+def test_observing_leaves_losses_metrics_and_parameters_bit_identical(tmp_path: Path, settings: dict[str, Any]) -> None:
+    alone, attached = tiny_trl.trained(tmp_path, **settings), tiny_trl.trained(tmp_path, "observe", **settings)
+    assert len(tiny_trl.losses(alone)) == settings["steps"]
+    assert without_timings(attached.state.log_history) == without_timings(alone.state.log_history)
+    assert torch.equal(tiny_trl.parameters(attached), tiny_trl.parameters(alone))
+
+
+def test_observing_leaves_dropout_and_the_random_numbers_of_a_run_as_they_were(tmp_path: Path) -> None:
+    def after_training(head: Any) -> tuple[Tensor, Tensor]:
+        trainer = tiny_trl.trained(tmp_path, head, steps=4, policy=tiny_trl.model(attention_dropout=0.3))
+        return tiny_trl.parameters(trainer), torch.get_rng_state()
+
+    (parameters, random), (parameters_alone, random_alone) = after_training("observe"), after_training(None)
+    assert torch.equal(parameters, parameters_alone)
+    assert torch.equal(random, random_alone)
+
+
+@pytest.mark.parametrize("settings", [SHOWN, {"steps": 6, "kind": "rloo", "num_iterations": 2, "learning_rate": 1e-3}])
+def test_our_head_in_the_place_of_trls_changes_losses_by_round_off(tmp_path: Path, settings: dict[str, Any]) -> None:
+    alone, attached = tiny_trl.trained(tmp_path, **settings), tiny_trl.trained(tmp_path, "replace", **settings)
+    expected, losses = torch.tensor(tiny_trl.losses(alone)), torch.tensor(tiny_trl.losses(attached))
+    assert (expected.abs() > 1e-3).sum() >= settings["steps"] // 2
+    assert ((losses - expected).abs() <= 1e-5 * expected.abs() + 1e-7).all()
+    assert torch.allclose(tiny_trl.parameters(attached), tiny_trl.parameters(alone), atol=1e-4, rtol=0)
+
+
+class RecordedBatches:
+    """What the probe is asked to gate, beside the logits of the same tokens in float64."""
+
+    def __init__(self, trainer: Any, probe: Any) -> None:
+        self.scores: list[TokenScores] = []
+        self.expected: list[dict[str, Tensor]] = []
+        self.masks: list[Tensor] = []
+        self.losses = 0
+        compute_loss, gate = trainer._compute_loss, probe.gate
+
+        def recorded_loss(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+            attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+            with torch.no_grad():
+                logits = copy.deepcopy(trainer.model).double()(ids, attention_mask=attention).logits
+            completion = inputs["completion_ids"]
+            rows = logits[:, -completion.shape[1] - 1 : -1]
+            self.expected.append(scores64(rows, completion, trainer.temperature))
+            loss: Tensor = compute_loss(model, inputs)
+            return loss
+
+        def recorded_gate(scores: TokenScores, advantages: Tensor, mask: Tensor, *rest: Any) -> Tensor:
+            self.scores.append(scores)
+            self.masks.append(mask.bool())
+            gated: Tensor = gate(scores, advantages, mask, *rest)
+            return gated
+
+        trainer._compute_loss, probe.gate = recorded_loss, recorded_gate
+
+
+@pytest.mark.parametrize("head", ["replace", "observe"])
+def test_scores_equal_the_float64_reference_on_recorded_batches(tmp_path: Path, head: Any) -> None:
+    trainer = tiny_trl.trainer(tmp_path, steps=3, gradient_accumulation_steps=2, temperature=0.7)
+    recorded = RecordedBatches(trainer, attach(trainer, head=head, transport=InMemoryTransport()))
+    trainer.train()
+    assert len(recorded.scores) == 6
+    for scores, expected, mask in zip(recorded.scores, recorded.expected, recorded.masks, strict=True):
+        for field in fields(TokenScores):
+            difference = (getattr(scores, field.name).double() - expected[field.name])[mask].abs().max()
+            assert difference < 1e-5, field.name
+
+
+def test_the_entropy_before_an_update_and_the_observed_change_add_up_to_the_entropy_after(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=2, num_iterations=2), InMemoryTransport()
+    attach(trainer, transport=transport)
+    trainer.train()
+    first, second = (report.scalars for report in tiny_trl.reports(transport))
+    # The second update is made from the same tokens, so its entropy is the one after the first.
+    assert second["entropy/mean"] == pytest.approx(first["entropy/mean"] + first["entropy/observed_change"], abs=1e-6)
+    assert abs(first["entropy/observed_change"]) > 1e-4
+
+
+def test_what_trl_logs_rides_along_under_its_own_and_the_promised_names(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=3), InMemoryTransport()
+    attach(trainer, transport=transport)
+    trainer.train()
+    reports = tiny_trl.reports(transport)
+    assert [report.step for report in reports] == [1, 2, 3]
+    for report, logged in zip(reports, trainer.state.log_history, strict=False):
+        numbers = {name: value for name, value in logged.items() if name != "step" and value is not None}
+        assert {"reward", "loss", "grad_norm", "learning_rate", "clip_ratio/high_mean", "entropy"} <= set(numbers)
+        assert {name: report.scalars[name] for name in numbers} == pytest.approx(numbers)
+        assert report.scalars["reward/mean"] == pytest.approx(logged["reward"])
+        assert report.scalars["completion/length_mean"] == pytest.approx(logged["completions/mean_length"])
+        assert report.scalars["advantage/zero_group_fraction"] == pytest.approx(logged["frac_reward_zero_std"])
+        assert report.scalars["entropy/mean"] == pytest.approx(logged["entropy"], abs=1e-5)
