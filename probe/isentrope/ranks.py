@@ -145,12 +145,14 @@ class ManyRanks:
     def gather(self, vector: Tensor) -> Gathered:
         # Of use with gloo as the only backend beside an accelerator: this copy waits for the device.
         vector = vector.to(self.device)
+        # One name up to torch 2.12, the other from there on.
+        all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         gathered = vector.new_empty(self.size * vector.numel())
         rows = gathered.view(self.size, -1)
         if vector.device.type != "cpu":
-            dist.all_gather_into_tensor(gathered, vector, group=self._group)
+            all_gather(gathered, vector, group=self._group)
             return Gathered(rows)
-        return Gathered(rows, dist.all_gather_into_tensor(gathered, vector, group=self._host_group, async_op=True))
+        return Gathered(rows, all_gather(gathered, vector, group=self._host_group, async_op=True))
 
     def agree(self, mine: _T) -> list[_T]:
         words: list[_T | None] = [None] * self.size

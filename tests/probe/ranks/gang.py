@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import queue
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,13 @@ class RankFailed(AssertionError):
     """A rank ended with an error, or not at all."""
 
 
-def run_ranks(size: int, work: Callable[..., Any], *arguments: Any, timeout_seconds: float = 60.0) -> list[Any]:
+def run_ranks(
+    size: int, work: Callable[..., Any], *arguments: Any, survivors: int | None = None, timeout_seconds: float = 60.0
+) -> list[Any]:
     """What `work(rank, *arguments)` gives on each rank; it must be a function a fresh process can import.
+
+    Args:
+        survivors: how many ranks, from rank 0 on, are expected to come back.
 
     Raises:
         RankFailed: a rank raised, or did not come back within the time.
@@ -39,7 +47,7 @@ def run_ranks(size: int, work: Callable[..., Any], *arguments: Any, timeout_seco
         for process in processes:
             process.start()
         try:
-            answers = _collect(results, size, time.monotonic() + timeout_seconds)
+            answers = _collect(results, size if survivors is None else survivors, time.monotonic() + timeout_seconds)
         finally:
             for process in processes:
                 process.join(5)
@@ -53,27 +61,27 @@ def _collect(results: Any, size: int, end: float) -> list[Any]:
     while len(answers) < size:
         try:
             rank, answer, error = results.get(timeout=max(end - time.monotonic(), 0.01))
-        except multiprocessing.queues.Empty:  # type: ignore[attr-defined]
+        except queue.Empty:
             missing = sorted(set(range(size)) - set(answers))
             raise RankFailed(f"Ranks {missing} did not come back.") from None
         if error:
             raise RankFailed(f"Rank {rank}:\n{error}")
-        answers[rank] = answer
+        answers[rank] = pickle.loads(answer)
     return [answers[rank] for rank in range(size)]
 
 
 def _rank(
     rank: int, size: int, folder: str, results: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
-    import traceback
-
     torch.set_num_threads(1)
     # The probe raises everything under pytest; ranks run as they do in a training job.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
     try:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=rank, world_size=size)
         answer = work(rank, *arguments)
-        results.put((rank, answer, ""))
+        # As bytes: a queue would share a tensor's memory, which ends with its rank.
+        results.put((rank, pickle.dumps(answer), ""))
         dist.destroy_process_group()
     except BaseException:
         results.put((rank, None, traceback.format_exc()))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import isentrope
+from isentrope.scores import token_scores
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_wire.messages import ControlSnapshot, StepReport
 from tests.probe.tiny_loop import reports
@@ -59,12 +60,17 @@ def gate(probe: isentrope.Probe, part: Sequences) -> Tensor:
     return gradient.abs().sum(-1) > 0
 
 
+SOME_TOKENS = (token_scores(torch.zeros(1, VOCABULARY), torch.zeros(1, dtype=torch.long)), torch.ones(1) > 0)
+
+
 @dataclass(frozen=True, slots=True)
 class RankResult:
     """What one rank saw and said."""
 
     kept: list[list[Tensor]]
     """Per step, per `gate` call."""
+    thresholds: list[tuple[str, list[float]]]
+    """Per step: where they would come from at its end, and the statistics to the last bit."""
     reports: list[StepReport]
     run_id: str
 
@@ -86,6 +92,7 @@ def steps_on_rank(
     """
     probe, transport = probe_of(rank, **(settings or {}))
     kept: list[list[Tensor]] = []
+    thresholds = []
     for step in range(steps):
         whole = Sequences.of_step(step)
         parts = [whole.rows(rows) for rows in shares[rank]]
@@ -98,5 +105,7 @@ def steps_on_rank(
         after = [(part.logits_after, part.token_ids) for part in parts]
         rescore = (lambda after=after: [probe.score(*part) for part in after]) if parts else None
         probe.step(step, rescore=rescore)
+        source, statistics = probe._thresholds.choose(*SOME_TOKENS)
+        thresholds.append((source, [getattr(statistics, name).item() for name in statistics.__slots__]))
     probe.finish()
-    return RankResult(kept, reports(transport), probe.run_id)
+    return RankResult(kept, thresholds, reports(transport), probe.run_id)

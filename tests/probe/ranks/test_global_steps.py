@@ -1,7 +1,8 @@
-"""Several ranks make one step: its numbers are those of one process that holds all tokens."""
+"""Several ranks make one step: its numbers and its keep-masks are those of one process that holds all tokens."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,36 +17,64 @@ UNEVEN = [[slice(0, 3), slice(3, 7)], [slice(7, 12)]]
 ONE_WITHOUT_TOKENS = [[slice(0, 3), slice(3, 7)], [], [slice(7, 12)]]
 WHOLE = [[slice(0, 12)]]
 OWN = {"probe/seconds", "probe/rescore_seconds", "probe/dropped_reports"}
-CLIPS = {
-    "clip_b": isentrope.Control(method="clip_b", mu_low=0.7, mu_high=0.7),
-    "clip_v": isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5),
-}
+CLIPS = [
+    isentrope.Control(method="clip_b", mu_low=0.7, mu_high=0.7),
+    isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5),
+]
 
 
-def global_scalars(report: StepReport) -> dict[str, float]:
+def measured(report: StepReport) -> dict[str, float]:
     return {name: value for name, value in report.scalars.items() if name not in OWN}
 
 
-def kept_rows(result: RankResult, step: int) -> torch.Tensor:
-    return torch.cat(result.kept[step])
+def kept(results: list[RankResult], step: int) -> torch.Tensor:
+    return torch.cat([rows for result in results for rows in result.kept[step]])
 
 
-def run(shares: list[list[slice]], **settings: Any) -> list[RankResult]:
-    if len(shares) == 1:
-        return [steps_on_rank(0, shares, **settings)]
-    return run_ranks(len(shares), steps_on_rank, shares, *settings.values())
+def on_all_and_on_one(shares: list[list[slice]], **settings: Any) -> tuple[list[RankResult], RankResult]:
+    """The same steps made by several ranks, and by one process."""
+    first_passes = settings.pop("first_passes", False)
+    several = run_ranks(len(shares), steps_on_rank, shares, 3, first_passes, None, settings)
+    return several, steps_on_rank(0, WHOLE, 3, first_passes, None, settings)
 
 
 @pytest.mark.parametrize("shares", [UNEVEN, ONE_WITHOUT_TOKENS], ids=["uneven", "one rank without tokens"])
 def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: list[list[slice]]) -> None:
-    several = run_ranks(len(shares), steps_on_rank, shares)
-    (one,) = run(WHOLE)
+    several, one = on_all_and_on_one(shares)
     for of_ranks, of_one in zip(several[0].reports, one.reports, strict=True):
-        assert global_scalars(of_ranks) == pytest.approx(global_scalars(of_one), rel=1e-12, abs=1e-14)
+        assert measured(of_ranks) == pytest.approx(measured(of_one), rel=1e-12, abs=1e-14)
         assert of_ranks.histograms == of_one.histograms
-    assert [set(report.scalars) for result in several[1:] for report in result.reports] == [
-        {"probe/seconds", "probe/dropped_reports"} | ({"probe/rescore_seconds"} if share else set())
-        for share in shares[1:]
-        for _ in range(3)
-    ]
+        assert "entropy/observed_change" in of_ranks.scalars
+    # There is one truth: the other ranks say nothing of the step but what is their own.
+    for result in several[1:]:
+        for report in result.reports:
+            assert set(report.scalars) <= OWN
+            assert report.histograms == ()
     assert len({result.run_id for result in several}) == 1
+
+
+@pytest.mark.parametrize("control", CLIPS, ids=["clip_b", "clip_v"])
+@pytest.mark.parametrize("first_passes", [False, True], ids=["previous step", "first pass"])
+def test_all_ranks_keep_the_tokens_that_one_process_would(control: isentrope.Control, first_passes: bool) -> None:
+    several, one = on_all_and_on_one(ONE_WITHOUT_TOKENS, control=control, first_passes=first_passes)
+    source = "first_pass" if first_passes else "previous_step"
+    # The very first step has no step before it: its thresholds are each micro-batch's own, and differ.
+    for step in range(0 if first_passes else 1, 3):
+        assert torch.equal(kept(several, step), kept([one], step))
+        assert 0 < several[0].reports[step].scalars["clip/fraction"] < 1
+        assert several[0].reports[step].labels["threshold/source"] == source
+    if not first_passes:
+        assert several[0].reports[0].labels["threshold/source"] == "micro_batch"
+    assert several[0].thresholds == several[1].thresholds == several[2].thresholds
+    assert [name for name, _ in several[0].thresholds] == [source] * 3
+    for (_, of_ranks), (_, of_one) in zip(several[0].thresholds, one.thresholds, strict=True):
+        assert of_ranks == pytest.approx(of_one, rel=1e-12)
+        assert not any(math.isnan(number) for number in of_ranks)
+
+
+def test_a_step_without_tokens_on_any_rank_leaves_the_thresholds_and_reports_no_measurement() -> None:
+    shares: list[list[slice]] = [[], []]
+    results = run_ranks(2, steps_on_rank, shares, 2, False, None, {"control": CLIPS[0]})
+    for report in results[0].reports:
+        assert measured(report) == {}
+        assert "threshold/source" not in report.labels
