@@ -195,7 +195,7 @@ class Client:
         method: str = "none",
         mu_low: float | None = None,
         mu_high: float | None = None,
-        scope: str = "all",
+        scope: str | None = None,
         parameters: Mapping[str, object] | None = None,
         hold: Mapping[str, object] | None = None,
         reason: str = "",
@@ -208,6 +208,8 @@ class Client:
 
         Args:
             mu_low: µ⁻ in standard deviations; None: that side does not clip. mu_high likewise.
+            scope: on which tokens the method acts; None: all, or what a preset says.
+            parameters: the method's own by name, such as `{"ratio": 1e-3}`; those left out keep their defaults.
             expires_in_seconds: a probe that hears of it later does not apply it; None: the server's default.
             if_version: the version this builds on; None: whatever is newest now.
             wait: return only when it has reached a terminal state.

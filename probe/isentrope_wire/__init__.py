@@ -2,6 +2,7 @@
 
 - `messages`: frozen dataclasses of the domain (RunStarted, StepReport, ControlSnapshot ...)
 - `control`: the control document, checked where it is built
+- `method_parameters`: the methods, and what each can be told beside thresholds and scope; `presets`: named settings
 - `codec`: dataclass <-> protobuf, the only file that knows both
 - `errors`: the root of every error raised on purpose
 - `v1`: telemetry.proto and its generated code

@@ -6,23 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from isentrope_wire.errors import ControlError
+from isentrope_wire.method_parameters import Method, Value, checked_parameters, parameter_value
+from isentrope_wire.presets import preset
+
+__all__ = ["THRESHOLD_METHODS", "Control", "Method", "Scope"]
 
 _E = TypeVar("_E", bound=StrEnum)
-
-
-class Method(StrEnum):
-    """Interventions known to the wire. A probe tells in its capabilities which of them it can carry out."""
-
-    NONE = "none"
-    CLIP_B = "clip_b"
-    CLIP_V = "clip_v"
-    CLIP_COV = "clip_cov"
-    KL_COV = "kl_cov"
-    SCORE_SIGN = "score_sign"
-    TOP_ENTROPY = "top_entropy"
 
 
 class Scope(StrEnum):
@@ -56,7 +48,9 @@ class Control:
     mu_high: float | None
     """µ⁺: the same above the centre. None: no upper side."""
     scope: Scope
-    parameters: Mapping[str, object]
+    parameters: Mapping[str, Value]
+    """What was given of the method's own parameters (`method_parameters`); read them with `value`, which knows the
+    defaults. `preset` among those given fills in what was left out, and does not stay."""
     hold: Mapping[str, object] | None
     reason: str
 
@@ -66,24 +60,26 @@ class Control:
         method: Method | str = Method.NONE,
         mu_low: float | None = None,
         mu_high: float | None = None,
-        scope: Scope | str = Scope.ALL,
+        scope: Scope | str | None = None,
         parameters: Mapping[str, object] | None = None,
         hold: Mapping[str, object] | None = None,
         reason: str = "",
     ) -> None:
         # Written out so that users may pass the plain words of the JSON document.
-        object.__setattr__(self, "method", _member(Method, "method", method))
-        object.__setattr__(self, "scope", _member(Scope, "scope", scope))
-        object.__setattr__(self, "mu_low", _threshold("mu_low", mu_low))
-        object.__setattr__(self, "mu_high", _threshold("mu_high", mu_high))
-        object.__setattr__(self, "parameters", {} if parameters is None else parameters)
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise ControlError(f"parameters must be an object of names and values, got {parameters!r}.")
+        method = _member(Method, "method", method)
+        named = _filled_in(method, mu_low, mu_high, scope, dict(parameters or {}))
+        object.__setattr__(self, "method", method)
+        object.__setattr__(self, "scope", _member(Scope, "scope", named["scope"]))
+        object.__setattr__(self, "mu_low", _threshold("mu_low", named["mu_low"]))
+        object.__setattr__(self, "mu_high", _threshold("mu_high", named["mu_high"]))
+        object.__setattr__(self, "parameters", checked_parameters(method, named["parameters"]))
         object.__setattr__(self, "hold", hold)
         object.__setattr__(self, "reason", reason)
         self._check()
 
     def _check(self) -> None:
-        if not isinstance(self.parameters, Mapping):
-            raise ControlError(f"parameters must be an object of names and values, got {self.parameters!r}.")
         if self.hold is not None and not isinstance(self.hold, Mapping):
             raise ControlError(f"hold must be an object or null, got {self.hold!r}.")
         if not isinstance(self.reason, str):
@@ -99,6 +95,34 @@ class Control:
                 f"mu_low and mu_high act only with {', '.join(sorted(THRESHOLD_METHODS))}, got method {self.method}. "
                 "Leave them out, or choose one of these methods."
             )
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        if self.method == Method.CLIP_COV and self.number("omega_low") >= self.number("omega_high"):
+            raise ControlError(
+                f"parameters.omega_low must lie below omega_high, got {self.value('omega_low')} and "
+                f"{self.value('omega_high')}: no token's covariance lies between them."
+            )
+        if self.method == Method.UNLIKELY and self.scope == Scope.NEGATIVE:
+            raise ControlError(
+                "unlikely weights positive samples, with scope negative it would do nothing. "
+                "Use scope all or positive, or another method."
+            )
+
+    def value(self, name: str) -> Value:
+        """A parameter of the method: as given, else its default; None where the knob is off or not the method's."""
+        return parameter_value(self.method, self.parameters, name)
+
+    def number(self, name: str) -> float:
+        """A parameter that is a number and on.
+
+        Raises:
+            ControlError: it is off, or not the method's.
+        """
+        value = self.value(name)
+        if not isinstance(value, int | float):
+            raise ControlError(f"The method {self.method} has no number {name}; it stands at {value!r}.")
+        return float(value)
 
     def to_document(self) -> dict[str, object]:
         """The control as the JSON object users send and read."""
@@ -150,3 +174,20 @@ def _threshold(name: str, value: object) -> float | None:
             "To clip nothing on that side, leave it out."
         )
     return float(value)
+
+
+def _filled_in(
+    method: Method, mu_low: object, mu_high: object, scope: object, parameters: dict[str, object]
+) -> dict[str, Any]:
+    """The fields with what a preset among the parameters says of those left out; the preset itself goes."""
+    shorthand: Mapping[str, Any] = {}
+    if "preset" in parameters:
+        shorthand = preset(method, parameters.pop("preset"))
+    thresholds_given = mu_low is not None or mu_high is not None
+    return {
+        # Both thresholds or none: a preset's lower side beside one's own upper side is neither.
+        "mu_low": mu_low if thresholds_given else shorthand.get("mu_low"),
+        "mu_high": mu_high if thresholds_given else shorthand.get("mu_high"),
+        "scope": shorthand.get("scope", Scope.ALL) if scope is None else scope,
+        "parameters": {**shorthand.get("parameters", {}), **parameters},
+    }

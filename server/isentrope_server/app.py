@@ -12,7 +12,18 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from isentrope_server.api import access_tokens, control, error_answers, health, histograms, live, metrics, runs, steps
+from isentrope_server.api import (
+    access_tokens,
+    control,
+    error_answers,
+    health,
+    histograms,
+    live,
+    methods,
+    metrics,
+    runs,
+    steps,
+)
 from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.ingest.listener import start_grpc
@@ -24,7 +35,7 @@ from isentrope_server.settings import Settings
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
-_API_MODULES = (runs, metrics, steps, histograms, control, live, access_tokens)
+_API_MODULES = (runs, metrics, steps, histograms, control, methods, live, access_tokens)
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 

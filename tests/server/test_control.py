@@ -16,6 +16,7 @@ from isentrope_server.store import audit, runs
 from isentrope_server.store.events import StepStored
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.writer import Transaction
+from isentrope_wire import codec
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
@@ -178,6 +179,10 @@ def test_json_that_is_none_is_refused(server: ServerInThread, body: bytes) -> No
         ({"method": "none", "parameters": {"strength": 1}}, "strength"),
         ({"method": "clip_b", "mu_high": 1, "parameters": {"strength": 1}}, "strength"),
         ({"method": "clip_v", "mu_high": 1, "parameters": {"strength": 1}}, "strength"),
+        ({"method": "clip_v", "mu_high": 1, "parameters": {"max_fraction": 2}}, "max_fraction"),
+        ({"method": "kl_cov", "parameters": {"beta": "1"}}, "beta"),
+        ({"method": "clip_cov", "parameters": {"k": 0.1}}, "got k"),
+        ({"method": "clip_v", "parameters": {"preset": "house"}}, "preset"),
     ],
 )
 def test_a_document_with_a_field_missing_mistyped_or_without_effect_is_refused_by_name(
@@ -194,6 +199,36 @@ def test_a_whole_number_is_a_threshold(server: ServerInThread) -> None:
     rank = Rank(server)
     answer = put(server, rank, 0, {"method": "clip_v", "mu_low": 1, "parameters": {}, "expires_in_seconds": 60})
     assert (answer.status_code, answer.json()["mu_low"]) == (202, 1.0)
+
+
+def test_parameters_travel_to_the_probe_and_stand_in_the_history(server: ServerInThread) -> None:
+    rank = Rank(server, capabilities=("method:none", "method:clip_cov"))
+    answer = put(server, rank, 0, {"method": "clip_cov", "parameters": {"ratio": 0.001, "seed": 7}})
+    assert (answer.status_code, answer.json()["parameters"]) == (202, {"ratio": 0.001, "seed": 7})
+    told = codec.control_snapshot_from_pb(rank.hello().control)
+    assert told.control == Control(method="clip_cov", parameters={"ratio": 0.001, "seed": 7})
+    assert state(server, rank, 1)["parameters"] == {"ratio": 0.001, "seed": 7}
+
+
+def test_a_preset_is_recorded_as_what_it_stands_for(server: ServerInThread) -> None:
+    rank = Rank(server)
+    item = put(server, rank, 0, {"method": "clip_v", "parameters": {"preset": "trinity"}}).json()
+    assert (item["mu_low"], item["scope"]) == (8.5, "negative")
+    assert item["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
+
+
+def test_the_methods_and_their_parameters_are_told(server: ServerInThread) -> None:
+    items = {item["method"]: item for item in server.http.get("/api/v1/methods").json()["items"]}
+    assert set(items) == {str(method) for method in Method}
+    assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["paper", "trinity"])
+    ratio, *_, seed = items["clip_cov"]["parameters"][:4]
+    assert (ratio["name"], ratio["kind"], ratio["default"], ratio["range"]) == (
+        "ratio",
+        "number",
+        2e-4,
+        "a finite number of at least 0 and at most 1",
+    )
+    assert (seed["kind"], seed["default"]) == ("whole", 0)
 
 
 def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread) -> None:

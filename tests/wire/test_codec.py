@@ -43,13 +43,25 @@ clip_controls = st.builds(
     mu_low=st.floats(0, 100),
     mu_high=thresholds,
     scope=st.sampled_from(["negative", "positive", "all", "decreasing", "increasing"]),
-    parameters=st.dictionaries(text, st.integers() | text, max_size=3),
+    parameters=st.fixed_dictionaries(
+        {},
+        optional={
+            "max_fraction": st.floats(1e-9, 1) | st.none(),
+            "denominator": st.sampled_from(["keep", "shrink"]),
+            "epsilon_high": st.floats(0, 10),
+        },
+    ),
     reason=text,
+)
+clip_cov_controls = st.builds(
+    Control,
+    method=st.just("clip_cov"),
+    parameters=st.fixed_dictionaries({"ratio": st.floats(0, 1), "seed": st.integers(0, 2**31 - 1)}),
 )
 snapshots = st.builds(
     ControlSnapshot,
     version=st.integers(0, 2**40),
-    control=st.just(Control()) | clip_controls,
+    control=st.just(Control()) | clip_controls | clip_cov_controls,
     author=text,
     requested_at=seconds,
     expires_at=st.none() | seconds,

@@ -43,8 +43,10 @@ class ControlDocument(Body):
     method: str
     mu_low: float | None = None
     mu_high: float | None = None
-    scope: str = "all"
-    parameters: JsonObject = Field(default_factory=dict)
+    scope: str | None = Field(default=None, description="null: all, or what a preset says.")
+    parameters: JsonObject = Field(
+        default_factory=dict, description="The method's own, see GET /methods; preset fills in what is left out."
+    )
     hold: JsonObject | None = None
     reason: str = Field(default="", max_length=2_000)
     expires_in_seconds: int | None = Field(

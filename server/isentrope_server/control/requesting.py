@@ -12,11 +12,8 @@ from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import ControlChanged
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.control import Control, Method
+from isentrope_wire.control import Control
 from isentrope_wire.errors import ControlError
-
-_WITHOUT_PARAMETERS = frozenset({Method.NONE, Method.CLIP_B, Method.CLIP_V})
-"""All they can be told stands in fields of its own; a parameter would do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +43,9 @@ def control_from(document: Mapping[str, object]) -> Control:
         Unprocessable: no probe could apply it.
     """
     try:
-        control = Control.from_document(document)
+        return Control.from_document(document)
     except ControlError as error:
         raise Unprocessable(str(error), field="control") from error
-    if control.method in _WITHOUT_PARAMETERS and control.parameters:
-        given = ", ".join(sorted(str(name) for name in control.parameters))
-        raise Unprocessable(
-            f"The method {control.method} knows no parameters, got {given[:200]}: leave parameters out.",
-            field="parameters",
-        )
-    return control
 
 
 def request_control(transaction: Transaction, run: Run, request: ControlRequest, now: float) -> Requested:

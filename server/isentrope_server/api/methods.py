@@ -1,0 +1,67 @@
+"""The methods a control can name, and what each can be told: what a form or a script needs to ask for one."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from isentrope_server.api.schemas import Page
+from isentrope_wire.control import THRESHOLD_METHODS
+from isentrope_wire.method_parameters import PARAMETERS, Method, Parameter
+from isentrope_wire.presets import PRESETS
+
+router = APIRouter(tags=["control"])
+
+
+class ParameterOut(BaseModel):
+    """One entry of a control's `parameters`."""
+
+    name: str
+    kind: Literal["number", "whole", "choice"]
+    default: float | int | str | None = Field(description="What a control that leaves it out means; null: off.")
+    minimum: float | None
+    minimum_excluded: bool
+    maximum: float | None
+    choices: list[str]
+    range: str = Field(description="The same in words.")
+    sense: str
+
+    @classmethod
+    def of(cls, parameter: Parameter) -> Self:
+        return cls(
+            name=parameter.name,
+            kind="choice" if parameter.choices else "whole" if parameter.whole else "number",
+            default=parameter.default,
+            minimum=parameter.minimum,
+            minimum_excluded=parameter.minimum_excluded,
+            maximum=parameter.maximum,
+            choices=list(parameter.choices),
+            range=parameter.range_in_words,
+            sense=parameter.sense,
+        )
+
+
+class MethodOut(BaseModel):
+    """One method; whether a run's probe can carry it out stands in the run's capabilities."""
+
+    method: str
+    thresholds: bool = Field(description="Whether mu_low and mu_high act.")
+    presets: list[str] = Field(description="What `parameters.preset` may name.")
+    parameters: list[ParameterOut]
+
+    @classmethod
+    def of(cls, method: Method) -> Self:
+        return cls(
+            method=method,
+            thresholds=method in THRESHOLD_METHODS,
+            presets=[name for of_method, name in PRESETS if of_method == method],
+            parameters=[ParameterOut.of(parameter) for parameter in PARAMETERS[method]],
+        )
+
+
+@router.get("/methods")
+async def list_methods() -> Page[MethodOut]:
+    """Every method this server knows, with its parameters, their bounds and defaults."""
+    return Page(items=[MethodOut.of(method) for method in PARAMETERS], next_cursor=None)
