@@ -1,0 +1,216 @@
+"""What a step would have had under other thresholds: sums over bins of the standardised score, and their evaluation.
+
+A threshold mu clips the tokens whose score lies more than mu standard deviations from its centre. Per method the step's
+tokens are therefore counted in bins of |u|, by side and by group, where
+
+    clip_b: u = (S* - mean_B(S*)) / sigma          clip_v: u = S_c / sigma'          arXiv:2602.03392, eq. 15 and 16
+
+together with the sum of their contributions -r A S_c to the unit prediction (Cor. 4). Prefix sums then answer for any
+thresholds and scope which share of the tokens would have been clipped and what the unit prediction would have been:
+exactly where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count, also those
+that the control then in force clipped.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import accumulate
+from typing import NamedTuple
+
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.errors import IsentropeError
+
+FINE_EDGES = 101
+"""0, 0.05, 0.10 ... 5: every position of the dashboard's sliders."""
+EDGES: tuple[float, ...] = (
+    *(index / 20 for index in range(FINE_EDGES)),
+    *(5.5, 6.0, 6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, 18.0, 20.0),
+    *(23.0, 26.0, 30.0, 35.0, 40.0, 50.0, 70.0, 100.0),
+)
+"""In standard deviations. Bin i of a side holds EDGES[i] < |u| <= EDGES[i + 1], the last one all beyond the last edge."""
+EDGE_SET = 1
+"""The number of this list of edges: another list gets another number, for sums are stored."""
+SIDES = 2
+"""0: below the centre (mu_low clips there), 1: above it (mu_high)."""
+
+
+class TokenGroup(IntEnum):
+    """Sign of A, and what the token's update does to the entropy (sign of A S_c); within a group all changes agree."""
+
+    NEGATIVE_DECREASING = 0
+    NEGATIVE_INCREASING = 1
+    POSITIVE_DECREASING = 2
+    POSITIVE_INCREASING = 3
+    NEGATIVE_NEUTRAL = 4
+    """A < 0 and S_c = 0. The groups from here on change nothing."""
+    POSITIVE_NEUTRAL = 5
+    ZERO = 6
+    """A = 0."""
+
+
+CHANGING_GROUPS = 4
+CELLS = len(TokenGroup) * SIDES * len(EDGES)
+"""A cell is one bin of one side of one group: (group * SIDES + side) * len(EDGES) + bin."""
+
+IN_SCOPE: dict[Scope, frozenset[TokenGroup]] = {
+    Scope.ALL: frozenset(TokenGroup),
+    Scope.NEGATIVE: frozenset(group for group in TokenGroup if group.name.startswith("NEGATIVE")),
+    Scope.POSITIVE: frozenset(group for group in TokenGroup if group.name.startswith("POSITIVE")),
+    Scope.DECREASING: frozenset(group for group in TokenGroup if group.name.endswith("DECREASING")),
+    Scope.INCREASING: frozenset(group for group in TokenGroup if group.name.endswith("INCREASING")),
+}
+
+
+class WhatIfError(IsentropeError, ValueError):
+    """A question that the sums of a step can't answer, or sums that are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinSums:
+    """The tokens of a step by cell, for one method. Cells without a token are left out."""
+
+    cells: tuple[int, ...] = ()
+    """Rising."""
+    counts: tuple[int, ...] = ()
+    change_sums: tuple[float, ...] = ()
+    """Sums of -r A S_c in nats per unit gain; float32 on the wire."""
+
+    def __post_init__(self) -> None:
+        if not len(self.cells) == len(self.counts) == len(self.change_sums):
+            raise WhatIfError(
+                f"Every cell has one count and one sum, got {len(self.cells)} cells, {len(self.counts)} counts and "
+                f"{len(self.change_sums)} sums."
+            )
+        if any(b <= a for a, b in zip((-1, *self.cells), (*self.cells, CELLS), strict=True)):
+            raise WhatIfError(f"Cells rise from 0 to at most {CELLS - 1}, got {self.cells[:20]}.")
+
+    def merge(self, other: BinSums) -> BinSums:
+        merged = {c: (n, s) for c, n, s in zip(self.cells, self.counts, self.change_sums, strict=True)}
+        for cell, count, change in zip(other.cells, other.counts, other.change_sums, strict=True):
+            counted, summed = merged.get(cell, (0, 0.0))
+            merged[cell] = (counted + count, summed + change)
+        cells = tuple(sorted(merged))
+        return BinSums(cells, tuple(merged[c][0] for c in cells), tuple(merged[c][1] for c in cells))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfSums:
+    """The tokens of one step; `merge` adds micro-batches and ranks."""
+
+    tokens: int
+    """All valid ones, with those that no threshold reaches (u = 0)."""
+    change_sum: float
+    """Sum of -r A S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
+    clip_b: BinSums = BinSums()
+    clip_v: BinSums = BinSums()
+
+    def merge(self, other: WhatIfSums) -> WhatIfSums:
+        return WhatIfSums(
+            tokens=self.tokens + other.tokens,
+            change_sum=self.change_sum + other.change_sum,
+            clip_b=self.clip_b.merge(other.clip_b),
+            clip_v=self.clip_v.merge(other.clip_v),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The step under thresholds it did not have. The truth differs by at most the bounds, which are 0 at the edges."""
+
+    clip_fraction: float
+    """Share of all tokens."""
+    unit_predicted_change: float
+    """-mean(keep r A S_c) in nats per unit gain."""
+    clip_fraction_bound: float
+    unit_predicted_change_bound: float
+
+
+class _Beyond(NamedTuple):
+    """What a threshold cuts off on one side: tokens, their changes, and how far each may be from the truth."""
+
+    tokens: float
+    change: float
+    tokens_bound: float
+    change_bound: float
+
+
+class WhatIfCurve:
+    """A step's answer for one method and scope, ready for many thresholds."""
+
+    def __init__(self, sums: WhatIfSums, scope: Scope, method: Method) -> None:
+        """
+        Raises:
+            WhatIfError: the step has no tokens, or the method has no thresholds.
+        """
+        if sums.tokens <= 0:
+            raise WhatIfError("The step has no valid token, so no threshold would have changed anything.")
+        if method not in (Method.CLIP_B, Method.CLIP_V):
+            raise WhatIfError(f"Only the thresholds of clip_b and clip_v can be asked about, got {method}.")
+        self._sums = sums
+        table = sums.clip_b if method == Method.CLIP_B else sums.clip_v
+        self._sides = tuple(_Side(table, side, IN_SCOPE[scope]) for side in range(SIDES))
+
+    def at(self, mu_low: float | None, mu_high: float | None) -> WhatIf:
+        """The step under these thresholds, in standard deviations; None: that side does not clip.
+
+        Raises:
+            WhatIfError: a threshold that is negative or not finite.
+        """
+        low, high = (side.beyond(mu) for side, mu in zip(self._sides, (mu_low, mu_high), strict=True))
+        tokens = self._sums.tokens
+        return WhatIf(
+            clip_fraction=(low.tokens + high.tokens) / tokens,
+            unit_predicted_change=(self._sums.change_sum - low.change - high.change) / tokens,
+            clip_fraction_bound=(low.tokens_bound + high.tokens_bound) / tokens,
+            unit_predicted_change_bound=(low.change_bound + high.change_bound) / tokens,
+        )
+
+
+def what_if(sums: WhatIfSums, mu_low: float | None, mu_high: float | None, scope: Scope, method: Method) -> WhatIf:
+    """What the step would have had under these thresholds; `WhatIfCurve` for more than one question to a step.
+
+    Raises:
+        WhatIfError: see `WhatIfCurve`.
+    """
+    return WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
+
+
+class _Side:
+    """One side's bins, over the groups in scope, and their sums from the far end."""
+
+    def __init__(self, table: BinSums, side: int, groups: frozenset[TokenGroup]) -> None:
+        bins = len(EDGES)
+        self._counts, self._changes, self._magnitudes = [0] * bins, [0.0] * bins, [0.0] * bins
+        for cell, count, change in zip(table.cells, table.counts, table.change_sums, strict=True):
+            place, index = divmod(cell, bins)
+            if place % SIDES == side and TokenGroup(place // SIDES) in groups:
+                self._counts[index] += count
+                self._changes[index] += change
+                # Within a cell all changes have one sign, so a part of its tokens changes at most as much as all.
+                self._magnitudes[index] += abs(change)
+        self._count_beyond = [*accumulate(reversed(self._counts))][::-1]
+        self._change_beyond = [*accumulate(reversed(self._changes))][::-1]
+
+    def beyond(self, mu: float | None) -> _Beyond:
+        """The tokens with |u| > mu."""
+        if mu is None:
+            return _Beyond(0, 0.0, 0.0, 0.0)
+        if not math.isfinite(mu) or mu < 0:
+            raise WhatIfError(f"A threshold counts standard deviations and must be finite and not negative, got {mu}.")
+        index = bisect_right(EDGES, mu) - 1
+        count, change = self._count_beyond[index], self._change_beyond[index]
+        if mu == EDGES[index]:
+            return _Beyond(count, change, 0.0, 0.0)
+        if index == len(EDGES) - 1:  # how far out these tokens lie is not known
+            return _Beyond(count, change, count, self._magnitudes[index])
+        passed = (mu - EDGES[index]) / (EDGES[index + 1] - EDGES[index])
+        error = max(passed, 1 - passed)
+        return _Beyond(
+            count - passed * self._counts[index],
+            change - passed * self._changes[index],
+            error * self._counts[index],
+            error * self._magnitudes[index],
+        )

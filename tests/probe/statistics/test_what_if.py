@@ -1,0 +1,160 @@
+"""What the sums of a step say of other thresholds is what those thresholds would have done to its tokens."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.interventions.keep_mask import keep_mask
+from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
+from isentrope.scores import TokenScores, entropy_contributions, token_scores
+from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
+from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.what_if import EDGES, WhatIfSums, what_if
+
+METHODS = (Method.CLIP_B, Method.CLIP_V)
+
+
+class Tokens:
+    """A step's tokens, with padding that holds NaN and a few certain ones whose S_c is exactly 0."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        g = torch.Generator().manual_seed(seed)
+        logits = torch.randn(count, 12, generator=g) * 3 * torch.rand(count, 1, generator=g)
+        token_ids = torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(-1)
+        logits[: count // 20] = -torch.inf
+        logits[: count // 20].scatter_(1, token_ids[: count // 20, None], 1.0)
+        scores = token_scores(logits, token_ids)
+        self.mask = torch.rand(count, generator=g) < 0.9
+        self.scores = TokenScores(*(torch.where(self.mask, getattr(scores, f), torch.nan) for f in FIELDS))
+        self.advantages = torch.randint(-1, 2, (count,), generator=g) * torch.rand(count, generator=g)
+        self.ratios = torch.rand(count, generator=g) + 0.5
+
+    def sums(self, statistics: ThresholdStatistics) -> Tensor:
+        return measure_what_if(
+            discriminator_scores=self.scores.discriminator_scores.double(),
+            vocab_centered_scores=self.scores.vocab_centered_scores.double(),
+            advantages=self.advantages.double(),
+            importance_ratios=self.ratios.double(),
+            valid=self.mask,
+            discriminator_mean=statistics.discriminator_mean,
+            discriminator_std=statistics.discriminator_std,
+            vocab_centered_std=statistics.vocab_centered_std,
+        )
+
+    def by_force(self, control: Control, statistics: ThresholdStatistics) -> tuple[float, float]:
+        """Clip fraction and unit prediction of the gate itself under this control."""
+        keep = keep_mask(control, self.scores, self.advantages, statistics) & self.mask
+        changes = entropy_contributions(
+            self.scores.vocab_centered_scores.double(), self.advantages.double(), self.ratios.double(), keep
+        )
+        count = int(self.mask.sum())
+        return 1 - int(keep.sum()) / count, float(changes.sum()) / count
+
+
+FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+
+
+def statistics_of(tokens: Tokens) -> ThresholdStatistics:
+    return threshold_statistics([tokens.scores], [tokens.mask])
+
+
+def statistics_like(statistics: ThresholdStatistics, value: float) -> ThresholdStatistics:
+    one = torch.full_like(statistics.vocab_centered_std, value)
+    return replace(statistics, discriminator_mean=one, discriminator_std=one, vocab_centered_std=one)
+
+
+def read(vector: Tensor) -> WhatIfSums:
+    sums = read_what_if(vector.tolist())
+    assert sums is not None
+    return sums
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scope", list(Scope))
+def test_at_the_edges_it_is_exactly_what_the_gate_would_have_done(method: Method, scope: Scope) -> None:
+    tokens = Tokens(4000, seed=1)
+    statistics = statistics_of(tokens)
+    sums = read(tokens.sums(statistics))
+    draw = random.Random(5)
+    clipped_some = 0
+    for _ in range(60):
+        mu_low, mu_high = draw.choice([*EDGES[:60], None]), draw.choice(EDGES[:60])
+        control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
+        found = what_if(sums, mu_low, mu_high, scope, method)
+        fraction, change = tokens.by_force(control, statistics)
+        assert found.clip_fraction == pytest.approx(fraction, abs=1e-12)
+        assert found.unit_predicted_change == pytest.approx(change, abs=1e-12)
+        clipped_some += fraction > 0
+    assert clipped_some > 40
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_between_the_edges_it_lies_within_the_bounds_it_states(method: Method) -> None:
+    tokens = Tokens(4000, seed=2)
+    statistics = statistics_of(tokens)
+    sums = read(tokens.sums(statistics))
+    draw = random.Random(6)
+    errors = []
+    for _ in range(200):
+        mu_low, mu_high, scope = draw.uniform(0, 4), draw.uniform(0, 9), draw.choice(list(Scope))
+        found = what_if(sums, mu_low, mu_high, scope, method)
+        control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
+        fraction, change = tokens.by_force(control, statistics)
+        assert abs(found.clip_fraction - fraction) <= found.clip_fraction_bound + 1e-12
+        assert abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-12
+        errors.append(abs(found.clip_fraction - fraction))
+    assert sum(errors) / len(errors) < 0.01
+
+
+def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
+    parts = [Tokens(500, seed=3), Tokens(300, seed=4)]
+    statistics = threshold_statistics([p.scores for p in parts], [p.mask for p in parts])
+    first, second = (part.sums(statistics) for part in parts)
+    together = read(first + second + nothing_to_ask())
+    merged = read(first).merge(read(second))
+    assert together.tokens == merged.tokens == sum(int(p.mask.sum()) for p in parts)
+    assert together.clip_b.cells == merged.clip_b.cells
+    assert together.clip_v.counts == merged.clip_v.counts
+    assert together.clip_v.change_sums == pytest.approx(merged.clip_v.change_sums, abs=1e-12)
+
+
+def test_tokens_outside_the_mask_may_hold_anything() -> None:
+    tokens = Tokens(200, seed=7)
+    statistics = statistics_of(tokens)
+    before = tokens.sums(statistics)
+    for values, anything in (
+        (tokens.scores.vocab_centered_scores, torch.inf),
+        (tokens.scores.discriminator_scores, -torch.inf),
+        (tokens.advantages, torch.nan),
+        (tokens.ratios, 1e30),
+    ):
+        values[~tokens.mask] = anything
+    assert int((~tokens.mask).sum()) > 10
+    assert torch.equal(tokens.sums(statistics), before)
+
+
+def test_thresholds_counted_from_nothing_clip_nothing() -> None:
+    tokens = Tokens(100, seed=8)
+    sums = read(tokens.sums(statistics_like(statistics_of(tokens), torch.nan)))
+    assert what_if(sums, 0.0, 0.0, Scope.ALL, Method.CLIP_V).clip_fraction == 0
+    assert what_if(sums, 0.0, 0.0, Scope.ALL, Method.CLIP_B).clip_fraction == 0
+
+
+def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold() -> None:
+    tokens = Tokens(100, seed=9)
+    statistics = statistics_like(statistics_of(tokens), 0.0)
+    control = Control(method="clip_v", mu_low=3.0, mu_high=3.0)
+    fraction, _ = tokens.by_force(control, statistics)
+    assert fraction > 0.5
+    found = what_if(read(tokens.sums(statistics)), 3.0, 3.0, Scope.ALL, Method.CLIP_V)
+    assert found.clip_fraction == pytest.approx(fraction)
+
+
+def test_a_step_without_tokens_has_no_answer() -> None:
+    assert len(nothing_to_ask()) == WHAT_IF_NUMBERS
+    assert read_what_if(nothing_to_ask().tolist()) is None

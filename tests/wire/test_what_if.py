@@ -1,0 +1,130 @@
+"""Thresholds a step did not have: hand-worked, exact at the edges, bounded between them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.what_if import (
+    CELLS,
+    EDGES,
+    SIDES,
+    BinSums,
+    TokenGroup,
+    WhatIf,
+    WhatIfCurve,
+    WhatIfError,
+    WhatIfSums,
+    what_if,
+)
+
+BELOW, ABOVE = 0, 1
+
+
+def cell(group: TokenGroup, side: int, edge: float) -> int:
+    """The bin that begins at `edge`."""
+    return (group * SIDES + side) * len(EDGES) + EDGES.index(edge)
+
+
+def bins(*tokens: tuple[TokenGroup, int, float, int, float]) -> BinSums:
+    rows = sorted((cell(group, side, edge), count, change) for group, side, edge, count, change in tokens)
+    return BinSums(*(tuple(column) for column in zip(*rows, strict=True)))
+
+
+SUMS = WhatIfSums(
+    tokens=20,
+    change_sum=-1.0,
+    clip_v=bins(
+        (TokenGroup.NEGATIVE_DECREASING, BELOW, 1.0, 2, -0.6),
+        (TokenGroup.NEGATIVE_INCREASING, ABOVE, 1.0, 1, 0.3),
+        (TokenGroup.POSITIVE_DECREASING, ABOVE, 3.0, 4, -0.8),
+        (TokenGroup.POSITIVE_INCREASING, BELOW, 0.0, 5, 0.1),
+        (TokenGroup.ZERO, ABOVE, 100.0, 3, 0.0),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("mu_low", "mu_high", "scope", "clipped", "change"),
+    [
+        (None, None, Scope.ALL, 0, -1.0),
+        (1.0, None, Scope.ALL, 2, -0.4),
+        (1.05, None, Scope.ALL, 0, -1.0),
+        (0.0, 0.0, Scope.ALL, 15, 0.0),
+        (None, 1.0, Scope.ALL, 8, -0.5),
+        (None, 3.0, Scope.POSITIVE, 4, -0.2),
+        (1.0, 1.0, Scope.NEGATIVE, 3, -0.7),
+        (0.0, 0.0, Scope.DECREASING, 6, 0.4),
+        (0.0, 0.0, Scope.INCREASING, 6, -1.4),
+    ],
+)
+def test_thresholds_cut_off_what_lies_beyond_them_within_their_scope(
+    mu_low: float | None, mu_high: float | None, scope: Scope, clipped: int, change: float
+) -> None:
+    found = what_if(SUMS, mu_low, mu_high, scope, Method.CLIP_V)
+    assert found.clip_fraction == clipped / 20
+    assert found.unit_predicted_change == pytest.approx(change / 20, abs=1e-12)
+    assert (found.clip_fraction_bound, found.unit_predicted_change_bound) == (0, 0)
+
+
+def test_between_two_edges_a_bin_is_taken_in_proportion_and_the_error_is_at_most_its_larger_part() -> None:
+    found = what_if(SUMS, 1.04, None, Scope.ALL, Method.CLIP_V)
+    assert found.clip_fraction == pytest.approx(0.2 * 2 / 20)
+    assert found.unit_predicted_change == pytest.approx((-1.0 + 0.2 * 0.6) / 20)
+    assert found.clip_fraction_bound == pytest.approx(0.8 * 2 / 20)
+    assert found.unit_predicted_change_bound == pytest.approx(0.8 * 0.6 / 20)
+
+
+def test_beyond_the_last_edge_all_that_is_known_is_how_many_lie_there() -> None:
+    found = what_if(SUMS, None, 250.0, Scope.ALL, Method.CLIP_V)
+    assert (found.clip_fraction, found.clip_fraction_bound) == (3 / 20, 3 / 20)
+
+
+def test_a_method_without_tokens_in_its_bins_clips_nothing() -> None:
+    assert what_if(SUMS, 0.0, 0.0, Scope.ALL, Method.CLIP_B) == WhatIf(
+        clip_fraction=0, unit_predicted_change=-0.05, clip_fraction_bound=0, unit_predicted_change_bound=0
+    )
+
+
+def test_merging_adds_tokens_and_changes_in_any_order() -> None:
+    other = WhatIfSums(
+        tokens=2,
+        change_sum=0.5,
+        clip_v=bins(
+            (TokenGroup.NEGATIVE_DECREASING, BELOW, 1.0, 1, -0.1), (TokenGroup.NEGATIVE_NEUTRAL, ABOVE, 2.0, 1, 0.0)
+        ),
+        clip_b=bins((TokenGroup.ZERO, BELOW, 0.5, 2, 0.0)),
+    )
+    merged = SUMS.merge(other)
+    assert merged == other.merge(SUMS)
+    assert what_if(merged, 1.0, None, Scope.ALL, Method.CLIP_V).clip_fraction == 3 / 22
+    assert what_if(merged, 0.5, None, Scope.ALL, Method.CLIP_B).clip_fraction == 2 / 22
+    assert what_if(merged, 1.0, None, Scope.ALL, Method.CLIP_V).unit_predicted_change == pytest.approx(0.2 / 22)
+
+
+def test_every_position_of_a_slider_is_an_edge_and_edges_rise() -> None:
+    assert set(EDGES) >= {float(f"{index * 0.05:.2f}") for index in range(101)}
+    assert list(EDGES) == sorted(set(EDGES))
+
+
+@pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
+def test_a_threshold_that_is_none_is_refused(mu: float) -> None:
+    with pytest.raises(WhatIfError, match="standard deviations"):
+        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(mu, None)
+
+
+def test_methods_without_thresholds_and_steps_without_tokens_are_refused() -> None:
+    with pytest.raises(WhatIfError, match="clip_cov"):
+        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_COV)
+    with pytest.raises(WhatIfError, match="no valid token"):
+        WhatIfCurve(WhatIfSums(tokens=0, change_sum=0.0), Scope.ALL, Method.CLIP_V)
+
+
+@pytest.mark.parametrize("cells", [(1, 1), (2, 1), (-1, 3), (0, CELLS)])
+def test_cells_that_are_none_are_refused(cells: tuple[int, ...]) -> None:
+    with pytest.raises(WhatIfError, match="Cells rise"):
+        BinSums(cells, (1, 1), (0.0, 0.0))
+    with pytest.raises(WhatIfError, match="one count and one sum"):
+        BinSums((1,), (1, 1), (0.0,))
