@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 
 from google.protobuf.message import DecodeError
 
@@ -23,6 +24,7 @@ from isentrope_wire.messages import (
     StepReport,
 )
 from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfError, WhatIfSums
 
 
 def payload_hash(payload: bytes) -> bytes:
@@ -177,6 +179,7 @@ def _step_report_to_pb(report: StepReport) -> pb.StepReport:
         control_version=report.control_version,
         outcomes=[_outcome_to_pb(outcome) for outcome in report.outcomes],
         labels=report.labels,
+        what_if=None if report.what_if is None else _what_if_to_pb(report.what_if),
     )
 
 
@@ -192,7 +195,62 @@ def _step_report_from_pb(report: pb.StepReport) -> StepReport:
         control_version=report.control_version,
         outcomes=tuple(_outcome_from_pb(outcome) for outcome in report.outcomes),
         labels=dict(report.labels),
+        what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
     )
+
+
+def encode_what_if(sums: WhatIfSums) -> bytes:
+    """The sums by themselves, for the server's store."""
+    return _what_if_to_pb(sums).SerializeToString(deterministic=True)
+
+
+def decode_what_if(packed: bytes) -> WhatIfSums:
+    """Read `encode_what_if` back.
+
+    Raises:
+        CodecError: the bytes are no sums of this version.
+    """
+    try:
+        return _what_if_from_pb(pb.WhatIfSums.FromString(packed))
+    except DecodeError as error:
+        raise CodecError(f"Expected serialised what-if sums, got {len(packed)} other bytes.") from error
+
+
+def _what_if_to_pb(sums: WhatIfSums) -> pb.WhatIfSums:
+    return pb.WhatIfSums(
+        edge_set=EDGE_SET,
+        tokens=sums.tokens,
+        change_sum=sums.change_sum,
+        clip_b=_bins_to_pb(sums.clip_b),
+        clip_v=_bins_to_pb(sums.clip_v),
+    )
+
+
+def _what_if_from_pb(sums: pb.WhatIfSums) -> WhatIfSums:
+    if sums.edge_set != EDGE_SET:
+        raise CodecError(
+            f"What-if sums over the bin edges of set {EDGE_SET} can be read, got set {sums.edge_set}; "
+            "upgrade the server before the probe."
+        )
+    try:
+        return WhatIfSums(
+            tokens=sums.tokens,
+            change_sum=sums.change_sum,
+            clip_b=_bins_from_pb(sums.clip_b),
+            clip_v=_bins_from_pb(sums.clip_v),
+        )
+    except WhatIfError as error:
+        raise CodecError(f"What-if sums can't be read: {error}") from error
+
+
+def _bins_to_pb(sums: BinSums) -> pb.BinSums:
+    steps = [cell - before for before, cell in pairwise((-1, *sums.cells))]
+    return pb.BinSums(cell_steps=steps, counts=sums.counts, change_sums=sums.change_sums)
+
+
+def _bins_from_pb(sums: pb.BinSums) -> BinSums:
+    cells = tuple(count - 1 for count in accumulate(sums.cell_steps))
+    return BinSums(cells, tuple(sums.counts), tuple(sums.change_sums))
 
 
 def _run_finished_to_pb(finished: RunFinished) -> pb.RunFinished:

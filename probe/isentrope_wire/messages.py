@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from isentrope_wire.control import Control
+from isentrope_wire.what_if import WhatIfSums
 
 PROTOCOL_VERSION = 1
 
@@ -94,6 +95,8 @@ class StepReport:
     outcomes: tuple[ControlOutcome, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     """Facts that are words, e.g. `control/method`, `threshold/source`."""
+    what_if: WhatIfSums | None = None
+    """What other thresholds would have done to the step; None when it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

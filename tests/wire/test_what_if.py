@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from isentrope_wire import codec
 from isentrope_wire.control import Method, Scope
+from isentrope_wire.errors import CodecError
+from isentrope_wire.messages import StepReport
+from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import (
     CELLS,
+    EDGE_SET,
     EDGES,
     SIDES,
     BinSums,
@@ -128,3 +135,48 @@ def test_cells_that_are_none_are_refused(cells: tuple[int, ...]) -> None:
         BinSums(cells, (1, 1), (0.0, 0.0))
     with pytest.raises(WhatIfError, match="one count and one sum"):
         BinSums((1,), (1, 1), (0.0,))
+
+
+@st.composite
+def bin_sums(draw: st.DrawFn) -> BinSums:
+    cells = sorted(draw(st.sets(st.integers(0, CELLS - 1), max_size=8)))
+    counts = draw(st.lists(st.integers(0, 2**40), min_size=len(cells), max_size=len(cells)))
+    changes = draw(st.lists(st.floats(width=32, allow_nan=False), min_size=len(cells), max_size=len(cells)))
+    return BinSums(tuple(cells), tuple(counts), tuple(changes))
+
+
+sums = st.builds(
+    WhatIfSums,
+    tokens=st.integers(0, 2**40),
+    change_sum=st.floats(allow_nan=False),
+    clip_b=bin_sums(),
+    clip_v=bin_sums(),
+)
+
+
+@given(st.none() | sums)
+def test_the_sums_of_a_report_arrive_as_they_were(what_if_sums: WhatIfSums | None) -> None:
+    report = StepReport(step=3, recorded_at=1.0, what_if=what_if_sums)
+    assert codec.decode_payload(codec.encode_payload(report)) == report
+    if what_if_sums is not None:
+        assert codec.decode_what_if(codec.encode_what_if(what_if_sums)) == what_if_sums
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (pb.WhatIfSums(edge_set=EDGE_SET + 1), "upgrade the server"),
+        (pb.WhatIfSums(edge_set=EDGE_SET, clip_v=pb.BinSums(cell_steps=[1, 0], counts=[1, 1])), "one count"),
+        (
+            pb.WhatIfSums(edge_set=EDGE_SET, clip_b=pb.BinSums(cell_steps=[CELLS + 1], counts=[1], change_sums=[0])),
+            "rise",
+        ),
+    ],
+)
+def test_sums_that_cannot_be_read_say_why(packed: pb.WhatIfSums, words: str) -> None:
+    with pytest.raises(CodecError, match=words):
+        codec.decode_what_if(packed.SerializeToString())
+    with pytest.raises(CodecError, match=words):
+        codec.decode_payload(pb.Payload(step_report=pb.StepReport(what_if=packed)).SerializeToString())
+    with pytest.raises(CodecError, match="other bytes"):
+        codec.decode_what_if(b"\xff\xff\xff")

@@ -355,6 +355,7 @@ class StepReport(google.protobuf.message.Message):
     CONTROL_VERSION_FIELD_NUMBER: builtins.int
     OUTCOMES_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
+    WHAT_IF_FIELD_NUMBER: builtins.int
     step: builtins.int
     recorded_at: builtins.float
     control_version: builtins.int
@@ -369,6 +370,10 @@ class StepReport(google.protobuf.message.Message):
     def outcomes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ControlOutcome]: ...
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    @property
+    def what_if(self) -> Global___WhatIfSums:
+        """what other thresholds would have done to this step"""
+
     def __init__(
         self,
         *,
@@ -379,10 +384,73 @@ class StepReport(google.protobuf.message.Message):
         control_version: builtins.int = ...,
         outcomes: collections.abc.Iterable[Global___ControlOutcome] | None = ...,
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        what_if: Global___WhatIfSums | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_what_if", b"_what_if", "what_if", b"what_if"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_what_if", b"_what_if", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step", "what_if", b"what_if"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_what_if", b"_what_if"]) -> typing.Literal["what_if"] | None: ...
 
 Global___StepReport: typing_extensions.TypeAlias = StepReport
+
+@typing.final
+class WhatIfSums(google.protobuf.message.Message):
+    """The step's tokens in bins of the standardised score; isentrope_wire/what_if.py says what a cell is."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EDGE_SET_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    CHANGE_SUM_FIELD_NUMBER: builtins.int
+    CLIP_B_FIELD_NUMBER: builtins.int
+    CLIP_V_FIELD_NUMBER: builtins.int
+    edge_set: builtins.int
+    """which list of bin edges"""
+    tokens: builtins.int
+    change_sum: builtins.float
+    """of -r A S_c over all tokens, in nats per unit gain"""
+    @property
+    def clip_b(self) -> Global___BinSums: ...
+    @property
+    def clip_v(self) -> Global___BinSums: ...
+    def __init__(
+        self,
+        *,
+        edge_set: builtins.int = ...,
+        tokens: builtins.int = ...,
+        change_sum: builtins.float = ...,
+        clip_b: Global___BinSums | None = ...,
+        clip_v: Global___BinSums | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["clip_b", b"clip_b", "clip_v", b"clip_v"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["change_sum", b"change_sum", "clip_b", b"clip_b", "clip_v", b"clip_v", "edge_set", b"edge_set", "tokens", b"tokens"]) -> None: ...
+
+Global___WhatIfSums: typing_extensions.TypeAlias = WhatIfSums
+
+@typing.final
+class BinSums(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CELL_STEPS_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
+    CHANGE_SUMS_FIELD_NUMBER: builtins.int
+    @property
+    def cell_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """from one cell that holds a token to the next, beginning at cell -1"""
+
+    @property
+    def counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def change_sums(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        cell_steps: collections.abc.Iterable[builtins.int] | None = ...,
+        counts: collections.abc.Iterable[builtins.int] | None = ...,
+        change_sums: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cell_steps", b"cell_steps", "change_sums", b"change_sums", "counts", b"counts"]) -> None: ...
+
+Global___BinSums: typing_extensions.TypeAlias = BinSums
 
 @typing.final
 class ScoreHistogram(google.protobuf.message.Message):
