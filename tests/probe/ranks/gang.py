@@ -76,7 +76,9 @@ def _rank(
     torch.set_num_threads(1)
     # The probe raises everything under pytest; ranks run as they do in a training job.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+    # What torchrun sets. The ranks meet over the file; the address is only for who insists on one.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
+    os.environ["MASTER_PORT"] = "1"
     try:
         dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=rank, world_size=size)
         answer = work(rank, *arguments)
