@@ -1,0 +1,138 @@
+"""Where thresholds come from is chosen by what is there, and what was used is reported."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import isentrope
+from isentrope.errors import InputError
+from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.interventions.threshold_statistics import (
+    ThresholdStatistics,
+    no_threshold_sums,
+    threshold_statistics,
+    threshold_sums,
+)
+from isentrope.scores import TokenScores, token_scores
+from isentrope.transport.in_memory import InMemoryTransport
+from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
+
+
+def scores_of(seed: int, rows: int = 40, scale: float = 2.0) -> TokenScores:
+    g = torch.Generator().manual_seed(seed)
+    return token_scores(
+        torch.randn(rows, VOCABULARY, generator=g) * scale, torch.randint(0, VOCABULARY, (rows,), generator=g)
+    )
+
+
+def everywhere(scores: TokenScores) -> torch.Tensor:
+    return torch.ones_like(scores.logprobs, dtype=torch.bool)
+
+
+def share_outside(scores: TokenScores, sigma: torch.Tensor) -> float:
+    return (scores.vocab_centered_scores.double().abs() > sigma).double().mean().item()
+
+
+def test_sums_of_parts_merge_to_the_statistics_of_the_whole() -> None:
+    parts = [scores_of(1), scores_of(2, rows=3, scale=9.0), scores_of(3, rows=17)]
+    merged = ThresholdStatistics.of_sums(
+        torch.stack([threshold_sums([part], [everywhere(part)]) for part in parts] + [no_threshold_sums(None)])
+    )
+    whole = threshold_statistics(parts, [everywhere(part) for part in parts])
+    for name in ThresholdStatistics.__slots__:
+        assert getattr(merged, name).item() == pytest.approx(getattr(whole, name).item(), rel=1e-14)
+    centred = torch.cat([part.vocab_centered_scores for part in parts]).double()
+    assert merged.vocab_centered_std.item() == pytest.approx(centred.std(correction=0).item(), rel=1e-12)
+
+
+def gated(probe: isentrope.Probe, transport: InMemoryTransport, step: int, scores: TokenScores) -> tuple[float, str]:
+    probe.gate(scores, torch.ones(scores.logprobs.shape))
+    probe.step(step)
+    report = reports(transport)[-1]
+    return report.scalars["clip/fraction"], report.labels["threshold/source"]
+
+
+def test_auto_takes_the_first_pass_else_the_step_before_else_the_micro_batch() -> None:
+    probe, transport = probe_and_transport(control=CLIP)
+    sigma = {
+        seed: scores_of(seed, scale=1 + seed).vocab_centered_scores.double().std(correction=0) for seed in range(9)
+    }
+    first, second, third, fourth = (scores_of(seed, scale=1 + seed) for seed in range(4))
+    assert gated(probe, transport, 0, first) == (share_outside(first, sigma[0]), "micro_batch")
+    assert gated(probe, transport, 1, second) == (share_outside(second, sigma[0]), "previous_step")
+    probe.first_pass(scores_of(8, scale=9), None)
+    assert gated(probe, transport, 2, third) == (share_outside(third, sigma[8]), "first_pass")
+    # Until the next first pass: several steps may be made from one generation.
+    assert gated(probe, transport, 3, fourth) == (share_outside(fourth, sigma[8]), "first_pass")
+
+
+def test_a_first_pass_in_parts_counts_what_its_masks_let_through() -> None:
+    probe, transport = probe_and_transport(control=CLIP, threshold_source="first_pass")
+    parts = [scores_of(4), scores_of(5)]
+    masks = [torch.arange(40) % 2 == 0, torch.arange(40) % 3]
+    probe.first_pass(parts, masks)
+    counted = torch.cat([part.vocab_centered_scores[mask != 0] for part, mask in zip(parts, masks, strict=True)])
+    step = scores_of(6, scale=4.0)
+    expected = share_outside(step, counted.double().std(correction=0))
+    assert gated(probe, transport, 0, step) == (expected, "first_pass")
+
+
+def test_a_step_whose_micro_batches_differ_in_their_source_names_both() -> None:
+    probe, transport = probe_and_transport(control=CLIP)
+    probe.gate(scores_of(1), torch.ones(40))
+    probe.first_pass(scores_of(2))
+    assert gated(probe, transport, 0, scores_of(3))[1] == "first_pass+micro_batch"
+
+
+@pytest.mark.parametrize("wanted", ["previous_step", "micro_batch"])
+def test_a_source_that_was_asked_for_is_used_although_a_first_pass_is_there(wanted: str) -> None:
+    probe, transport = probe_and_transport(control=CLIP, threshold_source=wanted)
+    for step in range(2):
+        probe.first_pass(scores_of(8))
+        _, source = gated(probe, transport, step, scores_of(step))
+    assert source == wanted
+
+
+def test_a_first_pass_that_was_asked_for_and_never_came_is_missed_once(caplog: pytest.LogCaptureFixture) -> None:
+    probe, transport = probe_and_transport(control=CLIP, threshold_source="first_pass")
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        sources = [gated(probe, transport, step, scores_of(step))[1] for step in range(3)]
+    assert sources == ["micro_batch", "previous_step", "previous_step"]
+    assert [record.message for record in caplog.records if "probe.first_pass was not called" in record.message] == [
+        caplog.records[0].message
+    ]
+
+
+def test_without_an_intervention_no_source_is_named() -> None:
+    probe, transport = probe_and_transport()
+    probe.gate(scores_of(1), torch.ones(40))
+    probe.step(0)
+    assert "threshold/source" not in reports(transport)[0].labels
+
+
+def test_steps_without_tokens_leave_the_thresholds_of_the_last_one_that_had_any() -> None:
+    sources = ThresholdSources("previous_step")
+    with_tokens = threshold_sums([scores_of(1)], [everywhere(scores_of(1))]).unsqueeze(0)
+    sources.step_closed(lambda: with_tokens)
+    for _ in range(3):
+        sources.step_closed(lambda: no_threshold_sums(None).unsqueeze(0))
+    source, statistics = sources.choose(scores_of(2), everywhere(scores_of(2)))
+    assert source == "previous_step"
+    assert statistics.vocab_centered_std == ThresholdStatistics.of_sums(with_tokens).vocab_centered_std
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([1],), "first_pass takes TokenScores"),
+        (([scores_of(1)], [everywhere(scores_of(1))] * 2), "one mask per part: got 1 parts and 2 masks"),
+        ((scores_of(1), torch.ones(3)), "mask must have the tokens' shape"),
+    ],
+)
+def test_what_a_first_pass_is_given_by_mistake_is_named(arguments: tuple[object, ...], words: str) -> None:
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match=words):
+        probe.first_pass(*arguments)  # type: ignore[arg-type]
