@@ -15,6 +15,17 @@ from tests.browsing import chromium
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def interpret_triton_without_a_gpu() -> None:
+    """Triton reads this once, when it is imported: where no GPU is, its kernels run in its interpreter, on the CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+interpret_triton_without_a_gpu()
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One headless Chromium for all tests."""

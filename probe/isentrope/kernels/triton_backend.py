@@ -78,7 +78,7 @@ def supports(logits: Tensor) -> bool:
         and logits.dim() > 0
         and (logits.stride(-1) == 1 or logits.shape[-1] == 1)
         and row_layout(logits) is not None
-        and logits.untyped_storage().data_ptr() % 16 == 0
+        and _is_aligned(logits.untyped_storage())
     )
 
 
@@ -163,7 +163,7 @@ def row_layout(logits: Tensor) -> RowLayout | None:
 
 def splits_of(rows: int, columns: int, processors: int) -> int:
     """Programs that share a row: enough to keep `processors` busy, each with a few blocks at least."""
-    wanted = -(-processors * PROGRAMS_PER_PROCESSOR // max(rows, 1))
+    wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows) if rows else 1
     longest = max(1, columns // (4 * BLOCK))
     return 1 << (min(wanted, longest, LARGEST_SPLITS).bit_length() - 1)
 
@@ -211,8 +211,13 @@ def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: An
 
 
 def _storage(logits: Tensor) -> Tensor:
-    """Two elements at the start of the memory that `logits` is a view of: what the kernels count offsets from."""
-    return logits.detach().as_strided((2,), (1,), 0)
+    """The first word of the memory that `logits` is a view of: what the kernels count offsets from."""
+    return logits.detach().as_strided((4 // logits.element_size(),), (1,), 0)
+
+
+def _is_aligned(storage: torch.UntypedStorage) -> bool:
+    """Whether memory begins as allocators hand it out, which the 16-byte reads rely on, and holds a word at least."""
+    return storage.nbytes() >= 4 and storage.data_ptr() % 16 == 0
 
 
 def _layout(logits: Tensor) -> RowLayout:
