@@ -28,6 +28,7 @@ Columns = dict[str, list[Any]]
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_WHAT_IF_NUMBERS = ("unit_predicted_change", "predicted_change", "gain", "unit_predicted_change_bound")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _POLL_SECONDS = 0.2
 _PAGE_ITEMS = 500
@@ -179,6 +180,39 @@ class Client:
             params={"from_step": from_step, "to_step": to_step, "points": points},
         )
         return _number_columns({column: values for column, values in answer.items() if column != "name"})
+
+    def what_if(
+        self,
+        run_id: str,
+        *,
+        mu_low: float | None = None,
+        mu_high: float | None = None,
+        scope: str = "all",
+        method: str | None = None,
+        step: int | None = None,
+        curve: bool | None = None,
+    ) -> Json:
+        """What other thresholds would have done to a step: `clip_fraction`, `unit_predicted_change` and more.
+
+        Args:
+            mu_low, mu_high: in standard deviations; None: that side does not clip.
+            method: clip_b or clip_v; None: the step's own, else clip_v.
+            step: None: the newest that can answer.
+            curve: also the columns over all thresholds, under `curve`; None: only when no threshold is given.
+        """
+        answer = self._json(
+            "GET",
+            f"runs/{_segment(run_id)}/what-if",
+            params={
+                "mu_low": mu_low,
+                "mu_high": mu_high,
+                "scope": scope,
+                "method": method,
+                "step": step,
+                "curve": curve,
+            },
+        )
+        return answer | {name: _number(answer[name]) for name in _WHAT_IF_NUMBERS}
 
     def control(self, run_id: str) -> Json:
         """The newest control version of a run, its state, and `in_force`: what the newest report was made under."""

@@ -23,6 +23,7 @@ from isentrope_server.api import (
     metrics,
     runs,
     steps,
+    what_if,
 )
 from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
@@ -35,7 +36,7 @@ from isentrope_server.settings import Settings
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
-_API_MODULES = (runs, metrics, steps, histograms, control, methods, live, access_tokens)
+_API_MODULES = (runs, metrics, steps, histograms, what_if, control, methods, live, access_tokens)
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 

@@ -50,6 +50,12 @@ class UnknownHistogram(NotFound):
     code = "histogram_unknown"
 
 
+class WhatIfMissing(NotFound):
+    """The step was reported, and without sums that could answer."""
+
+    code = "what_if_missing"
+
+
 class Conflict(RequestError):
     """The thing asked for doesn't fit the state the run is in."""
 

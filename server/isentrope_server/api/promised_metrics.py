@@ -9,7 +9,7 @@ PROMISED_METRICS = frozenset(
         "entropy/predicted_change",
         "entropy/observed_change",
         "entropy/gain",
-        "entropy/prediction_r",
+        "entropy/prediction_r2",
         "entropy/prediction_sign_agreement",
         "score/discriminator_mean",
         "score/discriminator_std",

@@ -163,6 +163,17 @@ histograms = Table(
     Column("not_finite", BigInteger, nullable=False),
 )
 
+what_if_sums = Table(
+    "what_if_sums",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `histograms`
+    Column("step", BigInteger, nullable=False),
+    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_what_if
+    Index("ix_what_if_sums_run_key_step", "run_key", "step"),
+)
+
 quarantine = Table(
     "quarantine",
     metadata,

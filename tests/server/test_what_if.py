@@ -1,0 +1,182 @@
+"""What-if sums are stored with their step and answer for thresholds it did not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alembic import command
+
+from isentrope.client import Client, NotFound, RequestRefused
+from isentrope_server.store.database import Database
+from isentrope_server.store.migrate import alembic_config
+from isentrope_wire.messages import StepReport
+from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+
+def sums(tokens: int = 10, *, change_sum: float = -4.0) -> WhatIfSums:
+    """Two tokens 1 to 1.05 sigma below the centre that lower entropy, one 2 to 2.05 above it that raises it."""
+    low = (TokenGroup.NEGATIVE_DECREASING * SIDES + 0) * len(EDGES) + EDGES.index(1.0)
+    high = (TokenGroup.NEGATIVE_INCREASING * SIDES + 1) * len(EDGES) + EDGES.index(2.0)
+    return WhatIfSums(tokens=tokens, change_sum=change_sum, clip_v=BinSums((low, high), (2, 1), (-3.0, 0.5)))
+
+
+def send(
+    rank: Rank, step: int, what_if: WhatIfSums | None, *, gain: float | None = None, method: str = "clip_v"
+) -> None:
+    rank.send(
+        StepReport(
+            step=step,
+            recorded_at=1.0,
+            scalars={"entropy/mean": 1.0} | ({} if gain is None else {"entropy/gain": gain}),
+            labels={"control/method": method},
+            what_if=what_if,
+        )
+    )
+
+
+def test_it_answers_for_the_newest_step_unless_told_another(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums(change_sum=-8.0))
+    send(rank, 2, sums())
+    newest = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "scope": "negative"}).json()
+    assert (newest["step"], newest["tokens"], newest["method"], newest["scope"]) == (2, 10, "clip_v", "negative")
+    assert (newest["clip_fraction"], newest["unit_predicted_change"]) == (0.2, pytest.approx(-0.1))
+    assert newest["curve"] is None
+    older = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "step": 1}).json()
+    assert (older["step"], older["unit_predicted_change"]) == (1, pytest.approx(-0.5))
+
+
+def test_the_calibrated_change_is_missing_until_the_gain_is_known(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    send(rank, 2, sums(), gain=0.5)
+    send(rank, 3, sums(), gain=float("nan"))
+    found = [server.http.get(f"{rank.path}/what-if?step={step}&mu_low=1&curve=true").json() for step in (1, 2, 3)]
+    assert [one["predicted_change"] for one in found] == [None, pytest.approx(-0.05), None]
+    assert [one["gain"] for one in found] == [None, 0.5, None]
+    assert found[0]["curve"]["low"]["predicted_change"] is None
+    assert found[1]["curve"]["low"]["predicted_change"][0] == pytest.approx(-0.05)
+
+
+def test_without_thresholds_it_is_the_whole_curve_of_each_side(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    found = server.http.get(f"{rank.path}/what-if").json()
+    assert (found["clip_fraction"], found["unit_predicted_change"]) == (0, -0.4)
+    low, high = found["curve"]["low"], found["curve"]["high"]
+    assert low["mu"] == high["mu"] == list(EDGES)
+    at = EDGES.index
+    assert [low["clip_fraction"][at(mu)] for mu in (0.0, 1.0, 1.05, 2.0)] == [0.2, 0.2, 0, 0]
+    assert [high["clip_fraction"][at(mu)] for mu in (0.0, 2.0, 2.05)] == [0.1, 0.1, 0]
+    assert low["unit_predicted_change"][at(1.0)] == pytest.approx(-0.1)
+
+
+def test_a_curve_holds_the_other_side_at_what_was_asked(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    found = server.http.get(f"{rank.path}/what-if?mu_high=2&curve=true").json()
+    assert found["curve"]["low"]["clip_fraction"][0] == pytest.approx(0.3)
+    assert found["curve"]["low"]["clip_fraction"][-1] == pytest.approx(0.1)
+    assert found["curve"]["high"]["clip_fraction"][0] == pytest.approx(0.1)
+
+
+def test_between_edges_the_bound_is_told(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    found = server.http.get(f"{rank.path}/what-if?mu_low=1.0125").json()
+    assert (found["clip_fraction"], found["clip_fraction_bound"]) == (pytest.approx(0.15), pytest.approx(0.15))
+    assert found["unit_predicted_change_bound"] == pytest.approx(0.75 * 0.3)
+
+
+def test_the_client_asks_for_points_and_curves(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums(), gain=0.5)
+    with Client(server.url, server.owner_token) as client:
+        point = client.what_if(rank.run_id, mu_low=1.0, scope="decreasing")
+        assert (point["clip_fraction"], point["predicted_change"]) == (0.2, pytest.approx(-0.05))
+        assert client.what_if(rank.run_id)["curve"]["low"]["clip_fraction"][0] == 0.2
+        with pytest.raises(NotFound, match="no report of step 7"):
+            client.what_if(rank.run_id, step=7)
+        with pytest.raises(RequestRefused, match="mu_low"):
+            client.what_if(rank.run_id, mu_low=-1.0)
+
+
+def test_the_method_is_the_steps_own_unless_asked_for(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for step, method in enumerate(("clip_b", "none", "clip_cov")):
+        send(rank, step, sums(), method=method)
+    assert [server.http.get(f"{rank.path}/what-if?step={s}").json()["method"] for s in range(3)] == [
+        "clip_b",
+        "clip_v",
+        "clip_v",
+    ]
+    assert server.http.get(f"{rank.path}/what-if?step=0&method=clip_v&mu_low=1").json()["clip_fraction"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("", 404, "what_if_missing"),
+        ("?step=1", 404, "what_if_missing"),
+        ("?step=9", 404, "not_found"),
+        ("?mu_low=-1", 422, "invalid_request"),
+        ("?mu_high=inf", 422, "invalid_request"),
+        ("?scope=some", 422, "invalid_request"),
+        ("?method=clip_cov", 422, "invalid_request"),
+    ],
+)
+def test_what_can_not_be_answered_says_why(server: ServerInThread, query: str, status: int, code: str) -> None:
+    rank = Rank(server)
+    send(rank, 1, None)
+    answer = server.http.get(f"{rank.path}/what-if{query}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_a_resumed_run_speaks_from_its_first_step_on(server: ServerInThread) -> None:
+    first = Rank(server, started_at=1.0)
+    for step in range(5):
+        send(first, step, sums())
+    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2.0)
+    send(second, 3, sums(change_sum=-8.0))
+    found = server.http.get(f"{first.path}/what-if").json()
+    assert (found["step"], found["unit_predicted_change"]) == (3, -0.8)
+    assert server.http.get(f"{first.path}/what-if?step=2").json()["unit_predicted_change"] == -0.4
+    assert server.http.get(f"{first.path}/what-if?step=4").status_code == 404
+
+
+def test_sums_no_server_can_read_are_kept_aside_with_their_reason(server: ServerInThread) -> None:
+    from isentrope_wire.codec import payload_hash
+    from isentrope_wire.v1 import telemetry_pb2 as pb
+
+    rank = Rank(server)
+    report = pb.StepReport(step=1, what_if=pb.WhatIfSums(edge_set=99))
+    payload = pb.Payload(step_report=report).SerializeToString()
+    rank.seq += 1
+    reply = rank.push([pb.Record(seq=1, payload=payload, payload_hash=payload_hash(payload))])
+    assert [refused.code for refused in reply.quarantined] == ["undecodable"]
+    assert "upgrade the server" in reply.quarantined[0].message
+
+
+def test_a_database_from_before_gets_room_for_them_and_keeps_what_it_has(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    home = tmp_path / "old"
+    before = make_server(home)
+    rank = Rank(before)
+    send(rank, 1, None)
+    before.stop()
+    database = Database(before.backend.settings.resolved_database_url)
+    with database.writing_engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "0001")
+    database.close()
+
+    after = make_server(home)
+    assert after.http.get(f"{rank.path}/steps/1").json()["scalars"] == {"entropy/mean": 1.0}
+    assert after.http.get(f"{rank.path}/what-if").json()["error"]["code"] == "what_if_missing"
+    again = Rank(after, run_id=rank.run_id, incarnation="second")
+    send(again, 2, sums())
+    assert after.http.get(f"{rank.path}/what-if").json()["step"] == 2
