@@ -6,6 +6,7 @@ Read `probe.py` first. Then:
 - `kernels/`: how the token scores are computed in one pass
 - `statistics/`: mergeable sums of a step
 - `interventions/`: which tokens' gradients take part
+- `integrations/`: `attach(trainer)` for TRL, `IsentropeCallback` for transformers
 - `transport/`, `control/`: reports up, thresholds down, through a folder on disk
 - `cli.py`, `commands.py`, `client.py`: the command line and the REST client
 
@@ -21,20 +22,36 @@ if TYPE_CHECKING:
     from isentrope import scores
     from isentrope.client import Client
     from isentrope.errors import IsentropeError
+    from isentrope.integrations.transformers import IsentropeCallback
+    from isentrope.integrations.trl import attach, detach
     from isentrope.probe import Probe
     from isentrope.scores import TokenScores
     from isentrope_wire.control import Control
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "Control", "IsentropeError", "Probe", "TokenScores", "__version__", "scores"]
+__all__ = [
+    "Client",
+    "Control",
+    "IsentropeCallback",
+    "IsentropeError",
+    "Probe",
+    "TokenScores",
+    "__version__",
+    "attach",
+    "detach",
+    "scores",
+]
 
 _HOME_OF = {
     "Client": "isentrope.client",
     "Control": "isentrope_wire.control",
+    "IsentropeCallback": "isentrope.integrations.transformers",
     "IsentropeError": "isentrope.errors",
     "Probe": "isentrope.probe",
     "TokenScores": "isentrope.scores",
+    "attach": "isentrope.integrations.trl",
+    "detach": "isentrope.integrations.trl",
 }
 
 
