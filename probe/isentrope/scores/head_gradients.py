@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for
-from isentrope.scores.head_tiles import HeadTiles
+from isentrope.scores.head_tiles import HeadTiles, widens_products
 
 
 class Upstream(NamedTuple):
@@ -73,6 +73,7 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
                 _add_product_(adapter_inputs.total(rows), gradient, operands.adapter_up[columns])
             if adapter_up is not None and operands.adapter_inputs is not None:
                 _add_product_(adapter_up.total(columns), gradient.T, operands.adapter_inputs[rows])
+            del gradient  # or the next tile's would stand beside it
     return tuple(
         None if part is None else part.finished() for part in (hidden, weight, bias, adapter_inputs, adapter_up)
     )
@@ -129,7 +130,7 @@ def _sum_dtype(operand: Tensor) -> torch.dtype:
 
 def _factor(weight: Tensor) -> Tensor:
     """The weight of a tile as `_add_product_` wants it, cast once for all rows."""
-    return weight if weight.device.type == "cuda" else weight.to(_sum_dtype(weight))
+    return weight if widens_products(weight.device, weight.dtype) else weight.to(_sum_dtype(weight))
 
 
 def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -139,7 +140,7 @@ def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
     """
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
-    elif total.device.type == "cuda" and right.dtype.itemsize == 2:
+    elif total.dtype == torch.float32 and widens_products(total.device, right.dtype):
         torch.ops.aten.addmm.dtype_out(total, left.to(right.dtype), right, total.dtype, out=total)
     else:
         total.addmm_(left.to(total.dtype), right.to(total.dtype))

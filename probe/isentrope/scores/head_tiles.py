@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FORWARD_BYTES = {"cpu": 7 << 20}
+FORWARD_BYTES = {"cpu": 5 << 20}
 """What a tile may take, with the copies it needs."""
 GPU_FORWARD_BYTES = 24 << 20
 """Elsewhere: large enough to fill the device. Backward holds two such tiles."""
@@ -25,6 +25,12 @@ ROWS_AT_A_TIME = {"cpu": 512}
 GPU_ROWS_AT_A_TIME = 4096
 WIDEST_CPU_TILE = 16384
 """Wider tiles of few rows are no faster."""
+
+
+def widens_products(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the device multiplies factors of such a type into float32 results without casting them first."""
+    there = device.type == "cuda" and torch.version.hip is None and hasattr(torch.ops.aten.addmm, "dtype_out")
+    return there and dtype.itemsize == 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +102,9 @@ class HeadTiles:
         """`widen`: tiles in float32 even where the product is narrower (backward on a CPU)."""
         self.operands, self.rule, self.logits_dtype = operands, rule, logits_dtype
         device = operands.hidden.device
-        self.on_cpu = device.type == "cpu"
-        # A device with wide accumulators multiplies narrow operands exactly; a CPU needs them cast.
         inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
-        exact = device.type == "cuda" and inputs.itemsize == 2 and logits_dtype == torch.float32
-        self.operand_dtype = inputs if exact else logits_dtype
+        as_they_are = logits_dtype == torch.float32 and widens_products(device, inputs)
+        self.operand_dtype = inputs if as_they_are else logits_dtype
         widen = widen or rule.softcap is not None or operands.adapter_up is not None
         self.tile_dtype = torch.promote_types(logits_dtype, torch.float32) if widen else logits_dtype
         rows, vocabulary = len(operands.hidden), len(operands.weight)
@@ -120,7 +124,7 @@ class HeadTiles:
         if operands.weight.dtype != self.operand_dtype:
             per_column += operands.weight.shape[1] * self.operand_dtype.itemsize
         columns = FORWARD_BYTES.get(device.type, GPU_FORWARD_BYTES) // per_column
-        if self.on_cpu:
+        if device.type == "cpu":
             columns = min(columns, WIDEST_CPU_TILE)
         return max(128, columns // 128 * 128)
 

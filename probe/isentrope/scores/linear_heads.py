@@ -86,7 +86,7 @@ def _adapted(head: Any) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
         return weight, bias
     active = [name for name in head.active_adapters if name in head.lora_A]
     for name in active:
-        if name in head.lora_variant or head.use_dora.get(name, False):
+        if name in getattr(head, "lora_variant", ()) or head.use_dora.get(name, False):
             raise InputError(
                 f"Adapter {name!r} of the head is not plain LoRA (DoRA or another variant), so it is not a sum "
                 f"W + s B A. Merge it, leave the head out of the adapter's target modules, or score its logits with "
