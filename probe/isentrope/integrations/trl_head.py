@@ -94,13 +94,14 @@ class FusedHead:
                 names of the outputs wanted.
         Returns: log-probs and entropies, [N] float32, and None for outputs nobody asked for.
         """
-        if self._alone and set(arguments[-1]) <= COMPUTED:
+        in_their_place = self._alone and set(arguments[-1]) <= COMPUTED
+        if in_their_place:
             with self._guard.protect("scoring in the place of TRL's head"):
                 scores = self._score(*arguments, entropy_gradient=self._entropy_gradient)
                 self._scored = detached(scores)
                 return scores.logprobs.float(), scores.entropies.float(), None, None, None
         theirs: tuple[Tensor | None, ...] = self._their_globals[HEAD_NAME].apply(*arguments)
-        if self._records is not None:
+        if self._records is not None and not in_their_place:
             with self._guard.protect("scoring beside TRL's head"), torch.no_grad():
                 self._scored = self._score(*self._labelled(*arguments))
         return theirs

@@ -89,10 +89,13 @@ def trainer(folder: Path, kind: str = "grpo", policy: Any = None, steps: int = 2
 
 def trained(folder: Path, head: Any = None, **settings: Any) -> Any:
     """A trainer after its training, `head` attached or (None) not. TRL seeds when a trainer is made: one after another."""
-    made = trainer(folder, **settings)
+    made, transport = trainer(folder, **settings), InMemoryTransport()
     if head is not None:
-        attach(made, head=head, transport=InMemoryTransport())
+        attach(made, head=head, transport=transport)
     made.train()
+    if head is not None:
+        assert any("entropy/mean" in report.scalars for report in reports(transport))
+        assert len(reports(transport)) == made.state.global_step
     return made
 
 

@@ -1,0 +1,160 @@
+"""A control acts on a TRL run by gating gradients: same loss, same metrics, fewer tokens that push."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import isentrope
+from isentrope.integrations.trl import attach
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_wire.messages import ControlSnapshot, OutcomeState
+from tests.probe.integrations import tiny_trl
+
+CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
+
+
+class GatedTokens:
+    """Counts, by asking autograd, the tokens whose gradient doesn't get past the gate."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.gated: list[Tensor] = []
+        """One boolean tensor per micro-batch."""
+        self.masks: list[Tensor] = []
+        self.values_differ = False
+        self.same_tensor: list[bool] = []
+        self._before: Tensor | None = None
+        logprobs_of, compute_loss = trainer._get_per_token_logps_and_entropies, trainer._compute_loss
+
+        def before_the_gate(*args: Any, **kwargs: Any) -> Any:
+            result = logprobs_of(*args, **kwargs)
+            self._before = result[0]
+            return result
+
+        def with_mask(model: Any, inputs: Any) -> Any:
+            self.masks.append(inputs["completion_mask"].bool())
+            return compute_loss(model, inputs)
+
+        trainer._get_per_token_logps_and_entropies, trainer._compute_loss = before_the_gate, with_mask
+
+    def watch_what_is_handed_on(self, trainer: Any) -> None:
+        handed_on = trainer._get_per_token_logps_and_entropies
+
+        def after_the_gate(*args: Any, **kwargs: Any) -> Any:
+            result = handed_on(*args, **kwargs)
+            after, before = result[0], self._before
+            if torch.is_grad_enabled() and trainer.model.training:
+                assert before is not None
+                (gradient,) = torch.autograd.grad(after.sum(), before, retain_graph=True)
+                self.gated.append(gradient == 0)
+                self.values_differ |= not torch.equal(after, before)
+                self.same_tensor.append(after is before)
+            return result
+
+        trainer._get_per_token_logps_and_entropies = after_the_gate
+
+    def fraction(self) -> float:
+        gated = sum(int((gated & mask).sum()) for gated, mask in zip(self.gated, self.masks, strict=True))
+        return gated / sum(int(mask.sum()) for mask in self.masks)
+
+
+def watched_run(tmp_path: Path, control: Any, **settings: Any) -> tuple[GatedTokens, list[dict[str, float]], Any]:
+    head = settings.pop("head", "replace")
+    trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
+    tokens = GatedTokens(trainer)
+    attach(trainer, head=head, control=control, transport=transport)
+    tokens.watch_what_is_handed_on(trainer)
+    trainer.train()
+    return tokens, [dict(report.scalars) for report in tiny_trl.reports(transport)], trainer
+
+
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+@pytest.mark.parametrize("head", ["replace", "observe"])
+def test_the_share_of_tokens_gated_is_the_clip_fraction_reported(tmp_path: Path, head: str, kind: str) -> None:
+    tokens, reports, _ = watched_run(tmp_path, CLIP, head=head, kind=kind, steps=1, gradient_accumulation_steps=2)
+    assert len(tokens.gated) == 2
+    assert 0.1 < tokens.fraction() < 0.9
+    assert reports[0]["clip/fraction"] == pytest.approx(tokens.fraction())
+    assert not tokens.values_differ
+
+
+def test_the_share_is_right_in_every_step_of_a_longer_run(tmp_path: Path) -> None:
+    tokens, reports, _ = watched_run(tmp_path, CLIP, steps=20)
+    shares = [
+        int((gated & mask).sum()) / int(mask.sum()) for gated, mask in zip(tokens.gated, tokens.masks, strict=True)
+    ]
+    assert [scalars["clip/fraction"] for scalars in reports] == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("head", ["replace", "observe"])
+def test_without_a_method_trl_gets_the_very_tensor_it_computed(tmp_path: Path, head: str) -> None:
+    tokens, _, _ = watched_run(tmp_path, None, head=head)
+    assert tokens.same_tensor == [True, True]
+
+
+def test_the_loss_keeps_its_value_and_the_update_changes(tmp_path: Path) -> None:
+    _, _, alone = watched_run(tmp_path, None, steps=1, head="observe", entropy_coef=0.01)
+    _, _, gated = watched_run(tmp_path, CLIP, steps=1, head="observe", entropy_coef=0.01)
+    assert tiny_trl.losses(gated) == tiny_trl.losses(alone) != [0.0]
+    assert not torch.equal(tiny_trl.parameters(gated), tiny_trl.parameters(alone))
+
+
+def test_a_control_that_comes_while_training_acts_from_the_next_update_on(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=4, gradient_accumulation_steps=2), InMemoryTransport()
+    tokens = GatedTokens(trainer)
+    probe = attach(trainer, transport=transport)
+    tokens.watch_what_is_handed_on(trainer)
+    score, calls = trainer._compute_loss, []
+
+    def pushed_in_the_middle(model: Any, inputs: Any) -> Any:
+        calls.append(probe.control.method)
+        if len(calls) == 4:  # the second of step 2's two micro-batches
+            transport.set_control(ControlSnapshot(version=1, control=CLIP, author="ada", requested_at=0.0))
+        return score(model, inputs)
+
+    trainer._compute_loss = pushed_in_the_middle
+    trainer.train()
+    assert [bool(gated.any()) for gated in tokens.gated] == [False] * 4 + [True] * 4
+    by_step = {report.step: report for report in tiny_trl.reports(transport)}
+    assert [by_step[step].control_version for step in (1, 2, 3, 4)] == [0, 0, 1, 1]
+    outcomes = [outcome for report in by_step.values() for outcome in report.outcomes]
+    assert [(o.version, o.state, o.step) for o in outcomes if o.version == 1] == [(1, OutcomeState.APPLIED, 3)]
+
+
+def threshold_sources(tmp_path: Path, **settings: Any) -> list[str]:
+    source = settings.pop("threshold_source", "auto")
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=3, **settings), InMemoryTransport()
+    attach(trainer, control=CLIP, threshold_source=source, transport=transport)
+    trainer.train()
+    return [report.labels["threshold/source"] for report in tiny_trl.reports(transport)]
+
+
+def test_thresholds_come_from_the_first_pass_where_trl_makes_one(tmp_path: Path) -> None:
+    assert threshold_sources(tmp_path, kind="rloo") == ["first_pass"] * 3
+    assert threshold_sources(tmp_path, num_iterations=2) == ["first_pass"] * 3
+    assert threshold_sources(tmp_path) == ["micro_batch", "previous_step", "previous_step"]
+
+
+def test_a_reference_forward_is_no_first_pass(tmp_path: Path, saved_policy: str) -> None:
+    assert "first_pass" not in threshold_sources(tmp_path, beta=0.1, policy=saved_policy)
+
+
+def test_thresholds_of_a_first_pass_are_those_of_the_whole_generation(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=2, steps_per_generation=2), InMemoryTransport()
+    probe = attach(trainer, control=CLIP, transport=transport)
+    seen: list[int] = []
+    first_pass = probe.first_pass
+
+    def counted(scores: Any, mask: Any) -> None:
+        seen.append(sum(int(part.sum()) for part in mask))
+        assert all((part.entropies[m.bool()] > 0).all() for part, m in zip(scores, mask, strict=True))
+        first_pass(scores, mask)
+
+    probe.first_pass = counted  # type: ignore[assignment,method-assign]
+    trainer.train()
+    totals = [report.scalars["token/count"] for report in tiny_trl.reports(transport)]
+    assert seen == [sum(totals)]

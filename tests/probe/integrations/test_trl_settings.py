@@ -1,0 +1,174 @@
+"""Every setting of TRL under which a probe may be attached: losses as without it, scores as from plain logits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from isentrope.integrations.trl import attach
+from isentrope.transport.in_memory import InMemoryTransport
+from tests.probe.integrations import tiny_trl
+
+LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
+TWICE = {"num_iterations": 2, "learning_rate": 1e-3}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "several generations per update": {"gradient_accumulation_steps": 3, "steps_per_generation": 2},
+    "several updates per generation": {"gradient_accumulation_steps": 1, "steps_per_generation": 2},
+    "accumulation and iterations": {"gradient_accumulation_steps": 2, "num_iterations": 2},
+    "temperature": {"temperature": 0.6},
+    "sequence-level ratios": {"importance_sampling_level": "sequence", **TWICE},
+    "two-sided clipping": {"delta": 1.5, **TWICE},
+    "high-entropy tokens only": {"top_entropy_quantile": 0.5},
+    "adaptive entropy": {"use_adaptive_entropy": True, "entropy_target": 3.0, "entropy_coef": 0.01},
+    "truncated completions masked": {"mask_truncated_completions": True, "steps": 3},
+    "fp32 head": {"cast_lm_head_to_fp32": True},
+    "bf16 autocast": {"bf16": True},
+    "gradient checkpointing": {"activation_checkpointing": True},
+    "several optimiser steps unlogged": {"logging_steps": 2},
+}
+
+
+def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settings: Any) -> None:
+    """The losses of an attached run are those of the same run alone."""
+    alone, observed, replaced = (
+        tiny_trl.trained(tmp_path, head, policy=make_policy(), **settings) for head in (None, "observe", "replace")
+    )
+    expected = torch.tensor(tiny_trl.losses(alone))
+    assert expected.isfinite().all()
+    assert tiny_trl.losses(observed) == tiny_trl.losses(alone)
+    assert torch.equal(tiny_trl.parameters(observed), tiny_trl.parameters(alone))
+    # bfloat16 rounds a logit to 8 bits: which way may depend on how a tile's sum is ordered.
+    allowed = 2e-2 if settings.get("bf16") else 2e-6
+    assert torch.allclose(torch.tensor(tiny_trl.losses(replaced)), expected, rtol=allowed, atol=allowed)
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_every_loss_type_goes_as_without_a_probe(tmp_path: Path, loss_type: str) -> None:
+    check_equal_runs(tmp_path, loss_type=loss_type, **TWICE)
+
+
+def test_every_loss_type_of_trl_is_tried() -> None:
+    from trl import GRPOConfig
+
+    documented = str(GRPOConfig.__dataclass_fields__["loss_type"].metadata["help"])
+    assert {name for name in LOSS_TYPES if f"'{name}'" in documented} == set(LOSS_TYPES)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_goes_as_without_a_probe(tmp_path: Path, name: str) -> None:
+    check_equal_runs(tmp_path, **SETTINGS[name])
+
+
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+def test_a_reference_model_is_left_to_trl(tmp_path: Path, saved_policy: str, kind: str) -> None:
+    check_equal_runs(tmp_path, kind=kind, beta=0.1, make_policy=lambda: saved_policy, **TWICE)
+
+
+def adapted(**config: Any) -> Any:
+    lora = LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False, **config
+    )
+    return get_peft_model(tiny_trl.model(), lora)
+
+
+@pytest.mark.parametrize("config", [{}, {"modules_to_save": ["lm_head"]}, {"lora_dropout": 0.2}], ids=str)
+def test_adapters_train_as_without_a_probe(tmp_path: Path, config: dict[str, Any]) -> None:
+    check_equal_runs(tmp_path, make_policy=lambda: adapted(**config), beta=0.05, **TWICE)
+
+
+def soft_capped() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=tiny_trl.VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1, head_dim=8, final_logit_softcapping=2.0,
+            initializer_range=0.5, pad_token_id=0, eos_token_id=1, bos_token_id=2,
+        )
+    )  # fmt: skip
+
+
+def tied() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=tiny_trl.VOCABULARY, n_positions=64, n_embd=16, n_layer=1, n_head=2, initializer_range=0.3
+        )
+    )
+
+
+@pytest.mark.parametrize("make_policy", [soft_capped, tied])
+def test_soft_capped_and_tied_heads_train_as_without_a_probe(tmp_path: Path, make_policy: Any) -> None:
+    check_equal_runs(tmp_path, make_policy=make_policy, **TWICE)
+
+
+def scalars_of_run(tmp_path: Path, **settings: Any) -> list[dict[str, float]]:
+    trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
+    attach(trainer, head="replace", transport=transport)
+    trainer.train()
+    return [dict(report.scalars) for report in tiny_trl.reports(transport)]
+
+
+def test_a_step_counts_the_tokens_of_all_its_micro_batches(tmp_path: Path) -> None:
+    reports = scalars_of_run(tmp_path, gradient_accumulation_steps=3, num_generations=4, loss_type="grpo")
+    assert len(reports) == 2
+    for scalars in reports:
+        # 3 micro-batches of 4 sequences, whose mean length TRL logs.
+        assert scalars["token/count"] == pytest.approx(12 * scalars["completions/mean_length"])
+
+
+def test_tokens_a_tool_wrote_are_not_counted(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=1), InMemoryTransport()
+    generate, counted = trainer._generate_and_score_completions, []
+
+    def with_tool_tokens(inputs: Any) -> Any:
+        output = generate(inputs)
+        output["tool_mask"] = torch.ones_like(output["completion_mask"])
+        output["tool_mask"][:, 1:3] = 0
+        counted.append(int((output["completion_mask"] * output["tool_mask"]).sum()))
+        return output
+
+    trainer._generate_and_score_completions = with_tool_tokens
+    attach(trainer, transport=transport)
+    trainer.train()
+    assert tiny_trl.reports(transport)[0].scalars["token/count"] == counted[0] < 4 * 8
+
+
+def test_advantages_may_differ_by_token(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=1), InMemoryTransport()
+    generate = trainer._generate_and_score_completions
+
+    def by_token(inputs: Any) -> Any:
+        output = generate(inputs)
+        output["advantages"] = output["advantages"].unsqueeze(1).expand_as(output["completion_mask"]).clone()
+        output["advantages"][:, 4:] = 0.0
+        return output
+
+    trainer._generate_and_score_completions = by_token
+    attach(trainer, transport=transport)
+    trainer.train()
+    assert tiny_trl.reports(transport)[0].scalars["token/effective_fraction"] < 0.7
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_tokens_the_ratio_clip_silences_add_nothing_to_the_prediction(tmp_path: Path, level: str) -> None:
+    reports = scalars_of_run(
+        tmp_path, num_iterations=2, learning_rate=5.0, importance_sampling_level=level, optim="sgd", max_grad_norm=0
+    )
+    first, second = reports
+    assert second["clip_ratio/region_mean"] == pytest.approx(first["token/effective_fraction"], abs=0.5)
+    assert (
+        second["token/effective_fraction"] <= first["token/effective_fraction"] - second["clip_ratio/region_mean"] / 2
+    )
+    assert math.isfinite(second["entropy/unit_predicted_change"])
+
+
+def test_the_ratio_of_rloo_is_that_of_whole_sequences(tmp_path: Path) -> None:
+    reports = scalars_of_run(tmp_path, kind="rloo", **TWICE)
+    assert reports[0]["ratio/mean"] == pytest.approx(1.0, abs=1e-5)
+    assert abs(reports[1]["ratio/mean"] - 1.0) > 1e-4

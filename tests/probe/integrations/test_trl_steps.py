@@ -1,0 +1,207 @@
+"""When a step of a TRL run ends, what is scored again after it, and how the run ends."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from isentrope.integrations.trl import attach
+from isentrope.integrations.trl_rescoring import MicroBatch, Sample
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_wire.messages import RunFinished
+from tests.probe.integrations import tiny_trl
+
+EVALUATING = {
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "per_device_eval_batch_size": 4,
+    "trainer_eval_dataset": Dataset.from_list(tiny_trl.PROMPTS[:2]),
+}
+
+
+def attached(tmp_path: Path, **settings: Any) -> tuple[Any, Any, InMemoryTransport]:
+    rescore_tokens = settings.pop("rescore_tokens", 256)
+    trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
+    return trainer, attach(trainer, rescore_tokens=rescore_tokens, transport=transport), transport
+
+
+def goodbyes(transport: InMemoryTransport) -> list[RunFinished]:
+    return [message for message in transport.messages if isinstance(message, RunFinished)]
+
+
+def test_a_step_is_closed_once_after_its_update_under_its_number(tmp_path: Path) -> None:
+    trainer, probe, _ = attached(tmp_path, steps=3, gradient_accumulation_steps=2)
+    closed: list[tuple[int, Tensor]] = []
+    probe_step = probe.step
+
+    def step(number: int, *args: Any) -> None:
+        closed.append((number, tiny_trl.parameters(trainer)))
+        probe_step(number, *args)
+
+    updates: list[Tensor] = []
+    probe.step, training_step = step, trainer.training_step
+
+    def before_forward(*args: Any) -> Any:
+        updates.append(tiny_trl.parameters(trainer))
+        return training_step(*args)
+
+    trainer.training_step = before_forward
+    trainer.train()
+    assert [number for number, _ in closed] == [1, 2, 3]
+    # Each step is closed under the parameters that the next one's first forward runs with.
+    assert torch.equal(closed[0][1], updates[2])
+    assert torch.equal(closed[1][1], updates[4])
+    assert torch.equal(closed[2][1], tiny_trl.parameters(trainer))
+    assert not torch.equal(updates[0], updates[2])
+
+
+def test_momentum_is_read_from_the_optimiser(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path, adam_beta1=0.75)
+    trainer.train()
+    assert {report.labels["calibration/momentum"] for report in tiny_trl.reports(transport)} == {"0.75"}
+
+
+def test_evaluations_are_not_observed_and_their_metrics_belong_to_the_step_before(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path, steps=2, **EVALUATING)
+    trainer.train()
+    reports = tiny_trl.reports(transport)
+    evaluated = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert [report.scalars["eval_reward"] for report in reports] == pytest.approx([e["eval_reward"] for e in evaluated])
+    for report in reports:
+        assert report.scalars["token/count"] == pytest.approx(4 * report.scalars["completions/mean_length"])
+
+
+def test_evaluating_between_steps_leaves_the_observed_change_and_the_models_mode_alone(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path, steps=2, num_iterations=2, **EVALUATING)
+    trainer.train()
+    first, second = (report.scalars for report in tiny_trl.reports(transport))
+    assert second["entropy/mean"] == pytest.approx(first["entropy/mean"] + first["entropy/observed_change"], abs=1e-6)
+    assert not any(module.training for module in trainer.model.modules())  # as the last evaluation left it
+
+
+def test_a_resumed_run_counts_on_from_its_checkpoint(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 2}
+    attached_first, _, _ = attached(tmp_path, steps=2, **saving)
+    attached_first.train()
+    trainer, _, transport = attached(tmp_path, steps=4, **saving)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert [report.step for report in tiny_trl.reports(transport)] == [3, 4]
+
+
+def test_the_run_says_goodbye_when_training_ends(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path)
+    trainer.train()
+    assert [(goodbye.status, goodbye.step) for goodbye in goodbyes(transport)] == [("finished", 2)]
+    assert transport.messages[-1] is goodbyes(transport)[0]
+
+
+def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Path) -> None:
+    def failing_at_the_third(completion_ids: list[list[int]], trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 2:
+            raise RuntimeError("the reward server is gone")
+        return [float(len(ids) % 2) for ids in completion_ids]
+
+    trainer, _, transport = attached(tmp_path, steps=4, trainer_reward_funcs=failing_at_the_third)
+    with pytest.raises(RuntimeError, match="the reward server is gone"):
+        trainer.train()
+    assert [report.step for report in tiny_trl.reports(transport)] == [1, 2]
+    goodbye = goodbyes(transport)[0]
+    assert (goodbye.status, goodbye.error) == ("failed", "RuntimeError: the reward server is gone")
+
+
+def test_a_second_training_is_not_observed_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, _, transport = attached(tmp_path)
+    trainer.train()
+    messages = len(transport.messages)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert len(transport.messages) == messages
+    assert "attach again" in caplog.text
+
+
+def test_a_failure_of_ours_leaves_the_run_to_trls_own_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = tiny_trl.losses(tiny_trl.trained(tmp_path, steps=3, entropy_coef=0.02))
+    trainer, _, transport = attached(tmp_path, steps=3, entropy_coef=0.02, rescore_tokens=0)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room for a tile")
+
+    monkeypatch.setattr("isentrope.integrations.trl_head.linear_token_scores", broken)
+    # The guard raises under pytest, where a person is watching.
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    trainer.train()
+    assert tiny_trl.losses(trainer) == pytest.approx(expected, rel=1e-5)
+    reports = tiny_trl.reports(transport)
+    assert [report.step for report in reports] == [1, 2, 3]
+    assert reports[-1].scalars["probe/attachment_failures"] == 3
+    assert "entropy/mean" not in reports[-1].scalars
+    assert [record.name for record in caplog.records if record.levelno == logging.ERROR] == ["isentrope"]
+
+
+def micro_batch(rows: int, prompt: int = 3, completion: int = 5, text_only: bool = True) -> MicroBatch:
+    ids = torch.arange(rows * (prompt + completion)).reshape(rows, -1)
+    ones = torch.ones_like(ids)
+    return MicroBatch(ids[:, :prompt], ones[:, :prompt], ids[:, prompt:], ones[:, prompt:], text_only)
+
+
+def test_a_sample_holds_at_most_the_tokens_allowed() -> None:
+    batches = [micro_batch(4), micro_batch(4), micro_batch(2)]
+    for tokens in (1, 4, 8, 17, 40, 80, 1000):
+        for step in range(4):
+            sample = Sample.of(batches, step, tokens)
+            if sample is not None:
+                ids, mask, completion = sample.forward_inputs(batches)
+                assert ids.numel() == mask.numel() <= tokens
+                assert ids.shape == (sum(sample.rows), 3 + completion)
+    assert Sample.of(batches, 0, 3) is None
+    assert Sample.of(batches, 0, 80) == Sample((4, 4, 2), 5)
+    assert Sample.of(batches, 1, 17) == Sample((0, 2, 0), 5)
+    assert Sample.of(batches, 0, 6) == Sample((1, 0, 0), 3)
+
+
+def test_a_sample_takes_one_width_and_no_images() -> None:
+    assert Sample.of([micro_batch(2), micro_batch(2, prompt=4), micro_batch(2)], 0, 1000) == Sample((2, 0, 2), 5)
+    assert Sample.of([micro_batch(2, text_only=False), micro_batch(2)], 0, 1000) == Sample((0, 2), 5)
+    assert Sample.of([micro_batch(2, text_only=False)], 0, 1000) is None
+
+
+def test_entropies_of_a_sample_go_to_their_tokens() -> None:
+    batches = [micro_batch(3), micro_batch(2)]
+    first, second = Sample((1, 2), 4).spread(torch.arange(12.0).reshape(3, 4), batches)
+    missing = float("nan")
+    assert torch.equal(first.entropies[0, :4], torch.tensor([0.0, 1, 2, 3]))
+    assert first.entropies[0, 4:].isnan().all()
+    assert first.entropies[1:].isnan().all()
+    expected = torch.tensor([[4.0, 5, 6, 7, missing], [8, 9, 10, 11, missing]])
+    assert torch.equal(second.entropies.nan_to_num(-1), expected.nan_to_num(-1))
+
+
+def test_only_so_many_tokens_are_scored_again(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path, steps=2, rescore_tokens=12)
+    forward, again = trainer.model.model.forward, []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        if not torch.is_grad_enabled() and kwargs.get("use_cache") is False:
+            again.append(ids.numel())
+        return forward(*args, **kwargs)
+
+    trainer.model.model.forward = counted
+    trainer.train()
+    assert len(again) == 2
+    assert max(again) <= 12
+    assert all("entropy/observed_change" in report.scalars for report in tiny_trl.reports(transport))
+
+
+def test_nothing_is_scored_again_when_told_so(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path, rescore_tokens=0)
+    trainer.train()
+    assert all("entropy/observed_change" not in report.scalars for report in tiny_trl.reports(transport))

@@ -1,0 +1,236 @@
+"""What `attach` refuses, what it compares first, and how `detach` leaves a trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+import isentrope
+from isentrope.errors import ConfigurationError
+from isentrope.integrations import trl_head
+from isentrope.integrations.transformers import IsentropeCallback
+from isentrope.integrations.trl import attach, detach
+from isentrope.scores.linear_token_scores import linear_token_scores
+from isentrope.transport.in_memory import InMemoryTransport
+from tests.probe.integrations import tiny_trl
+
+
+def test_other_trainers_are_refused(tmp_path: Path) -> None:
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+    with pytest.raises(ConfigurationError, match="GRPOTrainer or RLOOTrainer, got Trainer"):
+        attach(Trainer(model=tiny_trl.model(), args=arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("use_vllm", True, "vLLM"),
+        ("is_deepspeed_enabled", True, "DeepSpeed"),
+        ("is_fsdp_enabled", True, "FSDP"),
+        ("is_in_train", True, "before trainer.train"),
+    ],
+)
+def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(
+    tmp_path: Path, name: str, value: object, reason: str
+) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    setattr(trainer, name, value)
+    with pytest.raises(ConfigurationError, match=reason):
+        attach(trainer)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("use_liger_kernel", "use_kernels"), ("torch_compile", "Turn it off")])
+def test_arguments_that_change_the_forward_later_are_refused(tmp_path: Path, name: str, reason: str) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    setattr(trainer.args, name, True)
+    with pytest.raises(ConfigurationError, match=reason):
+        attach(trainer)
+
+
+def test_unsloth_is_refused(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    trainer.model.config.unsloth_version = "2026.1"
+    with pytest.raises(ConfigurationError, match="Unsloth has put a forward of its own"):
+        attach(trainer)
+
+
+def test_a_forward_replaced_since_is_refused(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    trainer.model.forward = lambda *args, **kwargs: None
+    with pytest.raises(ConfigurationError, match="_ChunkedLogProbFunction"):
+        attach(trainer)
+
+
+def test_another_layout_of_trl_is_named(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    trainer._compute_loss = lambda model, batch: None
+    with pytest.raises(ConfigurationError, match=r"TRL 1\.16\.0 .*_compute_loss lacks its parameter inputs"):
+        attach(trainer)
+
+
+def test_log_probs_computed_outside_are_refused(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+
+    def outside(model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **_: Any) -> Any:
+        zeros = torch.zeros(input_ids.shape[0], logits_to_keep)
+        return zeros, zeros, None
+
+    trainer._get_per_token_logps_and_entropies = outside
+    with pytest.raises(ConfigurationError, match="computed outside"):
+        attach(trainer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"head": "both"}, "head must be one of replace, observe"),
+        ({"rescore_tokens": -1}, "whole number from 0"),
+        ({"rescore_tokens": 1.5}, "whole number from 0"),
+        ({"control": "clip_v"}, r"isentrope\.Control"),
+        ({"threshold_source": "whole"}, "threshold_source must be one of"),
+    ],
+)
+def test_settings_that_cant_work_are_refused_and_nothing_is_left(
+    tmp_path: Path, settings: dict[str, Any], reason: str
+) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    before = state_of(trainer)
+    with pytest.raises(ConfigurationError, match=reason):
+        attach(trainer, **settings)
+    assert state_of(trainer) == before
+
+
+def test_a_second_probe_is_refused(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    attach(trainer, transport=InMemoryTransport())
+    with pytest.raises(ConfigurationError, match=r"isentrope\.detach\(trainer\) first"):
+        attach(trainer, transport=InMemoryTransport())
+
+
+def test_the_callback_beside_an_attached_probe_is_refused(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    trainer.add_callback(IsentropeCallback())
+    with pytest.raises(ConfigurationError, match="same scalars"):
+        attach(trainer)
+
+
+@pytest.mark.parametrize("field", ["logprobs", "entropies"])
+def test_the_self_check_refuses_numbers_that_differ_and_shows_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+
+    def off(*args: Any, **kwargs: Any) -> Any:
+        scores = linear_token_scores(*args, **kwargs)
+        return replace(scores, **{field: getattr(scores, field) + 0.25})
+
+    monkeypatch.setattr(trl_head, "linear_token_scores", off)
+    trainer = tiny_trl.trainer(tmp_path)
+    before = state_of(trainer)
+    with pytest.raises(ConfigurationError, match=r"TRL's (log-prob|entropy) is (-?\d+\.\d+) nats and ours -?\d+\.\d+"):
+        attach(trainer)
+    assert state_of(trainer) == before
+
+
+def test_the_self_check_draws_no_random_number_and_leaves_modes_alone(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path, policy=tiny_trl.model(attention_dropout=0.5))
+    trainer.model.train()
+    trainer.model.model.layers[0].eval()
+    modes, random = [module.training for module in trainer.model.modules()], torch.get_rng_state()
+    attach(trainer, transport=InMemoryTransport())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert [module.training for module in trainer.model.modules()] == modes
+
+
+def state_of(trainer: Any) -> dict[str, Any]:
+    """Everything that attaching may touch."""
+    return {
+        "trainer": dict(trainer.__dict__),
+        "forward": trainer.model.forward,
+        "model": {name: value for name, value in trainer.model.__dict__.items() if not name.startswith("_")},
+        "callbacks": list(trainer.callback_handler.callbacks),
+        "methods": [
+            getattr(trainer, name)
+            for name in (
+                "_get_per_token_logps_and_entropies",
+                "_generate_and_score_completions",
+                "_compute_loss",
+                "train",
+            )
+        ],
+    }
+
+
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+def test_detaching_restores_the_trainer_exactly(tmp_path: Path, kind: str) -> None:
+    trainer = tiny_trl.trainer(tmp_path, kind)
+    before = state_of(trainer)
+    transport = InMemoryTransport()
+    attach(trainer, transport=transport)
+    assert state_of(trainer) != before
+    detach(trainer)
+    assert state_of(trainer) == before
+    assert transport.closed
+    with pytest.raises(ConfigurationError, match="No probe is attached"):
+        detach(trainer)
+
+
+def test_a_detached_trainer_trains_to_the_last_bit_as_one_that_never_was(tmp_path: Path) -> None:
+    alone = tiny_trl.trained(tmp_path, entropy_coef=0.02)
+    trainer = tiny_trl.trainer(tmp_path, entropy_coef=0.02)
+    attach(trainer, transport=InMemoryTransport())
+    detach(trainer)
+    trainer.train()
+    assert tiny_trl.losses(trainer) == tiny_trl.losses(alone)
+    assert torch.equal(tiny_trl.parameters(trainer), tiny_trl.parameters(alone))
+
+
+@pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=str)
+def test_detaching_after_training_leaves_trls_head(
+    tmp_path: Path, precision: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tiny_trl.trainer(tmp_path, **precision)
+    theirs = trainer.model.forward
+    attach(trainer, transport=InMemoryTransport())
+    trainer.train()
+    detach(trainer)
+    if not precision:
+        assert trainer.model.forward is theirs
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("our head was called")
+
+    monkeypatch.setattr(trl_head, "linear_token_scores", never)
+    ids = torch.tensor([[2, 3, 4, 5]])
+    logprobs, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, torch.ones_like(ids), 3)
+    assert logprobs.shape == (1, 3)
+
+
+def test_another_trainer_in_the_process_keeps_trls_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tiny_trl.trainer(tmp_path)
+    forward = other.model.forward
+    trainer = tiny_trl.trainer(tmp_path)
+    attach(trainer, transport=InMemoryTransport())
+    assert other.model.forward is forward
+    assert forward.__func__.__globals__["_ChunkedLogProbFunction"].__module__ == "trl.kernels.chunked_logprob"
+
+
+def test_the_model_still_generates_with_the_signature_of_its_class(tmp_path: Path) -> None:
+    import inspect
+
+    trainer = tiny_trl.trainer(tmp_path)
+    attach(trainer, transport=InMemoryTransport())
+    assert inspect.signature(trainer.model.forward) == inspect.signature(tiny_trl.model().forward)
+    generated = trainer.model.generate(input_ids=torch.tensor([[2, 3]]), max_new_tokens=2, do_sample=False)
+    assert generated.shape == (1, 4)
+
+
+def test_the_run_shows_the_trainers_settings_and_those_given(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path, run_name="countdown")
+    probe = attach(trainer, config={"task": "even tokens"}, transport=InMemoryTransport())
+    assert probe.config.run == "countdown"
+    assert isinstance(probe, isentrope.Probe)
