@@ -1,0 +1,235 @@
+"""The Triton kernels, interpreted on the CPU: against float64, and where their blocks and splits meet."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.kernels import triton_backend
+from isentrope.kernels.moments import finish
+from tests.probe.kernels import numerics
+from tests.probe.kernels.numerics import Case
+from tests.probe.scores.reference64 import scores64
+
+ROOT = Path(__file__).parents[3]
+TOLERANCE = 1e-6
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Blocks of 128 logits, so that a small row has many, and is split over four programs."""
+    monkeypatch.setattr(triton_backend, "GROUPS", 2)
+    monkeypatch.setattr(triton_backend, "LANES", 32)
+    monkeypatch.setattr(triton_backend, "BLOCK", 128)
+    monkeypatch.setattr(triton_backend, "GRADIENT_BLOCK", 128)
+    return 128
+
+
+def errors_of(case: Case) -> dict[str, float]:
+    """Of `row_scores`, the pass in two launches, against float64."""
+    rows = triton_backend.row_scores(case.logits, case.token_ids, case.temperature)
+    exact = scores64(case.logits, case.token_ids, case.temperature)
+    errors = {}
+    for field in numerics.FIELDS:
+        got, want = getattr(rows, field), exact[field].reshape(-1)
+        errors[field] = torch.where(got == want, 0.0, (got - want).abs()).nan_to_num(math.inf).amax().item()
+    return errors
+
+
+def test_the_kernels_can_work_here() -> None:
+    assert triton_backend.unavailable_because() is None
+    assert triton_backend.interpreted() == (not torch.cuda.is_available())
+
+
+@pytest.mark.parametrize("vocabulary", [515, 2055])
+def test_scores_equal_float64_over_many_blocks(vocabulary: int, small_blocks: int) -> None:
+    """515: four blocks and a bit in one program. 2055: four splits of four blocks and a bit."""
+    splits = triton_backend.splits_of(2, vocabulary, 1)
+    assert splits == (1 if vocabulary < 16 * small_blocks else 4)
+    errors = {
+        (case.name, field): error
+        for case in numerics.cases(vocabulary, rows=2)
+        if triton_backend.supports(case.logits) and case.token_ids.numel() > 0
+        for field, error in errors_of(case).items()
+    }
+    assert len(errors) > 80
+    assert {place: error for place, error in errors.items() if not error <= TOLERANCE} == {}
+
+
+def test_the_scores_in_two_launches_are_those_of_the_merged_moments(small_blocks: int) -> None:
+    for case in numerics.cases(2055, rows=2)[:4]:
+        in_two = triton_backend.row_scores(case.logits, case.token_ids, case.temperature)
+        for got, expected in zip(in_two, numerics.scored(triton_backend, case), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 151_936])
+def test_real_blocks_score_the_smallest_and_a_real_vocabulary(vocabulary: int) -> None:
+    logits = numerics.normal_logits(vocabulary, 1, 3.0).bfloat16()
+    assert max(errors_of(Case("real", logits, numerics.drawn(logits))).values()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_may_begin_at_any_element(dtype: torch.dtype, small_blocks: int) -> None:
+    """17 rows of 263 logits begin at every place within an aligned piece, and end at every place within a word."""
+    logits = numerics.normal_logits(264, 17, 3.0).to(dtype)[:, 1:]
+    case = Case("views", logits, torch.arange(17) * 16 + 6)
+    assert max(errors_of(case).values()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_lies_beside_a_row_is_never_counted(dtype: torch.dtype, small_blocks: int) -> None:
+    memory = torch.full((4, 300), math.nan, dtype=dtype)
+    logits = memory[:, 7:270]
+    logits.copy_(numerics.normal_logits(263, 4, 3.0))
+    assert max(errors_of(Case("island", logits, logits.argmax(-1))).values()) <= TOLERANCE
+
+
+def test_every_new_maximum_moves_all_sums(small_blocks: int) -> None:
+    """A block's maximum is the row's so far, block after block; and the first is so low that its sums must vanish."""
+    logits = torch.linspace(-40, 40, 1030).repeat(2, 1)
+    logits[1, :128] = torch.finfo(torch.float32).min
+    assert max(errors_of(Case("rising", logits, torch.tensor([1029, 200]))).values()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, "all masked"])
+def test_a_broken_row_is_nan_in_every_score_and_alone(broken: float | str, small_blocks: int) -> None:
+    for column in (0, 700, 2054):
+        logits = numerics.normal_logits(2055, 3, 3.0)
+        if isinstance(broken, str):
+            logits[1] = -math.inf
+        else:
+            logits[1, column] = broken
+        rows = triton_backend.row_scores(logits, torch.full((3,), 5), 1.0)
+        assert [field.isnan().tolist() for field in rows] == [[False, True, False]] * 5
+
+
+def test_a_token_outside_the_vocabulary_reads_nothing_and_has_no_probability() -> None:
+    rows = triton_backend.row_scores(torch.zeros(2, 9), torch.tensor([-1, 9]), 1.0)
+    assert rows.logprobs.tolist() == [-math.inf] * 2
+    assert rows.discriminator_scores.tolist() == [0.0] * 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_gradients_equal_float64_autograd_over_many_blocks(
+    dtype: torch.dtype, offset: float, small_blocks: int
+) -> None:
+    logits = (numerics.normal_logits(301, 6, 3.0) + offset).reshape(2, 3, 301).to(dtype)[:, :-1]
+    case = Case("blocks", logits, torch.tensor([[0, 127], [128, 300]]), 0.7)
+    g, h = torch.tensor([[1.0, -0.5], [0.0, 2.0]]), torch.tensor([[0.3, 0.0], [-1.0, 1.0]])
+    for upstream in ((g, None), (None, h), (g, h)):
+        gradient = numerics.gradient_by(triton_backend, case, *upstream)
+        exact = numerics.exact_gradient(case, *upstream)
+        assert (gradient.dtype, gradient.shape) == (dtype, logits.shape)
+        # The interpreter cuts bfloat16 off where a GPU rounds it: a whole unit in the last place instead of half.
+        allowed = 1e-6 + exact.abs() * numerics.rounding_of(dtype) * 2
+        assert ((gradient.double() - exact).abs() <= allowed).all()
+
+
+def test_a_gradient_from_nowhere_is_zero() -> None:
+    case = Case("none", torch.randn(2, 5), torch.tensor([0, 1]))
+    assert numerics.gradient_by(triton_backend, case, None, None).tolist() == [[0.0] * 5] * 2
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (torch.empty(7, 5), (7, 0, 0, 5)),
+        (torch.empty(5), (1, 0, 0, 0)),
+        (torch.empty(3, 4, 5)[1:, :-1], (3, 20, 20, 5)),
+        (torch.empty(3, 4, 5), (12, 0, 0, 5)),
+        (torch.empty(3, 1, 5).expand(3, 4, 5), (4, 0, 5, 0)),
+        (torch.empty(2, 3, 4, 5)[:, :, 1:], (3, 5, 20, 5)),
+        (torch.empty(2, 3, 4, 5)[:, 1:, 1:], None),
+    ],
+)
+def test_two_strides_reach_every_row_of_a_view(view: Tensor, expected: tuple[int, ...] | None) -> None:
+    layout = triton_backend.row_layout(view)
+    assert layout == expected
+    if layout is not None:
+        starts = [
+            layout.offset_storage
+            + row // layout.inner_rows * layout.outer_stride
+            + row % layout.inner_rows * layout.inner_stride
+            for row in range(view.numel() // 5)
+        ]
+        memory = torch.arange(view.untyped_storage().nbytes() // 4)
+        assert starts == memory.as_strided(view.shape, view.stride(), view.storage_offset())[..., 0].flatten().tolist()
+
+
+def test_what_the_kernels_cannot_read_is_left_to_the_reference() -> None:
+    assert [triton_backend.supports(torch.zeros(2, 8, dtype=dtype)) for dtype in DTYPES] == [True] * 3
+    assert not triton_backend.supports(torch.zeros(2, 8, dtype=torch.float64))
+    assert not triton_backend.supports(torch.zeros(8, 2).T)
+    assert not triton_backend.supports(torch.zeros(1, dtype=torch.float16))
+    foreign = torch.zeros(100).numpy()
+    beside_a_boundary = torch.from_numpy(foreign[1 if foreign.ctypes.data % 16 == 0 else 0 :])
+    assert not triton_backend.supports(beside_a_boundary)
+
+
+def test_rows_are_split_until_the_device_is_full_and_no_further() -> None:
+    processors, vocabulary = 132, 151_936
+    splits = {rows: triton_backend.splits_of(rows, vocabulary, processors) for rows in (0, 1, 100, 1024, 8192)}
+    assert splits == {0: 1, 1: 8, 100: 8, 1024: 4, 8192: 1}
+    assert triton_backend.splits_of(1, 4096, processors) == 1
+
+
+def test_without_triton_the_module_says_so_and_nothing_else_breaks() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch\n"
+        "from isentrope.kernels import triton_backend\n"
+        "assert 'triton' in triton_backend.unavailable_because().lower(), triton_backend.unavailable_because()\n"
+        "assert not triton_backend.supports(torch.zeros(2, 8))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_a_device_the_reason_names_the_interpreter() -> None:
+    code = (
+        "import torch; torch.cuda.is_available = torch.xpu.is_available = lambda: False\n"
+        "from isentrope.kernels import triton_backend; print(triton_backend.unavailable_because())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
+    assert "no CUDA, ROCm or XPU device" in ran.stdout
+    assert "TRITON_INTERPRET=1" in ran.stdout
+
+
+def scores_suite(*arguments: str) -> None:
+    """The CPU's tests of the scores, with the Triton kernels in the place of the C++ ones."""
+    plugin = ["-p", "tests.probe.kernels.interpreter", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugin, *arguments],
+        check=False, cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"ISENTROPE_KERNELS": "triton", "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-4000:]
+
+
+def test_the_tests_of_token_scores_pass_with_these_kernels() -> None:
+    scores_suite("tests/probe/scores/test_token_scores.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_tests_of_heads_and_shards_pass_with_these_kernels() -> None:
+    scores_suite("tests/probe/scores")
+
+
+def test_moments_of_a_slice_are_those_of_the_whole_where_the_rest_is_masked() -> None:
+    whole = torch.full((2, 50), -math.inf)
+    whole[:, 20:30] = numerics.normal_logits(10, 2, 3.0)
+    token_ids = torch.tensor([22, 29])
+    part = triton_backend.row_moments(whole[:, 20:30], token_ids, 0.8, start=20)
+    for got, want in zip(finish(part), triton_backend.row_scores(whole, token_ids, 0.8), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
