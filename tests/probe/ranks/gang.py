@@ -6,15 +6,15 @@ import multiprocessing
 import os
 import pickle
 import queue
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from tests.system.running_server import free_port
 
 # Forked from a process that has imported torch but never run it: starting a rank takes no second.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -26,33 +26,38 @@ class RankFailed(AssertionError):
 
 
 def run_ranks(
-    size: int, work: Callable[..., Any], *arguments: Any, survivors: int | None = None, timeout_seconds: float = 60.0
+    size: int,
+    work: Callable[..., Any],
+    *arguments: Any,
+    survivors: int | None = None,
+    group: bool = True,
+    timeout_seconds: float = 60.0,
 ) -> list[Any]:
     """What `work(rank, *arguments)` gives on each rank; it must be a function a fresh process can import.
 
     Args:
         survivors: how many ranks, from rank 0 on, are expected to come back.
+        group: make the process group for `work`; otherwise it does so itself, as under torchrun.
 
     Raises:
         RankFailed: a rank raised, or did not come back within the time.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        results = _CONTEXT.Queue()
-        processes = [
-            _CONTEXT.Process(
-                target=_rank, args=(rank, size, folder, results, work, arguments), daemon=True, name=f"rank {rank}"
-            )
-            for rank in range(size)
-        ]
+    results, address = _CONTEXT.Queue(), f"127.0.0.1:{free_port()}"
+    processes = [
+        _CONTEXT.Process(
+            target=_rank, args=(rank, size, address, group, results, work, arguments), daemon=True, name=f"rank {rank}"
+        )
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        answers = _collect(results, size if survivors is None else survivors, time.monotonic() + timeout_seconds)
         for process in processes:
-            process.start()
-        try:
-            answers = _collect(results, size if survivors is None else survivors, time.monotonic() + timeout_seconds)
-        finally:
-            for process in processes:
-                process.join(5)
-                if process.is_alive():
-                    process.kill()
+            process.join(5)
+    finally:
+        for process in processes:
+            process.kill()
     return answers
 
 
@@ -71,20 +76,27 @@ def _collect(results: Any, size: int, end: float) -> list[Any]:
 
 
 def _rank(
-    rank: int, size: int, folder: str, results: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    size: int,
+    address: str,
+    group: bool,
+    results: Any,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
     # The probe raises everything under pytest; ranks run as they do in a training job.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
-    # What torchrun sets. The ranks meet over the file; the address is only for who insists on one.
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
-    os.environ["MASTER_PORT"] = "1"
+    host, port = address.split(":")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=host, MASTER_PORT=port)
     try:
-        dist.init_process_group("gloo", init_method=f"file://{Path(folder) / 'meeting'}", rank=rank, world_size=size)
+        if group:
+            dist.init_process_group("gloo")
         answer = work(rank, *arguments)
         # As bytes: a queue would share a tensor's memory, which ends with its rank.
         results.put((rank, pickle.dumps(answer), ""))
-        dist.destroy_process_group()
+        if group:
+            dist.destroy_process_group()
     except BaseException:
         results.put((rank, None, traceback.format_exc()))
         raise

@@ -1,0 +1,97 @@
+"""Every example in the guide runs as it stands there, and its reports say what the guide says they do."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.messages import RunFinished, StepReport
+from tests.probe.ranks.gang import run_ranks
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "attach.md").read_text(encoding="utf-8")
+EXAMPLES = {
+    re.search(r'run="(\w+)"', code).group(1): (code, bool(torchrun))  # type: ignore[union-attr]
+    for torchrun, code in re.findall(r"```python( torchrun)?\n(.*?)```", GUIDE, flags=re.DOTALL)
+}
+
+
+def run_example(rank: int, script: str, home: str) -> None:
+    """As `python train.py` or torchrun would, in this rank's own process."""
+    # Which kernels score is another test's business; compiling them into a new home takes seconds.
+    os.environ.update(ISENTROPE_HOME=home, ISENTROPE_MODE="offline", ISENTROPE_KERNELS="reference")
+    runpy.run_path(script, run_name="__main__")
+
+
+def reports_of(code: str, folder: Path, *, ranks: int = 1) -> list[list[StepReport]]:
+    """Run an example in a process of its own, or in one per rank; the reports of each rank."""
+    script, home = folder / "train.py", folder / "home"
+    script.write_text(code, encoding="utf-8")
+    run_ranks(ranks, run_example, str(script), str(home), group=False, timeout_seconds=120)
+    of_ranks = []
+    spools = find_spool_folders(home)
+    assert [spool.run().rank for spool in spools] == list(range(ranks))
+    assert len({(spool.run().run_id, spool.run().incarnation) for spool in spools}) == 1
+    for spool in spools:
+        messages = [decode_payload(record.payload) for record in SpoolReader(spool.path).next_batch(1000, 1 << 24)]
+        assert isinstance(messages[-1], RunFinished)
+        assert messages[-1].status == "finished"
+        of_ranks.append([message for message in messages if isinstance(message, StepReport)])
+    return of_ranks
+
+
+def test_the_guide_has_the_examples_it_speaks_of() -> None:
+    assert list(EXAMPLES) == ["padded", "packed", "hidden", "ranks", "accelerated"]
+    assert [name for name, (_, torchrun) in EXAMPLES.items() if torchrun] == ["ranks", "accelerated"]
+
+
+@pytest.mark.parametrize("name", ["padded", "hidden"])
+def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path) -> None:
+    (reports,) = reports_of(EXAMPLES[name][0], tmp_path)
+    assert [report.step for report in reports] == list(range(1, 21))
+    for report in reports:
+        assert {"entropy/mean", "entropy/observed_change", "score/self_check_z"} <= set(report.scalars)
+        assert "probe/failures" not in report.scalars
+    assert "entropy/predicted_change" in reports[-1].scalars
+    # No prompt, and nothing behind the end of a completion.
+    tokens = {report.scalars["token/count"] for report in reports}
+    assert all(count < 32 * 12 for count in tokens) if name == "padded" else tokens == {16 * 12}
+
+
+def test_the_packed_example_counts_its_thresholds_from_the_first_pass(tmp_path: Path) -> None:
+    (reports,) = reports_of(EXAMPLES["packed"][0], tmp_path)
+    assert [report.step for report in reports] == list(range(1, 17))
+    assert {report.labels["threshold/source"] for report in reports} == {"first_pass"}
+    assert all(0 < report.scalars["clip/fraction"] < 1 for report in reports)
+    ratios = [report.scalars["ratio/mean"] for report in reports]
+    assert ratios[0] == pytest.approx(1.0, abs=1e-6)
+    assert abs(ratios[1] - 1) > 1e-6
+
+
+@pytest.mark.parametrize("model", ["DDP", "FSDP2"])
+def test_the_example_for_several_ranks_reports_all_tokens_once(model: str, tmp_path: Path) -> None:
+    code = EXAMPLES["ranks"][0]
+    if model == "FSDP2":
+        lines = re.findall(r"^    (.*fully_shard.*)$", GUIDE, flags=re.MULTILINE)
+        assert len(lines) == 2
+        code = code.replace("model = DistributedDataParallel(policy)", "\n".join(lines))
+    first, second = reports_of(code, tmp_path, ranks=2)
+    assert [report.step for report in first] == [report.step for report in second] == list(range(1, 13))
+    assert {report.scalars["token/count"] for report in first} == {(8 + 5) * 12}
+    assert all("entropy/observed_change" in report.scalars for report in first)
+    assert [report.labels["threshold/source"] for report in first] == ["micro_batch"] + ["previous_step"] * 11
+    assert {name for report in second for name in report.scalars} == {
+        "reward/mean", "probe/seconds", "probe/rescore_seconds", "probe/dropped_reports",
+    }  # fmt: skip
+
+
+def test_the_example_for_accelerate_reports_all_tokens_once(tmp_path: Path) -> None:
+    first, second = reports_of(EXAMPLES["accelerated"][0], tmp_path, ranks=2)
+    assert len(first) == len(second) == 8
+    assert {report.scalars["token/count"] for report in first} == {2 * 8 * 12}
