@@ -80,11 +80,11 @@ def test_a_control_names_the_capability_it_needs() -> None:
 def test_every_method_has_parameters_with_a_default_they_take_themselves() -> None:
     assert set(PARAMETERS) == set(Method)
     for method, parameters in PARAMETERS.items():
-        thresholds = {"mu_low": 1.0} if method in THRESHOLD_METHODS else {}
+        mu_low = 1.0 if method in THRESHOLD_METHODS else None
         names = [parameter.name for parameter in parameters]
         assert len(names) == len(set(names))
         defaults = {parameter.name: parameter.default for parameter in parameters}
-        control = Control(method=method, parameters=defaults, **thresholds)
+        control = Control(method=method, mu_low=mu_low, parameters=defaults)
         assert control.parameters == defaults
         assert all(parameter.sense and parameter.range_in_words for parameter in parameters)
 

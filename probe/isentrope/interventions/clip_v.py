@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
+from isentrope.interventions.threshold_clip import cap_cutoff, clipped, distance_beyond
 from isentrope.interventions.threshold_statistics import ThresholdStatistics
 from isentrope.scores import TokenScores
+from isentrope_wire.control import Control
 
 
 def outside_thresholds(
@@ -31,3 +34,25 @@ def outside_thresholds(
     if mu_high is not None:
         outside |= centred > mu_high * statistics.vocab_centered_std
     return outside
+
+
+def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
+    """Where the `max_fraction` furthest out begin, in standard deviations beyond the threshold."""
+    if control.value("max_fraction") is None:
+        return None
+    outside = outside_thresholds(tokens.scores, centres.thresholds, control.mu_low, control.mu_high)
+    return cap_cutoff(control, tokens, outside, _distances(control, tokens, centres))
+
+
+def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+    """Leave out what lies outside the thresholds, in scope, and among the furthest `max_fraction` if there is such."""
+    outside = outside_thresholds(tokens.scores, centres.thresholds, control.mu_low, control.mu_high)
+    if cutoff is None:
+        return clipped(control, tokens, outside)
+    return clipped(control, tokens, outside & (_distances(control, tokens, centres) >= cutoff), asked=outside)
+
+
+def _distances(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
+    statistics = centres.thresholds
+    centred = tokens.scores.vocab_centered_scores.detach().double()
+    return distance_beyond(control, centred / statistics.vocab_centered_std)

@@ -1,0 +1,136 @@
+"""What a method counts from: the centres and, where it ranks tokens, the value at which the wanted share begins.
+
+Means are those of the step before over all ranks; a share is counted over the step before on this rank. In the first
+step, or when told to, both come from the micro-batch itself. The ranks see tokens of one kind, so that a share on each
+is the share on all; its threshold needs no collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from isentrope.interventions.gated_tokens import Centres, GatedTokens
+from isentrope.interventions.gradient_factors import METHODS
+from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.scores import TokenScores
+from isentrope.statistics.token_ledger import TokenBatch, flat
+from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
+
+COVARIANCE_METHODS = frozenset({Method.CLIP_COV, Method.KL_COV})
+
+MeansOnTheirWay = Callable[[], Tensor]
+"""Gives [ranks, 3], once they have come from the other ranks: tokens, mean of A and mean of log p on each."""
+
+
+class SelectionBasis:
+    """Remembers what the step before was like, and chooses."""
+
+    def __init__(self, wanted: str, thresholds: ThresholdSources) -> None:
+        """
+        Args:
+            wanted: one of THRESHOLD_SOURCES, or "auto" for the best there is.
+            thresholds: where the sigmas of Clip_B and Clip_V come from.
+        """
+        self._wanted = wanted
+        self._thresholds = thresholds
+        self._means: tuple[Tensor, Tensor] | None = None
+        self._means_on_their_way: MeansOnTheirWay | None = None
+        self._ranked: GatedTokens | None = None
+        self._cutoff: tuple[Control, Tensor] | None = None
+
+    def step_closed(self, control: Control, batches: Sequence[TokenBatch], means: MeansOnTheirWay) -> None:
+        """A step ended.
+
+        Args:
+            control: in force during it. The tokens are held on to until the next step's first `gate`, but only where
+                the control ranks tokens.
+            batches: of this rank; none leaves everything as it was.
+            means: of all ranks.
+        """
+        self._arrived_means()
+        self._means_on_their_way = means
+        if batches and _ranks_tokens(control):
+            self._ranked, self._cutoff = _joined(batches), None
+
+    def choose(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Centres, Tensor | None]:
+        """Where the method counts from (None: it needs nothing to count from), and what it finds there.
+
+        Raises:
+            RuntimeError: a rank whose sums were awaited is gone.
+        """
+        source, thresholds = self._thresholds.choose(tokens.scores, tokens.mask)
+        means = None if self._wanted == "micro_batch" else self._arrived_means()
+        centres = Centres(thresholds, *(means or _own_means(tokens)))
+        cutoff, own = self._cutoff_of(control, tokens, centres)
+        if control.method in THRESHOLD_METHODS:
+            return source, centres, cutoff
+        if control.method in COVARIANCE_METHODS:
+            own = own or means is None
+        elif cutoff is None:
+            return None, centres, None
+        return "micro_batch" if own else "previous_step", centres, cutoff
+
+    def _cutoff_of(self, control: Control, tokens: GatedTokens, centres: Centres) -> tuple[Tensor | None, bool]:
+        """The cutoff, and whether it is the micro-batch's own."""
+        if not _ranks_tokens(control):
+            self._ranked = self._cutoff = None
+            return None, False
+        method = METHODS[control.method]
+        if self._wanted == "micro_batch":
+            return method.count_cutoff(control, tokens, centres), True
+        if self._ranked is not None:
+            counted = method.count_cutoff(control, self._ranked, centres)
+            # The scores of a whole step are not kept over the next one's forward passes.
+            self._ranked, self._cutoff = None, None if counted is None else (control, counted)
+        if self._cutoff is None or self._cutoff[0] != control:
+            return method.count_cutoff(control, tokens, centres), True
+        return self._cutoff[1], False
+
+    def _arrived_means(self) -> tuple[Tensor, Tensor] | None:
+        if self._means_on_their_way is not None:
+            arrive, self._means_on_their_way = self._means_on_their_way, None
+            self._means = _merged_means(arrive(), self._means)
+        return self._means
+
+
+def _ranks_tokens(control: Control) -> bool:
+    return control.method in (Method.KL_COV, Method.TOP_ENTROPY) or control.value("max_fraction") is not None
+
+
+def _merged_means(parts: Tensor, before: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """mean_B(log p) and mean_B(A) over all ranks; those of before when none had a token."""
+    counts = parts[:, 0]
+    mean_advantage, mean_logprob = ((counts * parts[:, column]).sum() / counts.sum() for column in (1, 2))
+    if before is None:
+        return mean_logprob, mean_advantage
+    empty = counts.sum() == 0
+    return torch.where(empty, before[0], mean_logprob), torch.where(empty, before[1], mean_advantage)
+
+
+def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:
+    logprobs, advantages = tokens.scores.logprobs.detach().double(), tokens.advantages.double()
+    valid = tokens.mask & (logprobs + advantages).isfinite()
+    count = valid.sum()
+    return (
+        torch.where(valid, logprobs, 0.0).sum() / count,
+        torch.where(valid, advantages, 0.0).sum() / count,
+    )
+
+
+def _joined(batches: Sequence[TokenBatch]) -> GatedTokens:
+    """The micro-batches of a step as one vector of tokens."""
+    scores = [batch.scores for batch in batches]
+    return GatedTokens(
+        scores=TokenScores(
+            logprobs=flat([part.logprobs for part in scores]),
+            entropies=flat([part.entropies for part in scores]),
+            discriminator_scores=flat([part.discriminator_scores for part in scores]),
+            expected_scores=flat([part.expected_scores for part in scores]),
+            vocab_centered_scores=flat([part.vocab_centered_scores for part in scores]),
+        ),
+        advantages=flat([batch.advantages for batch in batches]),
+        mask=flat([batch.mask for batch in batches]),
+    )

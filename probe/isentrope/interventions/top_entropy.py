@@ -1,0 +1,30 @@
+"""Top entropy: only the tokens at which the policy was most undecided are updated."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
+from isentrope.interventions.scope import in_scope
+from isentrope.interventions.top_share import top_share_cutoff
+from isentrope_wire.control import Control
+
+
+def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
+    """tau: the entropy above which the wanted share of the tokens lies, in nats."""
+    return top_share_cutoff(tokens.scores.entropies.detach(), tokens.mask, control.number("fraction"))
+
+
+def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+    """Keep the token if
+
+        H_t >= tau,   tau the (1 - rho) quantile of H over the batch              arXiv:2506.01939, section 5
+
+    The share rho is exact (to a token) over the tokens tau was counted from. Those are the previous step's on this
+    rank, or the micro-batch's own: a quantile of the step can't be known before its last micro-batch. An entropy that
+    is not finite is kept.
+    """
+    assert cutoff is not None, "top entropy ranks tokens"
+    outside = tokens.scores.entropies.detach().double() < cutoff
+    outside &= in_scope(control.scope, tokens.advantages, tokens.scores.vocab_centered_scores)
+    return Selection(~outside, outside)

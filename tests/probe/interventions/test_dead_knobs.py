@@ -1,0 +1,102 @@
+"""A knob that can't act is named, with the reason, and one that can is not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from isentrope.interventions.dead_knobs import LOWEST_DISCRIMINATOR_SCORE, StepEvidence, dead_knobs
+from isentrope.scores import token_scores
+from isentrope_wire.control import Control
+
+STEP = StepEvidence(
+    tokens=1000,
+    positive=400,
+    negative=500,
+    candidates=50,
+    spared=0,
+    discriminator_mean=0.02,
+    discriminator_std=0.1,
+    ratio_spread=0.03,
+)
+
+
+def control(method: str, scope: str = "all", mu_low: float | None = None, **parameters: object) -> Control:
+    return Control(method=method, scope=scope, mu_low=mu_low, parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    "alive",
+    [
+        control("none"),
+        control("clip_b", mu_low=2.4),
+        control("clip_v", mu_low=100),
+        control("clip_v", mu_low=1, max_fraction=0.1, epsilon_high=0.2),
+        control("clip_cov", ratio=0.05),
+        control("kl_cov"),
+        control("score_sign"),
+        control("top_entropy"),
+        control("unlikely"),
+        control("ratio_clip"),
+    ],
+    ids=lambda one: str(one.method),
+)
+def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
+    assert dead_knobs(alive, STEP) == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "changed", "words"),
+    [
+        (control("kl_cov"), {"ratio_spread": None}, "beta can't act: the importance ratio is not known"),
+        (control("kl_cov"), {"ratio_spread": 1e-9}, "beta can't act: the importance ratio is 1 on every token"),
+        (control("ratio_clip"), {"ratio_spread": 0.0}, "epsilon_low and epsilon_high can't act"),
+        (control("clip_v", mu_low=1, epsilon_high=0.2), {"ratio_spread": 0.0}, "epsilon_high can't act"),
+        (control("kl_cov", beta=0), {}, "beta is 0"),
+        (control("kl_cov", k=0), {}, "k is 0"),
+        (control("clip_cov", ratio=0), {}, "ratio is 0"),
+        (control("clip_cov"), {"candidates": 0}, "No token's covariance lies between"),
+        (control("clip_cov", ratio=0.1), {}, "Only 50 of 1000 tokens .* fewer than the 100"),
+        (control("unlikely", strength=0), {}, "strength is 0"),
+        (control("top_entropy", fraction=1), {}, "fraction is 1"),
+        # (0.02 + 0.22388) / 0.1
+        (control("clip_b", mu_low=2.44), {}, "mu_low 2.44 lies beyond 2.44"),
+        (control("clip_b", mu_low=2.5), {}, "S\\* is never below -0.22388"),
+        (
+            control("clip_v", mu_low=1, max_fraction=0.01),
+            {"spared": 40},
+            "0.01 binds: 50 of 1000 .* and 10 are left out",
+        ),
+        (control("clip_v", mu_low=1, scope="negative"), {"negative": 0}, "scope negative holds no token"),
+        (control("clip_v", mu_low=1, scope="positive"), {"positive": 0}, "scope positive holds no token"),
+        (control("unlikely"), {"positive": 0}, "The positive side holds no token"),
+        (control("clip_v", mu_low=1), {"positive": 0, "negative": 0}, "Every advantage is 0"),
+    ],
+)
+def test_a_dead_knob_is_named_with_its_reason(one: Control, changed: dict[str, float], words: str) -> None:
+    (sentence,) = dead_knobs(one, replace(STEP, **changed))  # type: ignore[arg-type]
+    assert re.search(words, sentence), sentence
+
+
+def test_several_dead_knobs_are_all_named() -> None:
+    one = control("kl_cov", beta=0, scope="negative")
+    assert len(dead_knobs(one, replace(STEP, negative=0, ratio_spread=None))) == 3
+
+
+def test_a_step_without_tokens_tells_nothing() -> None:
+    assert dead_knobs(control("kl_cov", beta=0), replace(STEP, tokens=0)) == ()
+
+
+def test_no_distribution_has_a_score_below_the_lowest() -> None:
+    # The lowest is reached by one token of probability 0.176 and one with all the rest.
+    probability = torch.linspace(0.001, 0.999, 9_999, dtype=torch.float64)
+    two = torch.stack([probability, 1 - probability], dim=-1).log()
+    lowest = token_scores(two, torch.zeros(9_999, dtype=torch.long)).discriminator_scores.min().item()
+    assert lowest == pytest.approx(LOWEST_DISCRIMINATOR_SCORE, abs=1e-5)
+    generator = torch.Generator().manual_seed(0)
+    many = 4 * torch.randn(20_000, 12, generator=generator, dtype=torch.float64)
+    ids = torch.randint(12, (20_000,), generator=generator)
+    assert token_scores(many, ids).discriminator_scores.min().item() >= lowest - 1e-6

@@ -1,0 +1,133 @@
+"""What a method counts from: the step before once there is one, and what is used is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.interventions.gated_tokens import GatedTokens
+from isentrope.interventions.selection_basis import SelectionBasis
+from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.statistics.token_ledger import TokenBatch
+from isentrope_wire.control import Control
+from tests.probe.interventions.tokens import many, tokens
+
+TOP = Control(method="top_entropy", parameters={"fraction": 0.25})
+KL = Control(method="kl_cov", parameters={"k": 0.25})
+CAPPED = Control(method="clip_v", mu_low=0, parameters={"max_fraction": 0.25})
+FIRST = tokens([1.0, 1.0, -1.0, -1.0], logprobs=[-1.0, -3, -1, -3], entropies=[0.1, 0.2, 0.3, 0.4])
+SECOND = tokens([1.0, 1.0], entropies=[0.5, 0.6], logprobs=[-1.0, -3])
+
+
+def basis(wanted: str = "auto") -> SelectionBasis:
+    return SelectionBasis(wanted, ThresholdSources(wanted))
+
+
+def batches(*parts: GatedTokens) -> list[TokenBatch]:
+    return [TokenBatch(part.scores, part.advantages, part.mask, part.mask, None) for part in parts]
+
+
+def means(*ranks: Sequence[float]) -> Tensor:
+    """One row per rank: tokens, mean A, mean log p."""
+    return torch.tensor(ranks, dtype=torch.float64)
+
+
+def cutoff(of: SelectionBasis, control: Control, now: GatedTokens) -> tuple[str | None, object]:
+    source, _, value = of.choose(control, now)
+    return source, None if value is None else value.item()
+
+
+def test_the_first_step_counts_from_each_micro_batch() -> None:
+    one = basis()
+    assert cutoff(one, TOP, FIRST) == ("micro_batch", pytest.approx(0.4))
+    assert cutoff(one, TOP, SECOND) == ("micro_batch", pytest.approx(0.6))
+
+
+def test_later_steps_count_from_the_whole_step_before() -> None:
+    one = basis()
+    one.step_closed(TOP, batches(FIRST, SECOND), lambda: means([6, 0, 0]))
+    # Two of six tokens: 0.5 and 0.6; for each micro-batch of the step that follows.
+    for now in (FIRST, SECOND):
+        assert cutoff(one, TOP, now) == ("previous_step", pytest.approx(0.5))
+    one.step_closed(TOP, batches(FIRST), lambda: means([4, 0, 0]))
+    assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
+
+
+def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
+    one = basis()
+    one.step_closed(TOP, batches(FIRST), lambda: means([4, 0.5, -2.0]))
+    one.choose(TOP, SECOND)
+    one.step_closed(TOP, [], lambda: means([0, 0, 0]))
+    assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
+    _, centres, _ = one.choose(KL, SECOND)
+    assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -2.0)
+
+
+def test_micro_batch_when_told_to() -> None:
+    one = basis("micro_batch")
+    one.step_closed(KL, batches(FIRST), lambda: means([4, 9, 9]))
+    source, centres, _ = one.choose(KL, SECOND)
+    assert source == "micro_batch"
+    assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (1.0, -2.0)
+
+
+def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
+    one = basis()
+    one.step_closed(TOP, batches(FIRST), lambda: means([4, 0, 0]))
+    half = Control(method="top_entropy", parameters={"fraction": 0.5})
+    assert cutoff(one, half, SECOND) == ("previous_step", pytest.approx(0.3))
+
+
+def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> None:
+    one = basis()
+    one.step_closed(Control(), batches(FIRST), lambda: means([4, 0, -2]))
+    source, centres, _ = one.choose(KL, SECOND)
+    assert source == "micro_batch"  # its share; the means are there
+    assert centres.mean_logprob == -2
+    one.step_closed(KL, batches(FIRST), lambda: means([4, 0, -2]))
+    assert one.choose(KL, SECOND)[0] == "previous_step"
+
+
+def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
+    one = basis()
+    control = Control(method="clip_cov")
+    one.step_closed(control, batches(FIRST), lambda: means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
+    source, centres, value = one.choose(control, SECOND)
+    assert (source, value) == ("previous_step", None)
+    assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -1.5)
+
+
+def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with() -> None:
+    one = basis()
+    one.step_closed(KL, batches(FIRST), lambda: means([4, 0.0, -4.0]))
+    # (log p + 4) A: 3, 1, -3, -1
+    assert cutoff(one, KL, SECOND) == ("previous_step", 3.0)
+
+
+def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() -> None:
+    one = basis()
+    before = tokens([1.0] * 4, centred=[-3.0, -1.0, 1.0, 3.0])  # sigma' = sqrt(5)
+    one.step_closed(CAPPED, batches(before), lambda: means([4, 0, 0]))
+    source, centres, value = one.choose(CAPPED, before)
+    assert source == "micro_batch"  # the thresholds were told of no step
+    assert value is not None
+    assert value.item() == pytest.approx(3 / 5**0.5)
+    assert centres.thresholds.vocab_centered_std.item() == pytest.approx(5**0.5)
+
+
+@pytest.mark.parametrize("method", ["score_sign", "unlikely", "ratio_clip"])
+def test_a_method_with_nothing_to_count_from_names_no_source(method: str) -> None:
+    assert basis().choose(Control(method=method), SECOND)[0] is None
+
+
+def test_the_tokens_of_a_step_are_let_go_at_the_next_gate_and_never_held_where_nothing_is_ranked() -> None:
+    one = basis()
+    one.step_closed(Control(method="clip_cov"), batches(many(50)), lambda: means([50, 0, 0]))
+    assert one._ranked is None
+    one.step_closed(TOP, batches(many(50)), lambda: means([50, 0, 0]))
+    assert one._ranked is not None
+    one.choose(TOP, SECOND)
+    assert one._ranked is None
