@@ -214,6 +214,16 @@ class Client:
         )
         return answer | {name: _number(answer[name]) for name in _WHAT_IF_NUMBERS}
 
+    def law(self, run_id: str, *, points: int | None = None) -> Json:
+        """R = -a exp(H) + b fitted to a run: `fit` with intervals and ceiling, `forecast`, `curve`, `points`.
+
+        Where the run does not tell, `fit` or `forecast` is None, and `reason` or `forecast_reason` says why.
+
+        Args:
+            points: show the run as at most so many means of neighbouring steps.
+        """
+        return self._json("GET", f"runs/{_segment(run_id)}/law", params={"points": points})
+
     def control(self, run_id: str) -> Json:
         """The newest control version of a run, its state, and `in_force`: what the newest report was made under."""
         return self._json("GET", f"runs/{_segment(run_id)}/control")

@@ -5,6 +5,7 @@
 - `ingest`: gRPC servicer -> domain message -> store
 - `store`: tables, one file per noun, migrations; no web here
 - `control`: deciding, recording and streaming controls
+- `performance_law`: the fit of reward against entropy
 - `live`: fan-out of committed events to listeners
 - `security`: tokens, and the one gate in front of every route
 - `api`: one router per noun under /api/v1

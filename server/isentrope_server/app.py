@@ -18,6 +18,7 @@ from isentrope_server.api import (
     error_answers,
     health,
     histograms,
+    law,
     live,
     methods,
     metrics,
@@ -36,7 +37,7 @@ from isentrope_server.settings import Settings
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
-_API_MODULES = (runs, metrics, steps, histograms, what_if, control, methods, live, access_tokens)
+_API_MODULES = (runs, metrics, steps, histograms, law, what_if, control, methods, live, access_tokens)
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 
