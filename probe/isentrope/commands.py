@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isentrope_wire.control import Method, Scope
+
 if TYPE_CHECKING:
     from isentrope.client import Client
 
-_METHODS = ("none", "clip_b", "clip_v", "clip_cov", "kl_cov", "score_sign", "top_entropy")
-_SCOPES = ("negative", "positive", "all", "decreasing", "increasing")
 _CONTROL_FIELDS = ("method", "mu_low", "mu_high", "scope", "parameters", "hold", "reason")
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -75,10 +75,20 @@ def metrics(
 
 @click.command()
 @click.argument("run")
-@click.option("--method", type=click.Choice(_METHODS), default=None)
+@click.option("--method", type=click.Choice([str(method) for method in Method]), default=None)
 @click.option("--mu-low", type=float, default=None, help="µ⁻ in standard deviations; left out: no lower side.")
 @click.option("--mu-high", type=float, default=None, help="µ⁺ in standard deviations; left out: no upper side.")
-@click.option("--scope", type=click.Choice(_SCOPES), default=None, help="On which tokens the thresholds act.")
+@click.option(
+    "--scope", type=click.Choice([str(scope) for scope in Scope]), default=None, help="On which tokens the method acts."
+)
+@click.option(
+    "--parameter",
+    "-p",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="One of the method's own, such as ratio=0.001; may be repeated. preset=trinity fills in what is left out.",
+)
 @click.option("--reason", default=None, help="Why; kept in the history.")
 @click.option("--expires-in", type=click.IntRange(min=1), default=None, metavar="SECONDS", help="Time to live.")
 @click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless APPLIED.")
@@ -87,6 +97,7 @@ def metrics(
 @url_option
 def control(
     run: str,
+    parameters: tuple[str, ...],
     expires_in: int | None,
     wait: bool,
     wait_seconds: float,
@@ -99,6 +110,8 @@ def control(
     With --method the new control is what the options say. Without it, the options change the newest control.
     """
     changes = {name: value for name, value in given.items() if value is not None}
+    if parameters:
+        changes["parameters"] = dict(_name_and_value(text) for text in parameters)
     if not changes:
         if wait or expires_in is not None:
             raise click.UsageError("--wait and --expires-in go with a change: give --method, --mu-low or another.")
@@ -181,14 +194,34 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
     """
     from isentrope_wire.control import Control
 
-    # Without a method the options meet the newest control's; any method with thresholds checks their values.
-    Control.from_document(changes if "method" in changes else {"method": "clip_v", "mu_low": 1.0, **changes})
+    if "method" in changes:
+        Control.from_document(changes)
+        return
+    # The options meet the newest control's method: any with thresholds checks theirs, parameters have to wait for it.
+    Control.from_document(
+        {"method": "clip_v", "mu_low": 1.0, **{name: changes[name] for name in changes if name != "parameters"}}
+    )
+
+
+def _name_and_value(text: str) -> tuple[str, object]:
+    """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.UsageError(f"--parameter takes NAME=VALUE, such as ratio=0.001; got {text!r}.")
+    value = value.strip()
+    try:
+        number: object = int(value) if value.lstrip("+-").isdecimal() else float(value)
+    except ValueError:
+        number = None if value == "off" else value
+    return name.strip(), number
 
 
 def _change_control(client: Client, run: str, changes: Mapping[str, Any], expires_in: int | None) -> dict[str, Any]:
     newest = client.control(run)
     base = {} if "method" in changes else {name: newest[name] for name in _CONTROL_FIELDS if name != "reason"}
     document = {**base, **changes}
+    if "parameters" in changes and base:
+        document["parameters"] = {**base["parameters"], **changes["parameters"]}
     return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest["version"])
 
 
@@ -209,7 +242,8 @@ def _control_line(item: Mapping[str, Any]) -> str:
         f"{sign} {item[name]:g}" for sign, name in (("µ⁻", "mu_low"), ("µ⁺", "mu_high")) if item[name] is not None
     ]
     words = [f"version {item['version']}:", str(item["method"]), *thresholds]
-    if thresholds:
+    words += [f"{name} {'off' if value is None else _cell(value)}" for name, value in item["parameters"].items()]
+    if thresholds or item["scope"] != "all":
         words.append(f"scope {item['scope']}")
     words.append(str(item["state"]))
     if item["applied_step"] is not None:

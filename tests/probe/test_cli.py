@@ -109,6 +109,23 @@ def test_options_without_a_method_change_the_newest_control(server: RunningServe
     assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == ("clip_v", 3.0, None, "negative")
 
 
+def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServer, run: str) -> None:
+    options = ["--method", "clip_v", "--mu-low", "2", "-p", "max_fraction=0.01", "--parameter", "denominator=shrink"]
+    item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
+    assert item["parameters"] == {"max_fraction": 0.01, "denominator": "shrink"}
+    item = json.loads(isentrope_command(server, "control", run, "-p", "max_fraction=off", "--json").stdout)
+    assert (item["mu_low"], item["parameters"]) == (2.0, {"max_fraction": None, "denominator": "shrink"})
+    shown = isentrope_command(server, "control", run).stdout
+    assert "clip_v µ⁻ 2 max_fraction off denominator shrink" in shown
+
+
+def test_a_preset_is_a_parameter(server: RunningServer, run: str) -> None:
+    item = json.loads(
+        isentrope_command(server, "control", run, "--method", "clip_v", "-p", "preset=trinity", "--json").stdout
+    )
+    assert (item["mu_low"], item["scope"], item["parameters"]["max_fraction"]) == (8.5, "negative", 1e-4)
+
+
 def test_waiting_in_vain_fails_with_the_state_it_stands_in(server: RunningServer, run: str) -> None:
     result = isentrope_command(server, "control", run, "--method", "none", "--wait", "--wait-seconds", "0.5")
     assert_one_sentence(result, 1)
@@ -146,6 +163,9 @@ def test_waiting_for_a_version_that_is_not_applied_fails(server: RunningServer, 
         (["control", RUN, "--method", "clip_v"], "neither"),
         (["control", RUN, "--method", "none", "--mu-low", "1"], "act only with"),
         (["control", RUN, "--method", "magic"], "clip_v"),
+        (["control", RUN, "--method", "clip_v", "--mu-low", "1", "-p", "max_fraction=2"], "max_fraction"),
+        (["control", RUN, "--method", "clip_v", "--mu-low", "1", "-p", "k=2"], "got k"),
+        (["control", RUN, "-p", "max_fraction"], "NAME=VALUE"),
         (["control", RUN, "--wait"], "--wait"),
         (["control"], "RUN"),
         (["no-such-command"], "no-such-command"),
