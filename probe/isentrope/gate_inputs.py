@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.scores import TokenScores
+from isentrope.scores import TokenScores, importance_ratios
 
 
 def check_token_ids(token_ids: Tensor, vocabulary: int, *, wait_for_device: bool) -> None:
@@ -81,6 +81,13 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
     if tensor.shape != logprobs.shape:
         raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
     return tensor
+
+
+def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tensor | None:
+    """r = p_trainer / p_sampler per token; None when the sampler's log-probs were not given."""
+    if sampler_logprobs is None:
+        return None
+    return importance_ratios(logprobs.detach(), matching("sampler_logprobs", sampler_logprobs, logprobs).detach())
 
 
 def loggable(name: str, value: float | Tensor) -> float | Tensor:

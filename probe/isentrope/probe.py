@@ -29,14 +29,13 @@ from torch import Tensor
 
 from isentrope.config import ProbeConfig, ThresholdSource
 from isentrope.control.desk import ControlDesk
+from isentrope.control.step_boundary import StepBoundary, Wish
 from isentrope.errors import InputError
 from isentrope.gate_inputs import (
     broadcast_advantages,
-    check_first_values,
-    check_token_ids,
     first_pass_parts,
     loggable,
-    matching,
+    ratios_to_sampler,
     step_number,
     valid_mask,
 )
@@ -46,18 +45,16 @@ from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
 from isentrope.rank_meeting import RankMeeting
 from isentrope.ranks import OneRank, ranks_of
-from isentrope.run_start import begin_run
-from isentrope.scores import TokenScores, importance_ratios, token_scores
+from isentrope.run_start import begin_run, transport_of
+from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
-from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
-from isentrope.scores.token_scores import check_token_inputs
+from isentrope.scoring import checked_linear_token_scores, checked_token_scores
 from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
-from isentrope.step_closing import StepCloser, at_step, entropies_after_update, momentum_of
-from isentrope.transport.open_transport import open_transport
+from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlOutcome, RunFinished, RunStarted, StepReport
+from isentrope_wire.messages import RunFinished, StepReport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -123,18 +120,14 @@ class Probe:
             tags=tags,
         )
         self.config = begun.config
-        self._desk = ControlDesk(begun.control, CAPABILITIES)
-        self._transport = transport if transport is not None else _open_transport(begun.config, begun.message)
+        self._boundary = StepBoundary(ControlDesk(begun.control, CAPABILITIES))
+        self._transport = transport if transport is not None else transport_of(begun)
         self._closer = StepCloser()
         self._guard = Guard()
         self._ledger = TokenLedger()
         self._thresholds = ThresholdSources(self.config.threshold_source)
         self._meeting = RankMeeting(ranks or OneRank(), self._thresholds)
         self._logged: dict[str, float | Tensor] = {}
-        self._decided: tuple[ControlOutcome, ...] = ()
-        self._outcomes: tuple[ControlOutcome, ...] = ()
-        self._step_is_open = False
-        self._last_step: int | None = None
         self._seconds = 0.0
         self._process = os.getpid()
         self._finished = False
@@ -147,7 +140,7 @@ class Probe:
     @property
     def control(self) -> Control:
         """The control in force now."""
-        return self._desk.in_force.control
+        return self._boundary.in_force.control
 
     @property
     def latest(self) -> StepReport | None:
@@ -171,9 +164,9 @@ class Probe:
                 waits for the device.)
         """
         with self._timed():
-            check_token_inputs(logits, token_ids, temperature)
-            check_token_ids(token_ids, logits.shape[-1], wait_for_device=not self._guard.settled)
-            return self._checked(token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient))
+            return checked_token_scores(
+                logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
+            )
 
     def score_hidden(
         self,
@@ -202,10 +195,7 @@ class Probe:
             InputError: as for `score`.
         """
         with self._timed():
-            weight = lm_head_weight.base if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight
-            check_head_inputs(hidden, weight, token_ids, bias)
-            check_token_ids(token_ids, weight.shape[0], wait_for_device=not self._guard.settled)
-            scores = linear_token_scores(
+            return checked_linear_token_scores(
                 hidden,
                 lm_head_weight,
                 token_ids,
@@ -215,8 +205,8 @@ class Probe:
                 scale,
                 entropy_gradient=entropy_gradient,
                 logits_dtype=logits_dtype,
+                first=not self._guard.settled,
             )
-            return self._checked(scores)
 
     def first_pass(
         self, scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None = None
@@ -266,13 +256,10 @@ class Probe:
         if self._inactive():
             return scores.logprobs
         with self._timed(), self._guard.protect("gating a batch"):
-            self._open_step()
+            self._boundary.open_step(self._wish)
             advantages = broadcast_advantages(advantages, scores.logprobs)
             mask = valid_mask(mask, scores.logprobs)
-            ratios = None
-            if sampler_logprobs is not None:
-                sampler_logprobs = matching("sampler_logprobs", sampler_logprobs, scores.logprobs)
-                ratios = importance_ratios(scores.logprobs.detach(), sampler_logprobs.detach())
+            ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
             source, keep = self._keep_mask(scores, advantages, mask)
             kept = torch.ones_like(mask) if keep is None else keep
             self._ledger.add(TokenBatch(detached(scores), advantages, mask, kept, ratios, source))
@@ -322,7 +309,7 @@ class Probe:
             batches: Sequence[TokenBatch] = ()
             try:
                 with self._timed():
-                    self._open_step()
+                    self._boundary.open_step(self._wish)
                     batches = self._take_batches()
                     step = step_number(step)
                 after = self._rescored(rescore, batches)
@@ -331,7 +318,7 @@ class Probe:
             finally:
                 # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
                 # under another control.
-                self._step_is_open = False
+                self._boundary.end_step()
                 with self._timed():
                     self._meeting.meet(
                         sums,
@@ -352,9 +339,9 @@ class Probe:
             goodbye = RunFinished(
                 status=status,
                 finished_at=time.time(),
-                step=self._last_step,
+                step=self._boundary.last_step,
                 error=error[:2000],
-                outcomes=self._outcomes + self._decided,
+                outcomes=self._boundary.untold,
             )
             # The last report holds the other ranks' numbers too.
             self._meeting.settle(LAST_MEETING_SECONDS)
@@ -372,11 +359,6 @@ class Probe:
         else:
             self.finish("failed", f"{type(error).__name__}: {error}")
 
-    def _checked(self, scores: TokenScores) -> TokenScores:
-        if not self._guard.settled:
-            check_first_values(scores)
-        return scores
-
     def _keep_mask(
         self, scores: TokenScores, advantages: Tensor, mask: Tensor
     ) -> tuple[str, Tensor] | tuple[None, None]:
@@ -387,14 +369,8 @@ class Probe:
         source, thresholds = self._thresholds.choose(scores, mask)
         return source, keep_mask(control, detached(scores), advantages, thresholds)
 
-    def _open_step(self) -> None:
-        """The step boundary: the only moment a control may change."""
-        if self._step_is_open:
-            return
-        self._step_is_open = True
-        next_step = 0 if self._last_step is None else self._last_step + 1
-        desired, now = self._meeting.wanted_control(self._transport.desired_control())
-        self._decided += self._desk.at_step_boundary(desired, step=next_step, now=now)
+    def _wish(self) -> Wish:
+        return self._meeting.wanted_control(self._transport.desired_control())
 
     def _take_batches(self) -> tuple[TokenBatch, ...]:
         if self._ledger.overflowed:
@@ -415,8 +391,6 @@ class Probe:
         return after
 
     def _report(self, step: int, momentum: float | None) -> None:
-        self._outcomes += tuple(at_step(outcome, step) for outcome in self._decided)
-        self._decided = ()
         statistics = self._transport.statistics()
         self._logged |= {"probe/seconds": self._seconds, "probe/dropped_reports": float(statistics.dropped)}
         if self._guard.failures:
@@ -426,15 +400,13 @@ class Probe:
                 step=step,
                 measured=self._meeting.numbers_of_ranks(),
                 logged=self._logged,
-                in_force=self._desk.in_force,
-                outcomes=self._outcomes,
+                in_force=self._boundary.in_force,
+                outcomes=self._boundary.outcomes_at(step),
                 momentum=momentum,
             )
         )
-        # An outcome that found no room travels with a later report: a control's end must not be lost.
-        self._outcomes = () if sent else self._outcomes
+        self._boundary.reported(step, sent=sent)
         self._logged, self._seconds = {}, 0.0
-        self._last_step = step
 
     def _inactive(self) -> bool:
         """A forked child (a DataLoader worker, say) must not report in its parent's name."""
@@ -447,7 +419,3 @@ class Probe:
             yield
         finally:
             self._seconds += time.perf_counter() - started
-
-
-def _open_transport(config: ProbeConfig, run: RunStarted) -> Transport:
-    return open_transport(run, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token)

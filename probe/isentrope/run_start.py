@@ -14,6 +14,8 @@ from isentrope.config import ProbeConfig, jsonable, wanted_run_id
 from isentrope.errors import ConfigurationError
 from isentrope.interventions.keep_mask import CAPABILITIES
 from isentrope.ranks import Ranks
+from isentrope.transport.open_transport import open_transport
+from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot, RunStarted
 
@@ -91,6 +93,14 @@ def begin_run(
     config = replace(config, run_id=words[0].run_id)
     initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
     return RunStart(config, initial, _run_started(config, words[0].incarnation, initial, run_config, tags))
+
+
+def transport_of(start: RunStart) -> Transport:
+    """What carries this rank's reports."""
+    config = start.config
+    return open_transport(
+        start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token
+    )
 
 
 def _check_control(control: Control | None) -> None:

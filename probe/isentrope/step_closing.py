@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +17,7 @@ from isentrope.statistics.calibration import Calibration
 from isentrope.statistics.report_scalars import calibration_scalars, report_histograms, summary_scalars, unit_prediction
 from isentrope.statistics.step_summary import StepSummary
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
-from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState, StepReport
+from isentrope_wire.messages import ControlOutcome, ControlSnapshot, StepReport
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -161,8 +160,3 @@ def momentum_of(optimizer: Optimizer | None) -> float | None:
     group = optimizer.param_groups[0]
     betas = group.get("betas")
     return float(betas[0] if betas else group.get("momentum", 0.0))
-
-
-def at_step(outcome: ControlOutcome, step: int) -> ControlOutcome:
-    """The desk guesses the next step's number; when the step closes it is known."""
-    return replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome

@@ -1,0 +1,65 @@
+"""When a step begins a control may change; when it ends, what became of the control is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from isentrope.control.desk import ControlDesk
+from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState
+
+Wish = tuple[ControlSnapshot | None, float]
+"""The desired control, and the time in seconds since the Unix epoch to decide about it by."""
+
+
+class StepBoundary:
+    """Follows the steps, asks the desk once in each, and keeps its outcomes until a report has taken them."""
+
+    def __init__(self, desk: ControlDesk) -> None:
+        self._desk = desk
+        self._is_open = False
+        self._last_step: int | None = None
+        self._decided: tuple[ControlOutcome, ...] = ()
+        self._untold: tuple[ControlOutcome, ...] = ()
+
+    @property
+    def in_force(self) -> ControlSnapshot:
+        """The control for the step that runs now."""
+        return self._desk.in_force
+
+    @property
+    def last_step(self) -> int | None:
+        """The number of the last step that was reported."""
+        return self._last_step
+
+    @property
+    def untold(self) -> tuple[ControlOutcome, ...]:
+        """Outcomes that no report has taken yet."""
+        return self._untold + self._decided
+
+    def open_step(self, wish: Callable[[], Wish]) -> None:
+        """Begin a step, unless it has begun: the only moment a control may change."""
+        if self._is_open:
+            return
+        self._is_open = True
+        next_step = 0 if self._last_step is None else self._last_step + 1
+        desired, now = wish()
+        self._decided += self._desk.at_step_boundary(desired, step=next_step, now=now)
+
+    def end_step(self) -> None:
+        """The next step may begin, under another control."""
+        self._is_open = False
+
+    def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
+        """What the report of this step has to tell. The desk guessed the step's number; now it is known."""
+        self._untold += tuple(
+            replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
+            for outcome in self._decided
+        )
+        self._decided = ()
+        return self._untold
+
+    def reported(self, step: int, *, sent: bool) -> None:
+        """An outcome that found no room travels with a later report: a control's end must not be lost."""
+        self._untold = () if sent else self._untold
+        self._last_step = step
