@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("row_moments.cc")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
-    "-O3",
+    "-O2",
     "-std=c++17",
     # A product and a sum in one rounding also across statements; neither errno nor floating-point traps are looked at.
     "-ffp-contract=fast",

@@ -10,8 +10,11 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && defined(__clang__)
 #include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
 enum { WIDTH = 16 };
 #elif defined(__AVX__)
 enum { WIDTH = 8 };
@@ -19,14 +22,16 @@ enum { WIDTH = 8 };
 enum { WIDTH = 4 };
 #endif
 
+enum { CHUNK = 2 * WIDTH };  // two independent sums hide the additions' latency
+
 namespace {
 
 typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));
 
-// A block's float32 sums add 64 terms a lane on AVX-512: their rounding stays far below 1e-7 of the sum.
-const int64_t BLOCK_COLUMNS = 2048;
+// A block's float32 sums add 32 terms each: twice as many would double their rounding for a twentieth of the time.
+const int64_t BLOCK_COLUMNS = 32 * CHUNK;
 // Far enough to hide the memory's latency, near enough to stay in the first-level cache.
 const int64_t PREFETCH_BYTES = 4096;
 // Threads take about this many logits at a time.
@@ -39,8 +44,6 @@ inline Floats all(float value) { return Floats{} + value; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where a is NaN, and where both are
 
 // ---- The three types of logits: how CHUNK of them are read and written. ----
-
-enum { CHUNK = 2 * WIDTH };
 
 struct Chunk {  // the first logit is the first of `one`; the order of the others is the type's own affair
   Floats one, other;
@@ -130,6 +133,16 @@ const double COEFFICIENTS[DEGREE] = {0.99999971, 0.4999914953, 0.1666763619, 0.0
 #endif
 const int STEPS = 1 << STEPS_BITS;
 
+#if defined(__AVX512F__)
+inline Floats looked_up(Floats low, Floats high, Ints index) {  // by the index's last five bits
+#if defined(__clang__)
+  return (Floats)_mm512_permutex2var_ps((__m512)low, (__m512i)index, (__m512)high);
+#else
+  return __builtin_shuffle(low, high, index);
+#endif
+}
+#endif
+
 template <bool SCALED>  // whether T differs from 1
 struct Exponential {
   float steps, step, step_rest;  // STEPS / (T log 2), its inverse, and what the inverse lacks as a float32
@@ -167,8 +180,7 @@ struct Exponential {
     for (int degree = DEGREE - 2; degree >= 0; --degree) polynomial = polynomial * rest + coefficients[degree];
     const Ints exponent = (Ints)rounded << (23 - STEPS_BITS);
 #if defined(__AVX512F__)
-    const Floats table = (Floats)_mm512_permutex2var_ps((__m512)low_powers, (__m512i)rounded, (__m512)high_powers);
-    const Floats power = (Floats)(exponent + (Ints)table);
+    const Floats power = (Floats)(exponent + (Ints)looked_up(low_powers, high_powers, (Ints)rounded));
 #else
     const Floats power = (Floats)(exponent + (127 << 23));
 #endif
@@ -182,10 +194,10 @@ enum { TOTAL, TOTAL_SHIFTED, SQUARE, SQUARE_SHIFTED, SUMS };
 
 // Shifted logits are floored here, in powers of two: a masked logit adds 2^-62 to Z, never 0 * -inf, and squares stay
 // normal numbers (processors are slow with others). A million of them change Z by 2e-13.
-const float FLOOR_POWER = -62;
-// The reference follows the maximum once that is so many powers of two above it: most blocks are then read once, and
-// the largest shifted logit is still rounded to within 2e-7.
-const float SLACK_POWER = 4;
+const double FLOOR_POWER = -62;
+// The reference follows the maximum only once that is so many nats above it: fewer blocks are read twice. H is Z1 / Z
+// off log Z, and Z1 loses the more digits the further the largest logits lie from the reference.
+const double SLACK_NATS = 1.5;
 
 struct RowSums {
   double temperature;
@@ -194,7 +206,7 @@ struct RowSums {
   double lanes[SUMS][WIDTH] = {};  // the shifted ones in units of the logits
 
   explicit RowSums(double temperature)
-      : temperature(temperature), floor(FLOOR_POWER * LOG_2 * temperature), slack(SLACK_POWER * LOG_2 * temperature) {}
+      : temperature(temperature), floor(FLOOR_POWER * LOG_2 * temperature), slack(SLACK_NATS * temperature) {}
 
   void count_from(float other) {
     const double change = (double)reference - other, scale = std::exp(change / temperature);
@@ -210,9 +222,10 @@ struct RowSums {
 };
 
 inline float largest(Floats values) {
-  float largest = values[0];
-  for (int lane = 1; lane < WIDTH; ++lane) largest = values[lane] > largest ? values[lane] : largest;
-  return largest;
+  for (int half = WIDTH / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane)
+      values[lane] = values[lane] > values[lane + half] ? values[lane] : values[lane + half];
+  return values[0];
 }
 
 struct Seen {
@@ -316,7 +329,7 @@ void moments_of_row(const typename Type::Stored *logits, int64_t columns, int64_
 // ---- Gradient ----
 
 // Below this power of two a probability's gradient is exactly 0, as a masked logit's.
-const float ZERO_POWER = -100;
+const double ZERO_POWER = -100;
 
 struct Upstream {
   double log_normalizer, logprob, entropy, entropies;  // L, g, h, H

@@ -1,0 +1,270 @@
+"""Whatever the compiler, the home or the file system do: right scores, and one line that says why they are slow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from isentrope import scores
+from isentrope.errors import ConfigurationError
+from isentrope.kernels import cpp_backend, cpp_build, dispatch
+from tests.probe.kernels import numerics
+from tests.probe.scores.reference64 import scores64
+
+Compiler = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of kept libraries after a first use."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ISENTROPE_HOME", str(folder))
+        environment.delenv("CXX", raising=False)
+        cpp_build.load()
+    return folder / "kernels"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty home, and a process that has not looked for its kernels yet."""
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("ISENTROPE_KERNELS", raising=False)
+    forget()
+    yield tmp_path / "home"
+    forget()
+
+
+def forget() -> None:
+    cpp_backend._kernels.cache_clear()
+    dispatch._say_once.cache_clear()
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """Makes CXX a program that answers --version, and does as told when it is to compile."""
+
+    def make(script: str) -> Path:
+        program = tmp_path / "fake-c++"
+        program.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo 1.0; exit 0; fi\n{script}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("CXX", str(program))
+        return program
+
+    return make
+
+
+def assert_scores_are_right() -> None:
+    logits = numerics.normal_logits(3001, 4, 3.0)
+    token_ids = numerics.drawn(logits)
+    exact = scores64(logits, token_ids)
+    for _ in range(2):
+        scored = scores.token_scores(logits, token_ids)
+        for field in numerics.FIELDS:
+            torch.testing.assert_close(getattr(scored, field).double(), exact[field], rtol=0, atol=3e-6)
+
+
+def assert_the_reference_scores_and_says_why(caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    with caplog.at_level(logging.WARNING, "isentrope"):
+        assert_scores_are_right()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Isentrope scores tokens with plain torch, not cpp: ")
+    assert reason in record.getMessage()
+    assert "\n" not in record.getMessage()
+    with dispatch.using("cpp"), pytest.raises(ConfigurationError, match="can't work here"):
+        dispatch.backend_for(torch.zeros(1, 2))
+
+
+def kept(home: Path) -> list[str]:
+    """Kinds of files in the folder of kept libraries."""
+    return sorted(path.suffix or path.name for path in (home / "kernels").iterdir())
+
+
+def test_a_library_is_compiled_once_and_then_kept(home: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(compiled, home / "kernels")
+    assert kept(home) == [".sha256", ".so"]
+    monkeypatch.setattr(cpp_build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert cpp_backend.unavailable_because() is None
+    assert_scores_are_right()
+
+
+def test_another_processor_source_or_compiler_gets_a_library_of_its_own(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = cpp_build.find_compiler()
+    keys = [cpp_build._key(compiler)]
+    with monkeypatch.context() as other:
+        other.setattr(cpp_build, "_processor", lambda: ["another"])
+        keys.append(cpp_build._key(compiler))
+    with monkeypatch.context() as other:
+        other.setattr(cpp_build, "SOURCE", tmp_path / "other.cc")
+        cpp_build.SOURCE.write_text("int other;")
+        keys.append(cpp_build._key(compiler))
+    keys.append(cpp_build._key([*compiler, "-g"]))
+    assert len(set(keys)) == 4
+    assert cpp_build._key(compiler) == keys[0]
+
+
+def test_processes_that_compile_at_once_all_get_a_whole_library(home: Path) -> None:
+    code = "from isentrope.kernels import cpp_build; print(cpp_build.load().isentrope_row_moments)"
+    racing = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in racing:
+        out, err = process.communicate(timeout=200)
+        assert "FuncPtr" in out, err
+        assert err == ""
+    assert kept(home) == [".sha256", ".so"]
+    assert_scores_are_right()
+
+
+def library_and_note(home: Path) -> tuple[Path, Path]:
+    (library,), (note,) = (home / "kernels").glob("*.so"), (home / "kernels").glob("*.sha256")
+    return library, note
+
+
+def taken_from(home: Path) -> Path | None:
+    return cpp_build._kept_library(home / "kernels", cpp_build._key(cpp_build.find_compiler()))
+
+
+def test_a_damaged_library_is_noticed_and_compiled_anew(home: Path, compiled: Path) -> None:
+    shutil.copytree(compiled, home / "kernels")
+    library, note = library_and_note(home)
+    whole = library.read_bytes()
+    assert taken_from(home) == library
+    for damaged in (b"", b"\0" * len(whole), whole[:5000]):
+        library.write_bytes(damaged)
+        assert taken_from(home) is None
+    assert cpp_backend.unavailable_because() is None
+    assert_scores_are_right()
+    assert library_and_note(home) == (library, note)
+    assert library.read_bytes() == whole
+
+
+def test_a_lost_library_or_a_damaged_note_is_noticed(home: Path, compiled: Path) -> None:
+    shutil.copytree(compiled, home / "kernels")
+    library, note = library_and_note(home)
+    digest = note.read_bytes()
+    for damaged in (b"", b"\xff", b"../../elsewhere"):
+        note.write_bytes(damaged)
+        assert taken_from(home) is None
+    note.write_bytes(digest)
+    assert taken_from(home) == library
+    library.unlink()
+    assert taken_from(home) is None
+
+
+def test_a_library_that_others_may_have_put_there_is_not_loaded(
+    home: Path, compiled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(compiled, home / "kernels")
+    library, _ = library_and_note(home)
+    library.chmod(0o777)
+    assert taken_from(home) is None
+    library.chmod(0o755)
+    assert taken_from(home) == library
+    (home / "kernels").chmod(0o777)
+    assert taken_from(home) is None
+    assert cpp_backend.unavailable_because() is None
+    assert "can be written by other users" in caplog.text
+
+
+def test_a_home_that_cannot_be_written_costs_a_compilation_per_process(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "file" / "home"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert_scores_are_right()
+    assert cpp_backend.unavailable_because() is None
+    (record,) = caplog.records
+    assert "because the home can't keep them" in record.getMessage()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_full_disk_costs_only_the_keeping(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert cpp_backend.unavailable_because() is None
+    assert_scores_are_right()
+    assert "could not keep its compiled kernels" in caplog.text
+    assert kept(home) == []
+
+
+def test_without_a_compiler_the_reference_scores(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert_the_reference_scores_and_says_why(caplog, "no C++ compiler found (CXX, c++, g++, clang++). Install g++")
+
+
+def test_a_compiler_that_fails_is_quoted(home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture) -> None:
+    compiler("echo 'In file included' >&2; echo 'x.cc:3:1: error: no such thing' >&2; echo 'more' >&2; exit 7")
+    assert_the_reference_scores_and_says_why(caplog, "failed with status 7: x.cc:3:1: error: no such thing")
+
+
+def test_a_compiler_that_hangs_is_ended_with_its_children(
+    home: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler("sleep 100 & wait")
+    monkeypatch.setattr(cpp_build, "COMPILE_TIMEOUT_SECONDS", 0.3)
+    started = time.monotonic()
+    assert_the_reference_scores_and_says_why(caplog, "took more than 0.3 s")
+    assert time.monotonic() - started < 30
+
+
+def test_a_compiler_that_makes_no_library_is_named(
+    home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = compiler('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"')
+    assert_the_reference_scores_and_says_why(caplog, f"what {program} made can't be loaded")
+
+
+def test_a_compiler_that_cannot_be_run_is_named(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "not-a-program"
+    program.write_bytes(b"\x7fELF")
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    assert_the_reference_scores_and_says_why(caplog, f"the C++ compiler {program} can't be run")
+
+
+def test_cxx_may_hold_arguments_and_a_missing_one_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = cpp_build.find_compiler()
+    monkeypatch.setenv("CXX", "/no/such/compiler -g")
+    assert cpp_build.find_compiler() == system
+    monkeypatch.setenv("CXX", f"{shutil.which('env')} g++")
+    assert cpp_build.find_compiler()[1:] == ["g++"]
+    assert "g++" in cpp_build._output_of([*cpp_build.find_compiler(), "--version"], 60)
+
+
+def test_the_source_is_compiled_for_processors_without_wide_registers_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What NEON and older processors get: four logits at a time, a polynomial in the place of the table."""
+    narrower = ["-mno-avx512f"] if os.uname().machine == "x86_64" else []
+    monkeypatch.setattr(cpp_build, "FLAGS", (*cpp_build.FLAGS, "-O1"))
+    flags = [*cpp_build._flags(), *narrower]
+    monkeypatch.setattr(cpp_build, "_flags", lambda: flags)
+    for case in numerics.cases(4099, 2):
+        if cpp_backend.supports(case.logits) and case.token_ids.numel():
+            errors = numerics.largest_error(cpp_backend, case)
+            assert max(errors.values()) <= 1e-6, (case.name, errors)
