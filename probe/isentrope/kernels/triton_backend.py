@@ -5,6 +5,7 @@ Under TRITON_INTERPRET=1 the same kernels run on the CPU, slowly: that is how th
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -27,12 +28,8 @@ SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 WARPS = 4
 GROUPS = 4
-LANES = 4 * 32 * WARPS
-"""Lanes of four 32-bit words, 16 bytes: the longest single read. With GROUPS = 4, 32 logits a thread hide the latency
-of memory within the registers of seven programs an SM."""
-
-BLOCK = 2 * GROUPS * LANES
-"""Logits that a program of the moments kernel reads at a time: 4096."""
+"""With two tiles of GROUPS rows of lanes_of() lanes, a thread reads 32 logits at a time: enough in flight to hide the
+latency of memory, in registers for seven programs a processor."""
 
 GRADIENT_BLOCK = 2048
 ROWS_PER_PROGRAM = 32
@@ -54,6 +51,14 @@ class RowLayout(NamedTuple):
     offset_storage: int
     outer_stride: int
     inner_stride: int
+
+
+class DeviceShape(NamedTuple):
+    """What the size of tiles and the number of splits follow from."""
+
+    processors: int
+    """Streaming multiprocessors, compute units or Xe cores."""
+    warp_size: int
 
 
 def unavailable_because() -> str | None:
@@ -136,7 +141,7 @@ def logit_gradient(
             columns,
             *_layout(logits),
             start,
-            temperature,
+            float(temperature),
             *_two_halves(1 / temperature),
             HAS_LOGPROB=logprob_gradient is not None,
             HAS_ENTROPY=has_entropy,
@@ -161,10 +166,15 @@ def row_layout(logits: Tensor) -> RowLayout | None:
     return RowLayout(max(inner_rows, 1), int(logits.storage_offset()), outer_stride, inner_stride)
 
 
-def splits_of(rows: int, columns: int, processors: int) -> int:
-    """Programs that share a row: enough to keep `processors` busy, each with a few blocks at least."""
+def lanes_of(warp_size: int) -> int:
+    """Lanes of a tile: 16 bytes, the longest single read, for every thread. More rows then cost no exchange of sums."""
+    return 4 * warp_size * WARPS
+
+
+def splits_of(rows: int, columns: int, block: int, processors: int) -> int:
+    """Programs that share a row: enough to keep `processors` busy, each with a few blocks of logits at least."""
     wanted = -(-processors * PROGRAMS_PER_PROCESSOR // rows) if rows else 1
-    longest = max(1, columns // (4 * BLOCK))
+    longest = max(1, columns // (4 * block))
     return 1 << (min(wanted, longest, LARGEST_SPLITS).bit_length() - 1)
 
 
@@ -177,7 +187,9 @@ def _device_fits(device: torch.device) -> bool:
 def _split_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int) -> Tensor:
     """float64 [splits, 6, rows]."""
     rows, columns = token_ids.numel(), logits.shape[-1]
-    splits = splits_of(rows, columns, _processors(logits.device))
+    device = _device_shape(logits.device)
+    lanes = lanes_of(device.warp_size)
+    splits = splits_of(rows, columns, 2 * GROUPS * lanes, device.processors)
     moments = torch.empty(splits, 6, rows, dtype=torch.float64, device=logits.device)
     if rows == 0:
         return moments
@@ -200,7 +212,7 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: float, start:
             LOWEST_EXPONENT / exponent_scale,
             *_two_halves(1 / temperature),
             GROUPS=GROUPS,
-            LANES=LANES,
+            LANES=lanes,
         )
     return moments
 
@@ -244,13 +256,14 @@ def _row_block(splits: int) -> dict[str, int]:
     return {"SPLITS": splits, "ROWS": ROWS_PER_PROGRAM}
 
 
-def _processors(device: torch.device) -> int:
-    """Streaming multiprocessors, compute units or Xe cores; 1 for the interpreter, which runs programs one by one."""
+@functools.cache
+def _device_shape(device: torch.device) -> DeviceShape:
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).multi_processor_count
+        properties = torch.cuda.get_device_properties(device)
+        return DeviceShape(properties.multi_processor_count, int(getattr(properties, "warp_size", 32)))
     if device.type == "xpu":
-        return int(torch.xpu.get_device_properties(device).gpu_subslice_count)
-    return 1
+        return DeviceShape(int(torch.xpu.get_device_properties(device).gpu_subslice_count), 32)
+    return DeviceShape(1, 32)  # the interpreter runs programs one by one
 
 
 def _on_device(logits: Tensor) -> AbstractContextManager[Any]:

@@ -273,7 +273,8 @@ def finish_kernel(moments_ptr, scores_ptr, rows, splits, SPLITS: tl.constexpr, R
     )
     # NaN in every score of a row that is masked everywhere or holds +inf; a NaN logit made the total NaN already.
     total = tl.where((maximum > -float("inf")) & (maximum < float("inf")), total, float("nan"))
-    mean_shifted = total_shifted / total
+    probability_unit = 1.0 / total
+    mean_shifted = total_shifted * probability_unit
     log_total = tl.log(total)
     logprob = chosen - log_total + (total - total)
     impossible = (chosen == -float("inf")) & (total > 0)
@@ -283,7 +284,8 @@ def finish_kernel(moments_ptr, scores_ptr, rows, splits, SPLITS: tl.constexpr, R
     tl.store(out_ptr + rows, logprob, mask=in_rows)
     tl.store(out_ptr + 2 * rows, log_total - mean_shifted, mask=in_rows)
     tl.store(out_ptr + 3 * rows, discriminator, mask=in_rows)
-    tl.store(out_ptr + 4 * rows, (square_shifted - mean_shifted * square) / (total * total), mask=in_rows)
+    expected = (square_shifted - mean_shifted * square) * probability_unit * probability_unit
+    tl.store(out_ptr + 4 * rows, expected, mask=in_rows)
 
 
 @triton.jit(do_not_specialize=["inner_rows", "start"])

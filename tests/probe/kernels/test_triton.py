@@ -27,8 +27,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of 128 logits, so that a small row has many, and is split over four programs."""
     monkeypatch.setattr(triton_backend, "GROUPS", 2)
-    monkeypatch.setattr(triton_backend, "LANES", 32)
-    monkeypatch.setattr(triton_backend, "BLOCK", 128)
+    monkeypatch.setattr(triton_backend, "lanes_of", lambda warp_size: warp_size)
     monkeypatch.setattr(triton_backend, "GRADIENT_BLOCK", 128)
     return 128
 
@@ -52,7 +51,7 @@ def test_the_kernels_can_work_here() -> None:
 @pytest.mark.parametrize("vocabulary", [515, 2055])
 def test_scores_equal_float64_over_many_blocks(vocabulary: int, small_blocks: int) -> None:
     """515: four blocks and a bit in one program. 2055: four splits of four blocks and a bit."""
-    splits = triton_backend.splits_of(2, vocabulary, 1)
+    splits = triton_backend.splits_of(2, vocabulary, small_blocks, 1)
     assert splits == (1 if vocabulary < 16 * small_blocks else 4)
     errors = {
         (case.name, field): error
@@ -178,9 +177,9 @@ def test_what_the_kernels_cannot_read_is_left_to_the_reference() -> None:
 
 def test_rows_are_split_until_the_device_is_full_and_no_further() -> None:
     processors, vocabulary = 132, 151_936
-    splits = {rows: triton_backend.splits_of(rows, vocabulary, processors) for rows in (0, 1, 100, 1024, 8192)}
+    splits = {rows: triton_backend.splits_of(rows, vocabulary, 4096, processors) for rows in (0, 1, 100, 1024, 8192)}
     assert splits == {0: 1, 1: 8, 100: 8, 1024: 4, 8192: 1}
-    assert triton_backend.splits_of(1, 4096, processors) == 1
+    assert triton_backend.splits_of(1, 4096, 4096, processors) == 1
 
 
 def test_without_triton_the_module_says_so_and_nothing_else_breaks() -> None:
