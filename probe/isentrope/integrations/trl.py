@@ -25,7 +25,7 @@ from isentrope.guard import Guard
 from isentrope.integrations.transformers import StepReports
 from isentrope.integrations.trl_gate import Inputs, RatioClip, completion_scores, sampler_logprobs, token_mask
 from isentrope.integrations.trl_head import FusedHead, Head
-from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training
+from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
@@ -52,7 +52,7 @@ def attach(
     config: Mapping[str, object] | None = None,
     control: Control | None = None,
     threshold_source: ThresholdSource = "auto",
-    rescore_tokens: int = 256,
+    rescore_tokens: int | None = None,
     mode: str | None = None,
     transport: Transport | None = None,
 ) -> Probe:
@@ -68,8 +68,9 @@ def attach(
         control: the intervention the run starts with. Default: none.
         threshold_source: see `ProbeConfig.threshold_source`. A first pass exists where TRL computes the log-probs
             before the update: always in RLOO, in GRPO where a batch serves several updates.
-        rescore_tokens: at most so many tokens of a step, prompts and padding included, go through the model once more
-            after the update, for the observed change. 0: it is not measured.
+        rescore_tokens: at most so many tokens of a rank's step, prompts and padding included, go through the model once
+            more after the update, for the observed change. 0: it is not measured. Default: a sixteenth of the step,
+            at least one sequence.
         mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
         transport: where reports go instead of the spool (tests).
     Returns: the probe. It says goodbye when training ends.
@@ -80,7 +81,7 @@ def attach(
     check_supported(trainer)
     if head not in get_args(Head):
         raise ConfigurationError(f"head must be one of {', '.join(get_args(Head))}; got {head!r}.")
-    if isinstance(rescore_tokens, bool) or not isinstance(rescore_tokens, int) or rescore_tokens < 0:
+    if rescore_tokens is not None and (type(rescore_tokens) is not int or rescore_tokens < 0):
         raise ConfigurationError(f"rescore_tokens must be a whole number from 0 on, got {rescore_tokens!r}.")
     guard = Guard()
     bonus = bool(getattr(trainer, "_entropy_bonus_enabled", False))
@@ -122,7 +123,7 @@ def detach(trainer: Any) -> None:
 class Attachment(StepReports):
     """The wrapped methods of one trainer, and the callback that closes its steps."""
 
-    def __init__(self, trainer: Any, probe: Probe, head: FusedHead, guard: Guard, rescore_tokens: int) -> None:
+    def __init__(self, trainer: Any, probe: Probe, head: FusedHead, guard: Guard, rescore_tokens: int | None) -> None:
         super().__init__()
         self._trainer, self._probe, self._head, self._guard = trainer, probe, head, guard
         self._rescore_tokens = rescore_tokens
@@ -159,7 +160,8 @@ class Attachment(StepReports):
 
     def close_step(self, step: int) -> None:
         batches, self._micro_batches = self._micro_batches, []
-        sample = Sample.of(batches, step, self._rescore_tokens) if batches and self._rescore_tokens else None
+        tokens = default_tokens(batches) if self._rescore_tokens is None else self._rescore_tokens
+        sample = Sample.of(batches, step, tokens) if batches and tokens else None
         rescore = None if sample is None else functools.partial(self._rescored, sample, batches)
         if self._guard.failures:
             self._probe.log({"probe/attachment_failures": float(self._guard.failures)})

@@ -36,6 +36,13 @@ class MicroBatch:
         )
 
 
+def default_tokens(batches: Sequence[MicroBatch]) -> int:
+    """A sixteenth of the step: about a fiftieth of its forward and backward passes. At least one sequence."""
+    sizes = [batch.prompt_ids.numel() + batch.completion_ids.numel() for batch in batches]
+    longest = max((batch.prompt_ids.shape[1] + batch.completion_ids.shape[1] for batch in batches), default=0)
+    return max(sum(sizes) // 16, longest)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Which sequences are scored again: the first `rows[i]` of micro-batch i, and `completion` tokens of each."""

@@ -98,7 +98,7 @@ def test_scores_equal_the_float64_reference_on_recorded_batches(tmp_path: Path, 
 
 def test_the_entropy_before_an_update_and_the_observed_change_add_up_to_the_entropy_after(tmp_path: Path) -> None:
     trainer, transport = tiny_trl.trainer(tmp_path, steps=2, num_iterations=2), InMemoryTransport()
-    attach(trainer, transport=transport)
+    attach(trainer, rescore_tokens=1000, transport=transport)
     trainer.train()
     first, second = (report.scalars for report in tiny_trl.reports(transport))
     # The second update is made from the same tokens, so its entropy is the one after the first.

@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from isentrope.integrations.trl import attach
-from isentrope.integrations.trl_rescoring import MicroBatch, Sample
+from isentrope.integrations.trl_rescoring import MicroBatch, Sample, default_tokens
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_wire.messages import RunFinished
 from tests.probe.integrations import tiny_trl
@@ -26,7 +26,7 @@ EVALUATING = {
 
 
 def attached(tmp_path: Path, **settings: Any) -> tuple[Any, Any, InMemoryTransport]:
-    rescore_tokens = settings.pop("rescore_tokens", 256)
+    rescore_tokens = settings.pop("rescore_tokens", 1000)
     trainer, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
     return trainer, attach(trainer, rescore_tokens=rescore_tokens, transport=transport), transport
 
@@ -165,6 +165,12 @@ def test_a_sample_holds_at_most_the_tokens_allowed() -> None:
     assert Sample.of(batches, 0, 80) == Sample((4, 4, 2), 5)
     assert Sample.of(batches, 1, 17) == Sample((0, 2, 0), 5)
     assert Sample.of(batches, 0, 6) == Sample((1, 0, 0), 3)
+
+
+def test_by_default_a_sixteenth_of_a_step_is_scored_again_and_at_least_one_sequence() -> None:
+    assert default_tokens([micro_batch(4)] * 16) == 4 * 8
+    assert default_tokens([micro_batch(4), micro_batch(2, completion=9)]) == 12
+    assert default_tokens([]) == 0
 
 
 def test_a_sample_takes_one_width_and_no_images() -> None:

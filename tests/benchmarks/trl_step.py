@@ -1,0 +1,147 @@
+"""A TRL GRPO step with a probe attached and without, on a model whose head matters.
+
+Two trainers of the same model take turns: generation, loss, backward pass, update, logging. Ratios are medians over
+pairs of steps. What re-scoring a sample after the update adds, by default one of the eight sequences here, is given apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from isentrope.integrations.trl import attach
+from isentrope.transport.in_memory import InMemoryTransport
+
+VOCABULARY, WIDTH, SEQUENCES, PROMPT, COMPLETION = 32768, 128, 8, 32, 32
+CANDIDATES: dict[str, Callable[[Any], object]] = {
+    "alone": lambda trainer: None,
+    "replace": lambda trainer: attach(trainer, rescore_tokens=0, transport=InMemoryTransport()),
+    "observe": lambda trainer: attach(trainer, head="observe", rescore_tokens=0, transport=InMemoryTransport()),
+    "replace and re-score": lambda trainer: attach(trainer, transport=InMemoryTransport()),
+}
+
+
+class TurnTaking(TrainerCallback):
+    """Lets a trainer make one step when it is told to, and measures it: from one step's beginning to the next one's."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._go, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._started: float | None = None
+
+    def step(self) -> None:
+        """Called by the main thread: one step, or the set-up before the first."""
+        self._go.release()
+        self._done.acquire()
+
+    def _pause(self) -> None:
+        if self._started is not None:
+            self.seconds.append(time.thread_time() - self._started)
+        self._done.release()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._pause()
+        self._go.acquire()
+        self._started = time.thread_time()
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._pause()
+
+
+def trainer_of(folder: str, turns: TurnTaking, steps: int) -> Any:
+    words = Tokenizer(
+        WordLevel({"<pad>": 0, "<eos>": 1, **{f"w{i}": i for i in range(2, VOCABULARY)}}, unk_token="<pad>")
+    )
+    words.pre_tokenizer = WhitespaceSplit()
+    torch.manual_seed(0)
+    policy = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=WIDTH,
+            intermediate_size=4 * WIDTH,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=False,
+            pad_token_id=0,
+            eos_token_id=1,
+        )
+    )
+    config = GRPOConfig(
+        output_dir=folder,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        activation_checkpointing=False,
+        disable_tqdm=True,
+        save_strategy="no",
+        logging_steps=1,
+        max_steps=steps,
+        per_device_train_batch_size=SEQUENCES,
+        num_generations=4,
+        max_completion_length=COMPLETION,
+        generation_kwargs={"min_new_tokens": COMPLETION},
+    )
+    made = GRPOTrainer(
+        model=policy,
+        reward_funcs=lambda completion_ids, **_: [float(sum(ids) % 7) for ids in completion_ids],
+        args=config,
+        train_dataset=Dataset.from_list(
+            [{"prompt": " ".join(f"w{2 + i + j}" for j in range(PROMPT))} for i in range(64)]
+        ),
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"),
+        callbacks=[turns],
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def seconds_per_step(rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of each step of each candidate; the n-th of all were made one after another."""
+    taking_turns = {name: TurnTaking() for name in CANDIDATES}
+    threads = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, turns in taking_turns.items():
+            trainer = trainer_of(folder, turns, steps=rounds + 2)
+            CANDIDATES[name](trainer)
+            threads.append(threading.Thread(target=trainer.train, daemon=True))
+            threads[-1].start()
+        for _ in range(rounds + 2):
+            for turns in taking_turns.values():
+                turns.step()
+        for thread in threads:
+            thread.join()
+    # The first step warms up; the last one ends with the run's goodbye.
+    return {name: turns.seconds[1 : rounds + 1] for name, turns in taking_turns.items()}
+
+
+def measure(rounds: int = 12) -> list[str]:
+    """Rows of a Markdown table, a step's time as a multiple of the step alone."""
+    torch.set_num_threads(1)
+    os.environ["CI"] = "1"  # TRL sends no usage report from there
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    seconds = seconds_per_step(rounds)
+    tokens = SEQUENCES * COMPLETION
+    rows = [
+        f"| TRL step: {tokens} tokens of {VOCABULARY}, width {WIDTH} | CPU time | median ratio | middle half of the ratios |",
+        "|---|---|---|---|",
+    ]
+    for name, own in seconds.items():
+        ratios = [mine / alone for mine, alone in zip(own, seconds["alone"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        rows.append(f"| {name} | {statistics.median(own) * 1e3:.0f} ms | {middle:.3f} × | {low:.3f} to {high:.3f} |")
+    return rows
