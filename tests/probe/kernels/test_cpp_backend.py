@@ -1,0 +1,130 @@
+"""What the C++ kernels read in place, how they use threads, and what a forked child gets."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.kernels import cpp_backend, dispatch, reference
+from isentrope.kernels.moments import finish
+from tests.probe.kernels import numerics
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def moments_of(logits: Tensor) -> Tensor:
+    return torch.stack(cpp_backend.row_moments(logits, torch.zeros(logits.shape[:-1], dtype=torch.int64), 0.9))
+
+
+@pytest.mark.usefixtures("threads")
+def test_scores_do_not_depend_on_the_number_of_threads() -> None:
+    logits = numerics.normal_logits(50257, 12, 3.0)
+    token_ids = numerics.drawn(logits)
+    log_normalizer = finish(cpp_backend.row_moments(logits, token_ids, 1.0)).log_normalizer
+    results = []
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        gradient = cpp_backend.logit_gradient(logits, token_ids, log_normalizer, 1.0, torch.ones(12), None, None)
+        results.append((moments_of(logits), gradient))
+    for moments, gradient in results[1:]:
+        assert torch.equal(moments, results[0][0])
+        assert torch.equal(gradient, results[0][1])
+
+
+def test_rows_are_spread_over_the_threads_torch_has() -> None:
+    """The OpenMP runtime that torch has loaded is found: two pools would fight for the cores."""
+    assert cpp_backend._loaded().team is not None
+
+
+def test_a_forked_child_scores_without_its_parents_threads() -> None:
+    code = """if True:
+        import os, torch
+        from isentrope.kernels import cpp_backend
+        torch.set_num_threads(2)
+        logits, token_ids = torch.randn(64, 20000), torch.zeros(64, dtype=torch.int64)
+        before = torch.stack(cpp_backend.row_moments(logits, token_ids, 1.0))
+        child = os.fork()
+        if child == 0:
+            same = torch.stack(cpp_backend.row_moments(logits, token_ids, 1.0)).numpy() == before.numpy()
+            os._exit(0 if same.all() else 3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "0\n", ran.stderr
+
+
+def test_views_are_read_where_they_lie() -> None:
+    logits = numerics.normal_logits(300, 24, 3.0).reshape(2, 3, 4, 300)
+    for view in (
+        logits[:, :, :-1],
+        logits[::2, 1:],
+        logits.permute(2, 0, 1, 3),
+        logits[..., 7:-9],
+        logits[:, :1].expand(2, 5, 4, 300),
+    ):
+        assert cpp_backend.supports(view)
+        assert torch.equal(moments_of(view), moments_of(view.contiguous()))
+
+
+def test_what_cannot_be_read_in_place_goes_to_the_reference() -> None:
+    class Dressed(Tensor):
+        """Such as a sharded tensor, whose memory is elsewhere."""
+
+    readable = torch.zeros(4, 6)
+    assert dispatch.backend_for(readable) is cpp_backend
+    assert dispatch.backend_for(torch.nn.Parameter(readable)) is cpp_backend
+    assert dispatch.backend_for(torch.zeros(4, 1)[:, :1].T.contiguous().T) is cpp_backend
+    for other in (readable.T, readable.double(), readable.as_subclass(Dressed), readable.to_sparse()):
+        assert dispatch.backend_for(other) is reference
+
+
+def test_any_integer_and_any_strides_of_token_ids_do() -> None:
+    logits = numerics.normal_logits(50, 12, 3.0).reshape(3, 4, 50)
+    token_ids = numerics.drawn(logits)
+    exact = cpp_backend.row_moments(logits, token_ids, 1.0).chosen_shifted
+    turned = token_ids.T.contiguous().T
+    for ids in (turned, token_ids.int(), token_ids.to(torch.uint8)):
+        assert torch.equal(cpp_backend.row_moments(logits, ids, 1.0).chosen_shifted, exact)
+
+
+def test_upstream_gradients_may_have_any_type_and_shape_of_the_rows() -> None:
+    logits = numerics.normal_logits(50, 12, 3.0).reshape(3, 4, 50)
+    token_ids = numerics.drawn(logits)
+    rows = finish(cpp_backend.row_moments(logits, token_ids, 1.0))
+    upstream = torch.arange(12.0).reshape(3, 4)
+    gradients = [
+        cpp_backend.logit_gradient(logits, token_ids, rows.log_normalizer, 1.0, g, g, rows.entropies)
+        for g in (upstream, upstream.T.contiguous().T, upstream.reshape(-1).half(), upstream.clone().requires_grad_())
+    ]
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+    assert not any(gradient.requires_grad for gradient in gradients)
+
+
+def test_gradients_round_to_the_nearest_number_of_the_logits_type() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        logits = numerics.normal_logits(4099, 3, 6.0).to(dtype)
+        case = numerics.Case("rounding", logits, torch.zeros(3, dtype=torch.int64))
+        upstream = torch.tensor([1.0, 3e4, -2e5])
+        gradient = numerics.gradient_by(cpp_backend, case, upstream, None)
+        wide = numerics.gradient_by(cpp_backend, numerics.Case("wide", logits.float(), case.token_ids), upstream, None)
+        assert torch.equal(gradient, wide.to(dtype))
+
+
+def test_a_gradient_without_bounds_stays_nan_or_infinite() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        case = numerics.Case("upstream", torch.zeros(3, 40, dtype=dtype), torch.zeros(3, dtype=torch.int64))
+        gradient = numerics.gradient_by(cpp_backend, case, torch.tensor([math.nan, math.inf, 1.0]), None)
+        assert gradient[0].isnan().all()
+        assert gradient[1, 1:].isneginf().all()
+        assert gradient[2].isfinite().all()
