@@ -1,16 +1,21 @@
-"""Triton's interpreter, several times faster: the language is made ready once per module, not at every inner call.
+"""Triton's interpreter as the tests use it: several times faster, and rounding bfloat16 as GPUs do.
 
-A pytest plugin (`-p tests.probe.kernels.interpreter`), and what `conftest.py` here loads. Remove when Triton's own
-`InterpretedFunction.__call__` stops calling `_patch_lang` again for a module that it has patched.
+Out of the box it makes its language ready anew at every call of an inner function, and cuts a float32 off where a GPU
+rounds it to the nearest bfloat16. A pytest plugin (`-p tests.probe.kernels.interpreter`), and what `conftest.py` here
+loads. Remove when Triton's own `InterpretedFunction.__call__` and `InterpreterBuilder.cast_impl` do both.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
+from triton import language as tl
 from triton.runtime import interpreter
 
 _ready: set[str] = set()
+_cast = interpreter.InterpreterBuilder.cast_impl
 
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -21,5 +26,17 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return self.rewrite()(*args, **kwargs)
 
 
+def _cast_rounding(self: Any, source: Any, wanted: Any) -> Any:
+    """The interpreter keeps a bfloat16 as the 16 bits it has."""
+    types = source.dtype.scalar, wanted.scalar
+    if types == (tl.float32, tl.bfloat16):
+        rounded = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16()
+        return interpreter.TensorHandle(rounded.view(torch.int16).numpy().view(np.uint16), tl.bfloat16)
+    if types == (tl.bfloat16, tl.float32):
+        return interpreter.TensorHandle((source.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+    return _cast(self, source, wanted)
+
+
 def pytest_configure() -> None:
     interpreter.InterpretedFunction.__call__ = _call
+    interpreter.InterpreterBuilder.cast_impl = _cast_rounding

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.kernels import cpp_backend, reference
+from isentrope.kernels import cpp_backend, reference, triton_backend
 from isentrope.kernels.backend import Backend
 from isentrope.kernels.moments import finish, merge
 from tests.probe.kernels import numerics
@@ -36,6 +36,7 @@ SIZES = (2, 3, 97, 4099, 50257)
 BACKENDS = [
     Candidate("reference", reference, 2e-6, SIZES, 4099),
     Candidate("cpp", cpp_backend, 1e-6, SIZES, 4099),
+    Candidate("triton", triton_backend, 1e-6, (2, 3, 97, 301, 4099), 97),  # interpreted: slow, and without a device
 ]
 
 every_backend = pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
@@ -50,6 +51,7 @@ def asked(candidate: Candidate, cases: list[Case]) -> list[Case]:
 @pytest.fixture(autouse=True, scope="module")
 def kernels_are_there() -> None:
     assert cpp_backend.unavailable_because() is None
+    assert triton_backend.unavailable_because() is None
 
 
 @every_backend

@@ -45,7 +45,7 @@ def errors_of(case: Case) -> dict[str, float]:
 
 def test_the_kernels_can_work_here() -> None:
     assert triton_backend.unavailable_because() is None
-    assert triton_backend.interpreted() == (not torch.cuda.is_available())
+    assert triton_backend.interpreted()
 
 
 @pytest.mark.parametrize("vocabulary", [515, 2055])
@@ -129,8 +129,7 @@ def test_gradients_equal_float64_autograd_over_many_blocks(
         gradient = numerics.gradient_by(triton_backend, case, *upstream)
         exact = numerics.exact_gradient(case, *upstream)
         assert (gradient.dtype, gradient.shape) == (dtype, logits.shape)
-        # The interpreter cuts bfloat16 off where a GPU rounds it: a whole unit in the last place instead of half.
-        allowed = 1e-6 + exact.abs() * numerics.rounding_of(dtype) * 2
+        allowed = TOLERANCE + exact.abs() * numerics.rounding_of(dtype) * 1.001
         assert ((gradient.double() - exact).abs() <= allowed).all()
 
 
