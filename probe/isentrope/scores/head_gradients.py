@@ -141,6 +141,6 @@ def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
     elif total.dtype == torch.float32 and widens_products(total.device, right.dtype):
-        torch.ops.aten.addmm.dtype_out(total, left.to(right.dtype), right, total.dtype, out=total)
+        torch.addmm(total, left.to(right.dtype), right, out_dtype=total.dtype, out=total)
     else:
         total.addmm_(left.to(total.dtype), right.to(total.dtype))

@@ -9,6 +9,7 @@ with. What a tile holds is y, or t = tanh(a y / c).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def _autocast_is_on(device: str) -> bool:
 
 
 class HeadTiles:
-    """Tiles of one head's logits, and the tile-wise products of the backward."""
+    """Tiles of one head's logits."""
 
     def __init__(self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool) -> None:
         """`widen`: tiles in float32 even where the product is narrower (backward on a CPU)."""
@@ -108,7 +109,9 @@ class HeadTiles:
         widen = widen or rule.softcap is not None or operands.adapter_up is not None
         self.tile_dtype = torch.promote_types(logits_dtype, torch.float32) if widen else logits_dtype
         rows, vocabulary = len(operands.hidden), len(operands.weight)
-        self.row_step = min(max(rows, 1), ROWS_AT_A_TIME.get(device.type, GPU_ROWS_AT_A_TIME))
+        # Even blocks: one row left over would cost another read of the whole weight.
+        blocks = math.ceil(rows / ROWS_AT_A_TIME.get(device.type, GPU_ROWS_AT_A_TIME))
+        self.row_step = math.ceil(rows / max(blocks, 1)) or 1
         self.column_step = min(vocabulary, self._columns_at_a_time(device))
         size = self.row_step * self.column_step
         self._product = torch.empty(size, dtype=logits_dtype, device=device)
@@ -176,6 +179,6 @@ def _multiply(left: Tensor, right: Tensor, bias: Tensor | None, out: Tensor) -> 
         else:
             torch.addmm(bias, left, right, out=out)
         return
-    torch.ops.aten.mm.dtype_out(left, right, out.dtype, out=out)
+    torch.mm(left, right, out_dtype=out.dtype, out=out)
     if bias is not None:
         out.add_(bias)
