@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from isentrope.statistics.across_ranks import THRESHOLD_COLUMNS, failed_rank_vector, rank_vector, read_ranks
 from isentrope.statistics.token_ledger import TokenBatch
 from tests.probe.statistics.test_step_summary import batch_of, summary_of
@@ -20,10 +22,17 @@ def test_empty_hands_are_as_long_as_full_ones_and_change_nothing() -> None:
 def test_a_gate_call_without_a_single_token_is_a_step_of_no_tokens() -> None:
     empty = batch_of(0, 6, 1)
     assert summary_of(empty).tokens == 0
-    batch = batch_of(4, 6, 1)
+    batch = with_small_scores(batch_of(4, 6, 1))
+    # Bins finer than 1: what has no tokens must not widen them.
+    assert summary_of(batch).histograms["score/vocab_centered"].exponent < 0
     assert summary_of(empty, batch) == summary_of(batch)
     together = read_ranks([rank_vector(0, 0, [part], None, None).tolist() for part in (empty, batch)])
     assert together.summary == summary_of(batch)
+
+
+def with_small_scores(batch: TokenBatch) -> TokenBatch:
+    scores = replace(batch.scores, vocab_centered_scores=0.01 * batch.scores.vocab_centered_scores)
+    return replace(batch, scores=scores)
 
 
 def test_the_columns_for_the_thresholds_hold_the_moments_of_both_scores() -> None:
