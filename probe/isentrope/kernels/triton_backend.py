@@ -242,6 +242,7 @@ def _per_row(values: Tensor) -> Tensor:
     return values.detach().reshape(-1).contiguous()
 
 
+@functools.lru_cache(maxsize=16)
 def _two_halves(value: float) -> tuple[float, float]:
     """A float64 as two float32 numbers that add up to it."""
     upper = torch.tensor(value, dtype=torch.float32).item()
