@@ -22,6 +22,7 @@ from isentrope_dashboard.records import (
     ControlValues,
     HistogramColumns,
     LiveEvent,
+    MethodForm,
     RunSnapshot,
     RunSummary,
     SeriesColumns,
@@ -132,6 +133,16 @@ class ApiClient:
         answer = await self._request("GET", f"{_run_path(run_id)}/control/history", params={"limit": limit})
         return [ControlItem.from_json(item) for item in answer.json()["items"]]
 
+    async def methods(self) -> list[MethodForm]:
+        """The methods a control can name; none from a server that does not tell."""
+        try:
+            answer = await self._request("GET", "/methods")
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+        return [MethodForm.from_json(item) for item in answer.json()["items"]]
+
     async def push_control(self, run_id: str, values: ControlValues, reason: str, etag: str) -> ControlItem:
         """Ask for a new control; refused with status 412 when the control is no longer the one `etag` names."""
         answer = await self._request(
@@ -144,7 +155,7 @@ class ApiClient:
 
     async def snapshot(self, run_id: str, view: View) -> RunSnapshot:
         """Everything the run page shows, read side by side."""
-        run = await self.run(run_id)
+        run, methods = await asyncio.gather(self.run(run_id), self.methods())
         newest = run.step or 0
         chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
         chart, recent, histograms, control, history = await asyncio.gather(
@@ -158,6 +169,7 @@ class ApiClient:
             run=run,
             control=control,
             history=history,
+            methods=methods,
             series=chart,
             recent=rows_of(recent)[-RECENT_STEPS:],
             histograms=histograms,

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isentrope_dashboard.figures.marker_labels import ControlMarker
-from isentrope_dashboard.formatting import method, scope, threshold
+from isentrope_dashboard.formatting import method, parameter, scope, threshold
 from isentrope_dashboard.records import IN_FORCE_STATES, ControlItem, ControlValues
 
 ARROW = "→"
 UNCHANGED = "no change"
 PARAMETERS = "parameters"
+DEFAULT = "default"
+OFF = "off"
 
 
 def describe(new: ControlValues, old: ControlValues | None) -> str:
     """`µ₋ 0.15 → 0.22, scope all → negative`; without an old control the new one alone."""
     if old is None:
-        return (
-            f"{method(new.method)}, µ₋ {threshold(new.mu_low)}, µ₊ {threshold(new.mu_high)}, scope {scope(new.scope)}"
-        )
+        thresholds = [f"µ₋ {threshold(new.mu_low)}", f"µ₊ {threshold(new.mu_high)}", f"scope {scope(new.scope)}"]
+        parameters = [f"{name} {parameter(value) or OFF}" for name, value in new.parameters.items()]
+        return ", ".join([method(new.method), *thresholds, *parameters])
     pairs = (
         ("method", method(old.method), method(new.method)),
         ("µ₋", threshold(old.mu_low), threshold(new.mu_low)),
@@ -27,7 +29,7 @@ def describe(new: ControlValues, old: ControlValues | None) -> str:
         ("scope", scope(old.scope), scope(new.scope)),
     )
     changed = [f"{name} {before} {ARROW} {after}" for name, before, after in pairs if before != after]
-    changed += [PARAMETERS] if new.parameters != old.parameters else []
+    changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_parameters(new, old)]
     return ", ".join(changed) or UNCHANGED
 
 
@@ -42,9 +44,22 @@ def short_label(new: ControlValues, old: ControlValues | None) -> str:
             parts.append(f"{name} {threshold(after)}")
     if old is not None and new.scope != old.scope:
         parts.append(scope(new.scope))
-    if old is not None and new.parameters != old.parameters:
+    parameters = [] if old is None else _changed_parameters(new, old)
+    if len(parameters) > 1:
         parts.append(PARAMETERS)
+    parts += [f"{name} {after}" for name, _, after in parameters if len(parameters) == 1]
     return " · ".join(parts)
+
+
+def _changed_parameters(new: ControlValues, old: ControlValues) -> list[tuple[str, str, str]]:
+    """Names, and values before and after. A parameter that is left out stands at its default."""
+    before = old.parameters if old.method == new.method else {}
+    values = [(name, _shown(before, name), _shown(new.parameters, name)) for name in {**before, **new.parameters}]
+    return [(name, old_value, new_value) for name, old_value, new_value in values if old_value != new_value]
+
+
+def _shown(parameters: Mapping[str, Any], name: str) -> str:
+    return (parameter(parameters[name]) or OFF) if name in parameters else DEFAULT
 
 
 def previous_in_force(item: ControlItem, history: Sequence[ControlItem]) -> ControlValues | None:

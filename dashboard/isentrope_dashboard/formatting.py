@@ -15,6 +15,8 @@ METHOD_LABELS = {
     "kl_cov": "KL-Cov",
     "score_sign": "Score sign",
     "top_entropy": "Top entropy",
+    "unlikely": "Unlikely",
+    "ratio_clip": "Ratio clip",
 }
 SCOPE_LABELS = {
     "all": "All tokens",
@@ -63,6 +65,13 @@ def threshold(value: float | None) -> str:
         return "off"
     plain = value == 0 or 0.01 <= abs(value) < 1e6
     return f"{value:.2f}" if plain else f"{value:.3g}"
+
+
+def parameter(value: object) -> str:
+    """A parameter as a person types it: `0.0002`, `7`, `shrink`; nothing when it is off."""
+    if value is None:
+        return ""
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def method(name: str) -> str:

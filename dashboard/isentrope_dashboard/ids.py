@@ -48,6 +48,7 @@ METHOD: Final = "control-method"
 METHOD_RUNNING: Final = "control-method-running"
 SCOPE: Final = "control-scope"
 SCOPE_RUNNING: Final = "control-scope-running"
+METHOD_FORMS: Final = "method-forms"
 REASON: Final = "control-reason"
 MU_LOW: Final = "mu-low"
 MU_HIGH: Final = "mu-high"
@@ -73,6 +74,16 @@ def drawn(graph: str) -> str:
 def kpi(name: str, part: str) -> str:
     """Id of one part (`value`, `delta`, `reference`, `spark`) of one card."""
     return f"kpi-{name}-{part}"
+
+
+def parameter(method: str, name: str) -> dict[str, str]:
+    """Id of the field of one parameter of one method; `"ALL"` patterns match on it."""
+    return {"type": "parameter", "method": method, "name": name}
+
+
+def parameters_of(method: str) -> dict[str, str]:
+    """Id of the group of one method's fields."""
+    return {"type": "parameters-of", "method": method}
 
 
 def threshold(side: str, part: str) -> str:

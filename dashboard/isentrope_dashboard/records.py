@@ -91,14 +91,14 @@ class HistogramColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlValues:
-    """What a control asks for. The form sets all of it but the parameters."""
+    """What a control asks for, as the form sets it."""
 
     method: str = "none"
     mu_low: float | None = None
     mu_high: float | None = None
     scope: str = "all"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Those of methods that have no thresholds, by name."""
+    """The method's own by name; those left out stand at their defaults."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ControlValues:
@@ -112,7 +112,69 @@ class ControlValues:
 
     def to_json(self) -> dict[str, Any]:
         """As the form knows it."""
-        return {"method": self.method, "mu_low": self.mu_low, "mu_high": self.mu_high, "scope": self.scope}
+        return {
+            "method": self.method,
+            "mu_low": self.mu_low,
+            "mu_high": self.mu_high,
+            "scope": self.scope,
+            "parameters": dict(self.parameters),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterForm:
+    """One parameter of a method: a number within bounds, or one of several words."""
+
+    name: str
+    kind: str
+    """`number`, `whole` or `choice`."""
+    default: float | int | str | None
+    """None: off."""
+    range: str
+    """What it takes, in words."""
+    sense: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    minimum_excluded: bool = False
+    maximum: float | None = None
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> ParameterForm:
+        return cls(
+            name=str(body["name"]),
+            kind=str(body.get("kind") or "number"),
+            default=body.get("default"),
+            range=str(body.get("range") or ""),
+            sense=str(body.get("sense") or ""),
+            choices=tuple(str(choice) for choice in body.get("choices") or ()),
+            minimum=measured(body.get("minimum")),
+            minimum_excluded=bool(body.get("minimum_excluded")),
+            maximum=measured(body.get("maximum")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As the form in the browser checks by it."""
+        return {
+            "kind": self.kind,
+            "default": self.default,
+            "range": self.range,
+            "minimum": self.minimum,
+            "minimumExcluded": self.minimum_excluded,
+            "maximum": self.maximum,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodForm:
+    """A method the server knows, and what can be set of it."""
+
+    method: str
+    parameters: tuple[ParameterForm, ...] = ()
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> MethodForm:
+        parameters = tuple(ParameterForm.from_json(item) for item in body.get("parameters") or ())
+        return cls(method=str(body["method"]), parameters=parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +290,8 @@ class RunSnapshot:
 
     run: RunSummary
     control: ControlState | None
+    methods: Sequence[MethodForm] = ()
+    """Those the server knows, whether the run's probe can carry them out or not."""
     history: Sequence[ControlItem] = ()
     """Newest first."""
     series: Mapping[str, SeriesColumns] = field(default_factory=dict)

@@ -21,13 +21,52 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 TOKEN = "fake-token"
-CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v"]
+CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v", "method:clip_cov"]
 POLICY = (
     "default-src 'self'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'"
 )
 """What the real server sends with every answer."""
 SCOPES = ("negative", "positive", "all", "decreasing", "increasing")
+
+
+def parameter(name: str, default: float | str | None, minimum: float | None, **known: Any) -> dict[str, Any]:
+    """One parameter with every field of the contract."""
+    return {
+        "name": name,
+        "kind": "number",
+        "default": default,
+        "minimum": minimum,
+        "minimum_excluded": False,
+        "maximum": None,
+        "choices": [],
+        "range": "a number",
+        "sense": f"what {name} does",
+        **known,
+    }
+
+
+DENOMINATOR = parameter("denominator", "keep", None, kind="choice", choices=["keep", "shrink"])
+METHODS = [
+    {"method": "none", "thresholds": False, "presets": [], "parameters": []},
+    {
+        "method": "clip_v",
+        "thresholds": True,
+        "presets": ["paper"],
+        "parameters": [parameter("max_fraction", None, 0.0, minimum_excluded=True, maximum=1.0), DENOMINATOR],
+    },
+    {
+        "method": "clip_cov",
+        "thresholds": False,
+        "presets": [],
+        "parameters": [
+            parameter("ratio", 2e-4, 0.0, maximum=1.0, range="a number from 0 to 1"),
+            parameter("seed", 0, 0.0, kind="whole"),
+            DENOMINATOR,
+        ],
+    },
+    {"method": "kl_cov", "thresholds": False, "presets": [], "parameters": [parameter("beta", 1.0, 0.0)]},
+]
 
 
 class FakeRun:
@@ -161,7 +200,7 @@ def control_item(version: int, state: str, body: dict[str, Any], **known: Any) -
         "mu_low": body.get("mu_low"),
         "mu_high": body.get("mu_high"),
         "scope": body.get("scope", "all"),
-        "parameters": {},
+        "parameters": body.get("parameters") or {},
         "hold": None,
         "reason": "",
         "author": "owner",
@@ -318,6 +357,10 @@ class FakeApi:
             item = run.request_control(body)
             self._publish(run, ("control", dict(item)))
             return JSONResponse(item, status_code=202)
+
+        @app.get(api + "/methods")
+        async def methods() -> Any:
+            return {"items": METHODS, "next_cursor": None}
 
         @app.get(api + "/runs/{run_id}/control/history")
         async def history(run_id: str, limit: int = 100) -> Any:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.fake_api import FakeApi, FakeRun, serving
@@ -178,7 +178,80 @@ def test_only_what_the_probe_can_do_is_offered(fake: FakeApi, open_page: OpenPag
     page = open_page(PATH).page
     page.click("#control-method")
     offered = page.get_by_role("option").all_inner_texts()
-    assert [name.strip() for name in offered] == ["None (observe only)", "Clip_B", "Clip_V"]
+    assert [name.strip() for name in offered] == ["None (observe only)", "Clip_B", "Clip_V", "Clip-Cov"]
+
+
+def parameter_field(page: Page, method: str, name: str) -> Locator:
+    # Dash writes the id of a field that patterns match as JSON with sorted names.
+    return page.locator(f'[id=\'{{"method":"{method}","name":"{name}","type":"parameter"}}\']')
+
+
+def test_a_method_s_parameters_are_fields_and_the_push_carries_them(fake: FakeApi, open_page: OpenPage) -> None:
+    run = fake.add_run(steps=30)
+    watched = open_page(PATH)
+    page = watched.page
+    ratio, seed = (parameter_field(page, "clip_cov", name) for name in ("ratio", "seed"))
+    expect(ratio).to_be_hidden()
+    page.click("#control-method")
+    page.get_by_role("option", name="Clip-Cov").click()
+    expect(ratio).to_be_visible()
+    assert (ratio.input_value(), seed.input_value()) == ("0.0002", "0")
+    expect(page.locator("#control-panel, .parameters:visible").last).to_contain_text("What ratio does. Default 0.0002.")
+    expect(parameter_field(page, "kl_cov", "beta")).to_have_count(0)  # the probe can't do it
+
+    for typed in ("2", "", "-", "nan"):
+        ratio.fill(typed)
+        expect(page.locator("#control-push")).to_be_disabled()
+        expect(ratio).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#control-hint")).to_contain_text("marked in red")
+    ratio.fill("1e-3")
+    expect(page.locator("#control-badge")).to_have_text("2 changes")
+    page.click("#control-push")
+    expect(page.locator("#control-progress [data-state]")).to_have_attribute("data-state", "PENDING")
+    assert run.controls[-1]["parameters"] == {"ratio": 0.001}
+    fake.add_steps(run, 2)
+    expect(page.locator("#control-progress")).to_contain_text("applied at step")
+    expect(page.locator("#control-badge")).to_have_text("in sync")
+    expect(page.locator("#history-grid [row-id=v1]")).to_contain_text("ratio default → 0.001")
+
+    # Another change of the same method leaves the parameter standing.
+    seed.fill("7")
+    expect(page.locator("#control-badge")).to_have_text("1 change")
+    page.click("#control-push")
+    expect(page.locator("#control-progress")).to_contain_text("v2")
+    assert run.controls[-1]["parameters"] == {"ratio": 0.001, "seed": 7}
+    assert watched.problems == []
+
+
+def test_the_form_shows_the_parameters_in_force_and_reset_brings_them_back(fake: FakeApi, open_page: OpenPage) -> None:
+    run = fake.add_run(steps=5)
+    run.request_control(
+        {
+            "method": "clip_v",
+            "mu_low": 2.0,
+            "scope": "all",
+            "parameters": {"max_fraction": 0.01, "denominator": "shrink"},
+        }
+    )
+    for _ in range(3):
+        run.add_step()
+    page = open_page(PATH).page
+    share, denominator = (parameter_field(page, "clip_v", name) for name in ("max_fraction", "denominator"))
+    expect(share).to_have_value("0.01")
+    expect(denominator).to_have_value("shrink")
+    expect(page.locator("#control-badge")).to_have_text("in sync")
+    share.fill("")
+    expect(page.locator("#control-badge")).to_have_text("1 change")
+    expect(page.locator("#control-push")).to_be_enabled()
+    page.click("#control-reset")
+    expect(share).to_have_value("0.01")
+    page.fill("#mu-low-number", "3")
+    page.click("#control-push")
+    expect(page.locator("#control-progress")).to_contain_text("v2")
+    assert (run.controls[-1]["mu_low"], run.controls[-1]["parameters"]) == (
+        3.0,
+        {"max_fraction": 0.01, "denominator": "shrink"},
+    )
 
 
 def test_zoom_survives_live_data(fake: FakeApi, open_page: OpenPage) -> None:

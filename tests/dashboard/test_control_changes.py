@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, history_rows, markers
 from isentrope_dashboard.errors import FormError
 from isentrope_dashboard.figures.marker_labels import ControlMarker
-from isentrope_dashboard.pages.push import form_values
+from isentrope_dashboard.pages.push import form_parameters, form_values, unseen_parameters
 from isentrope_dashboard.records import (
     ControlItem,
     ControlState,
@@ -37,11 +38,50 @@ def test_only_what_changed_is_described() -> None:
     assert describe(CLIP, CLIP) == "no change"
 
 
+def clip_cov(**parameters: object) -> ControlValues:
+    return ControlValues.from_json({"method": "clip_cov", "parameters": parameters})
+
+
 def test_a_change_of_the_parameters_alone_is_named() -> None:
-    old, new = (ControlValues.from_json({"method": "clip_cov", "parameters": {"share": s}}) for s in (0.1, 0.2))
-    assert describe(new, old) == "parameters"
+    old, new = clip_cov(ratio=2e-4), clip_cov(ratio=0.001)
+    assert describe(new, old) == "ratio 0.0002 → 0.001"
+    assert describe(clip_cov(), old) == "ratio 0.0002 → default"
+    assert describe(clip_cov(epsilon_high=None, seed=3), clip_cov()) == "epsilon_high default → off, seed default → 3"
+    assert describe(old, CLIP) == "method Clip_V → Clip-Cov, µ₋ 1.00 → off, ratio default → 0.0002"
+    assert describe(new, None) == "Clip-Cov, µ₋ off, µ₊ off, scope all, ratio 0.001"
     history = [item(2, "APPLIED", new, 9), item(1, "SUPERSEDED", old, 5), item(0, "APPLIED", NONE, 0)]
-    assert markers(history)[-1] == ControlMarker(9, "parameters")
+    assert markers(history)[-1] == ControlMarker(9, "ratio 0.001")
+    both = [item(2, "APPLIED", clip_cov(ratio=1, seed=1), 9), item(1, "SUPERSEDED", old, 5)]
+    assert markers(both)[-1] == ControlMarker(9, "parameters")
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "ratio": {"kind": "number", "default": 2e-4, "range": "a number from 0 to 1"},
+    "seed": {"kind": "whole", "default": 0, "range": "a whole number"},
+    "denominator": {"kind": "choice", "default": "keep", "range": ""},
+    "epsilon_high": {"kind": "number", "default": None, "range": "a number"},
+}
+
+
+def test_fields_become_parameters_and_those_at_their_default_are_left_out() -> None:
+    entered = {"ratio": "0.0002", "seed": "0", "denominator": "keep", "epsilon_high": ""}
+    assert form_parameters(FORMS, entered) == {}
+    entered = {"ratio": " 1e-3 ", "seed": "7", "denominator": "shrink", "epsilon_high": "0.28"}
+    parameters = form_parameters(FORMS, entered)
+    assert parameters == {"ratio": 0.001, "seed": 7, "denominator": "shrink", "epsilon_high": 0.28}
+    assert isinstance(parameters["seed"], int)
+
+
+@pytest.mark.parametrize("text", ["", "-", "nan", "1e999", "two", None])
+def test_a_field_without_a_number_is_an_error_that_says_what_it_takes(text: str | None) -> None:
+    with pytest.raises(FormError, match="ratio must be a number from 0 to 1"):
+        form_parameters(FORMS, {"ratio": text})
+
+
+def test_parameters_the_form_has_no_fields_for_are_pushed_as_they_stand() -> None:
+    reference = ControlValues(method="mine", parameters={"a": 1}).to_json()
+    assert unseen_parameters("mine", reference) == {"a": 1}
+    assert unseen_parameters("clip_v", reference) == {}
 
 
 def test_a_control_pushed_again_is_marked_by_its_version_and_a_side_switched_off_by_its_name() -> None:

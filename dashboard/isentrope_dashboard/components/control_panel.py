@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -9,9 +10,10 @@ from dash import dcc, html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon, panel
+from isentrope_dashboard.components.parameter_fields import parameter_fields
 from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
-from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, RunSummary
+from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, MethodForm, RunSummary
 
 SLIDER_MAXIMUM = 5.0
 DEFAULT_THRESHOLD = 1.0
@@ -26,8 +28,12 @@ _ENDINGS = {
 }
 
 
-def control_panel() -> dmc.Card:
-    """The panel without values."""
+def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
+    """The panel without values.
+
+    Args:
+        forms: the methods that can be chosen, for the fields of their parameters.
+    """
     body = dmc.Stack(
         [
             dcc.Store(id=ids.CONTROL),
@@ -36,6 +42,7 @@ def control_panel() -> dmc.Card:
             _threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"),
             _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
             _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
+            parameter_fields(forms),
             dmc.TextInput(id=ids.REASON, label="Reason", placeholder="Why, for the history", size="sm"),
             dmc.Text("", id=ids.CONTROL_HINT, size="xs", c="dimmed", className="control-hint"),
             dmc.Group(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dash import ClientsideFunction, Dash, Input, Output, State
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State
 
 from isentrope_dashboard import ids
 
@@ -92,11 +92,15 @@ def _register_form(app: Dash) -> None:
     app.clientside_callback(
         _function("followControl"),
         *[Output(component, name, allow_duplicate=True) for component, name in fields],
+        Output(ids.parameter(ALL, ALL), "value"),
         Output(ids.CONTROL_BASE, "data"),
         Input(ids.CONTROL, "data"),
         Input(ids.RESET, "n_clicks"),
         State(ids.CONTROL_BASE, "data"),
         *[State(component, name) for component, name in fields],
+        State(ids.METHOD_FORMS, "data"),
+        State(ids.parameter(ALL, ALL), "id"),
+        State(ids.parameter(ALL, ALL), "value"),
         prevent_initial_call="initial_duplicate",
     )
     app.clientside_callback(
@@ -113,9 +117,15 @@ def _register_form(app: Dash) -> None:
             for side in (ids.MU_LOW, ids.MU_HIGH)
             for part in ("switch", "slider", "number")
         ],
+        Output(ids.parameter(ALL, ALL), "error"),
+        Output(ids.parameters_of(ALL), "style"),
         *[Input(component, name) for component, name in fields],
         Input(ids.CONTROL, "data"),
+        Input(ids.parameter(ALL, ALL), "value"),
         State(ids.METHOD, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(ids.parameter(ALL, ALL), "id"),
+        State(ids.parameters_of(ALL), "id"),
     )
     app.clientside_callback(
         _function("exportCsv"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from dash import Dash, Input, Output, State, no_update
+from dash import ALL, Dash, Input, Output, State, no_update
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import ApiClient, ApiSource
@@ -36,6 +37,9 @@ def register(app: Dash, source: ApiSource) -> None:
         State(ids.threshold(ids.MU_LOW, "number"), "value"),
         State(ids.threshold(ids.MU_HIGH, "switch"), "checked"),
         State(ids.threshold(ids.MU_HIGH, "number"), "value"),
+        State(ids.parameter(ALL, ALL), "value"),
+        State(ids.parameter(ALL, ALL), "id"),
+        State(ids.METHOD_FORMS, "data"),
         State(ids.REASON, "value"),
         prevent_initial_call=True,
         running=[(Output(ids.PUSH, "loading"), True, False)],
@@ -50,33 +54,87 @@ def register(app: Dash, source: ApiSource) -> None:
         low: object,
         high_on: bool,
         high: object,
+        entered: list[object],
+        fields: list[dict[str, str]],
+        forms: dict[str, dict[str, dict[str, Any]]] | None,
         reason: str | None,
     ) -> tuple[Any, Any]:
         run_id = run_of_path(path)
         if not clicks or run_id is None or control is None:
             return no_update, no_update
         try:
-            values = form_values(method, scope, low_on=low_on, low=low, high_on=high_on, high=high)
+            texts = {f["name"]: text for f, text in zip(fields, entered, strict=True) if f["method"] == method}
+            if forms and method in forms:
+                parameters = form_parameters(forms[method], texts)
+            else:
+                parameters = unseen_parameters(method, control["reference"])
+            values = form_values(
+                method, scope, low_on=low_on, low=low, high_on=high_on, high=high, parameters=parameters
+            )
             async with source.open(current_credentials()) as api:
                 return await _push(api, run_id, values, reason or "", control)
         except (ApiError, ApiUnreachableError, FormError) as error:
             return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
 
 
-def form_values(method: str, scope: str, *, low_on: bool, low: object, high_on: bool, high: object) -> ControlValues:
+def form_values(
+    method: str,
+    scope: str,
+    *,
+    low_on: bool,
+    low: object,
+    high_on: bool,
+    high: object,
+    parameters: Mapping[str, Any] | None = None,
+) -> ControlValues:
     """The control the form describes; thresholds only with a method that has them.
 
     Raises:
         FormError: a threshold that is switched on has no number.
     """
     if method not in THRESHOLD_METHODS:
-        return ControlValues(method=method, scope=scope)
+        return ControlValues(method=method, scope=scope, parameters=parameters or {})
     return ControlValues(
+        parameters=parameters or {},
         method=method,
         mu_low=_entered("lower", low) if low_on else None,
         mu_high=_entered("upper", high) if high_on else None,
         scope=scope,
     )
+
+
+def form_parameters(forms: Mapping[str, Mapping[str, Any]], entered: Mapping[str, object]) -> dict[str, Any]:
+    """What the fields of one method say, by name; a field that shows the default says nothing.
+
+    Args:
+        forms: what each parameter takes, by its name.
+        entered: what stands in each field.
+
+    Raises:
+        FormError: a field that needs a number has none. Whether it is within its bounds is the server's to say.
+    """
+    values = {name: _parameter(name, forms[name], value) for name, value in entered.items() if name in forms}
+    return {name: value for name, value in values.items() if value != forms[name]["default"]}
+
+
+def unseen_parameters(method: str, reference: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a method the form has no fields for, those it started from: a push must not drop them."""
+    return dict(reference.get("parameters") or {}) if reference.get("method") == method else {}
+
+
+def _parameter(name: str, form: Mapping[str, Any], value: object) -> float | int | str | None:
+    text = "" if value is None else str(value).strip()
+    if form["kind"] == "choice":
+        return text
+    if not text and form["default"] is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise FormError(f"{name} must be {form['range']}, got {text!r:.40}.")
+    return int(number) if form["kind"] == "whole" and number == int(number) else number
 
 
 def _entered(side: str, value: object) -> float:

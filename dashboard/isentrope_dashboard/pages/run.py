@@ -21,7 +21,7 @@ from isentrope_dashboard.records import RunSnapshot, RunSummary, View
 
 def run_page(snapshot: RunSnapshot, runs: list[RunSummary], view: View) -> dmc.AppShell:
     """The page of one run with everything filled in."""
-    built = _layout(snapshot.run)
+    built = _layout(snapshot)
     content = snapshot_props(snapshot, view)
     content[ids.RUN_SELECT] = {"data": run_options(runs, snapshot.run), "value": snapshot.run.id}
     fill_in(built, content)
@@ -35,12 +35,14 @@ def fill_in(component: Any, content: Props) -> None:
             setattr(component[component_id], name, value)
 
 
-def _layout(run: RunSummary) -> dmc.AppShell:
+def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
+    run = snapshot.run
+    forms = [form for form in snapshot.methods if form.method in run.methods]
     unseen = [dcc.Store(id=ids.VIEW), dcc.Store(id=ids.LAST_REPORT), slow_interval(ids.RUN_POLL)]
     grid = dmc.Grid(
         [
             dmc.GridCol(_entropy_panel(), span={"base": 12, "lg": 8.6}),
-            dmc.GridCol(control_panel(), span={"base": 12, "lg": 3.4}),
+            dmc.GridCol(control_panel(forms), span={"base": 12, "lg": 3.4}),
             dmc.GridCol(_score_panel(), span={"base": 12, "md": 6.6}),
             dmc.GridCol(_split_panel(), span={"base": 12, "md": 5.4}),
             dmc.GridCol(history_grid(), span=12),

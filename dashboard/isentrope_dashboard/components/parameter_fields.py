@@ -1,0 +1,51 @@
+"""The fields for a method's own parameters; the browser shows those of the method that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.formatting import parameter
+from isentrope_dashboard.records import MethodForm, ParameterForm
+
+HIDDEN = {"display": "none"}
+
+
+def parameter_fields(forms: Sequence[MethodForm]) -> html.Div:
+    """One group of fields a method, all out of sight, and what the browser must know about them."""
+    known = {form.method: {field.name: field.to_json() for field in form.parameters} for form in forms}
+    groups = [_group(form) for form in forms if form.parameters]
+    return html.Div([dcc.Store(id=ids.METHOD_FORMS, data=known), *groups])
+
+
+def _group(form: MethodForm) -> html.Div:
+    return html.Div(
+        [_field(form.method, field) for field in form.parameters],
+        id=ids.parameters_of(form.method),
+        className="parameters",
+        style=HIDDEN,
+    )
+
+
+def _field(method: str, field: ParameterForm) -> Any:
+    label = field.name.replace("_", " ")
+    known: dict[str, Any] = {
+        "id": ids.parameter(method, field.name),
+        "label": label,
+        "description": _description(field),
+        "size": "xs",
+        "value": parameter(field.default),
+    }
+    if field.choices:
+        return dmc.Select(**known, data=list(field.choices), allowDeselect=False)
+    # Not a NumberInput: it can't show 1e-4 as it was typed.
+    return dmc.TextInput(**known, placeholder="off" if field.default is None else parameter(field.default))
+
+
+def _description(field: ParameterForm) -> str:
+    sense = field.sense[:1].upper() + field.sense[1:]
+    return f"{sense}. Off when empty." if field.default is None else f"{sense}. Default {parameter(field.default)}."
