@@ -6,6 +6,7 @@ process of its own (backward: the gradients of states and weight included, which
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,21 +97,21 @@ def _measure_own_peak(name: str, dtype: torch.dtype) -> float:
 def measure(rounds: int = 3) -> list[str]:
     """Rows of a Markdown table."""
     torch.set_num_threads(1)
-    rows = ["| head | " + " | ".join(CANDIDATES) + " |", "|---" * (len(CANDIDATES) + 1) + "|"]
-    for dtype in DTYPES:
-        head = inputs(dtype)
-        seconds = median_seconds(
-            {name: lambda run=run: run(*head) for name, run in CANDIDATES.items()},  # type: ignore[misc]  # noqa: B023
-            rounds,
-        )
-        bare = seconds["bare tiled product"]
-        cells = [
-            f"{f'{bare:.2f} s' if run is bare_product else f'{seconds[name] / bare:.2f} ×'}, "
-            f"{extra_mebibytes(name, dtype):.1f} MiB"
-            for name, run in CANDIDATES.items()
-        ]
-        rows.append(f"| {str(dtype).removeprefix('torch.')} | " + " | ".join(cells) + " |")
-    return rows
+    columns = [_column(dtype, rounds) for dtype in DTYPES]
+    titles = [f"{str(dtype).removeprefix('torch.')} | extra memory" for dtype in DTYPES]
+    rows = [f"| | {' | '.join(titles)} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
+    return rows + [f"| {name} | {' | '.join(column[name] for column in columns)} |" for name in CANDIDATES]
+
+
+def _column(dtype: torch.dtype, rounds: int) -> dict[str, str]:
+    head = inputs(dtype)
+    seconds = median_seconds({name: functools.partial(run, *head) for name, run in CANDIDATES.items()}, rounds)
+    bare = seconds["bare tiled product"]
+    return {
+        name: f"{f'{bare:.2f} s' if run is bare_product else f'{seconds[name] / bare:.2f} ×'} | "
+        f"{extra_mebibytes(name, dtype):.1f} MiB"
+        for name, run in CANDIDATES.items()
+    }
 
 
 if __name__ == "__main__":
