@@ -30,10 +30,12 @@ typedef float Floats __attribute__((vector_size(4 * WIDTH), aligned(4), may_alia
 typedef int32_t Ints __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(4 * WIDTH), aligned(2), may_alias));
 
-// A block's float32 sums add 32 terms each: twice as many would double their rounding for a twentieth of the time.
-const int64_t BLOCK_COLUMNS = 32 * CHUNK;
-// Far enough to hide the memory's latency, near enough to stay in the first-level cache.
-const int64_t PREFETCH_BYTES = 4096;
+// Columns between two looks at the maximum, after which sums are float64.
+const int64_t BLOCK_COLUMNS = 64 * CHUNK;
+// A float32 sum adds 32 terms, and then goes into the block's: 64 in a row would lose twice as much to rounding.
+const int64_t GROUP_COLUMNS = 32 * CHUNK;
+// Near enough to stay in the first-level cache; the processor's own prefetching stops at the end of a page.
+const int64_t PREFETCH_BYTES = 2048;
 // Threads take about this many logits at a time.
 const int64_t LOGITS_A_TURN = 1 << 16;
 
@@ -258,7 +260,7 @@ template <class Type, class Exp>
 inline float sum_block(const typename Type::Stored *logits, int64_t columns, const RowSums &row, Exp exponential,
                        Floats sums[SUMS]) {
   const Floats reference = all(row.reference), floor = all(row.floor);
-  Floats one[SUMS] = {}, other[SUMS] = {}, one_maximum = all(-INF), other_maximum = one_maximum;
+  Floats one_maximum = all(-INF), other_maximum = one_maximum;
   auto add = [&](Floats values, Floats *sums, Floats &maximum) {
     maximum = larger(values, maximum);
     const Floats shifted = larger(floor, values - reference);  // a NaN goes through
@@ -268,17 +270,22 @@ inline float sum_block(const typename Type::Stored *logits, int64_t columns, con
     sums[SQUARE] += weight * weight;
     sums[SQUARE_SHIFTED] += weight * weighted;
   };
-  auto add_chunk = [&](Chunk values) {
-    add(values.one, one, one_maximum);
-    add(values.other, other, other_maximum);
-  };
-  int64_t column = 0;
-  for (; column + CHUNK <= columns; column += CHUNK) {
-    prefetch(logits + column);
-    add_chunk(Type::load(logits + column));
+  for (int sum = 0; sum < SUMS; ++sum) sums[sum] = Floats{};
+  for (int64_t column = 0; column < columns;) {
+    Floats one[SUMS] = {}, other[SUMS] = {};
+    auto add_chunk = [&](Chunk values) {
+      add(values.one, one, one_maximum);
+      add(values.other, other, other_maximum);
+    };
+    const int64_t end = column + GROUP_COLUMNS < columns ? column + GROUP_COLUMNS : columns;
+    for (; column + CHUNK <= end; column += CHUNK) {
+      prefetch(logits + column);
+      add_chunk(Type::load(logits + column));
+    }
+    if (column < end) add_chunk(Tail<Type>(logits + column, end - column).loaded());
+    column = end;
+    for (int sum = 0; sum < SUMS; ++sum) sums[sum] += one[sum] + other[sum];
   }
-  if (column < columns) add_chunk(Tail<Type>(logits + column, columns - column).loaded());
-  for (int sum = 0; sum < SUMS; ++sum) sums[sum] = one[sum] + other[sum];
   return largest(larger(one_maximum, other_maximum));
 }
 
