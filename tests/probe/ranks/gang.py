@@ -9,11 +9,14 @@ import queue
 import time
 import traceback
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from isentrope.transport import spool
+from isentrope.transport.spool import SpoolTransport
 from tests.system.running_server import free_port
 
 # Forked from a process that has imported torch but never run it: starting a rank takes no second.
@@ -61,6 +64,11 @@ def run_ranks(
     return answers
 
 
+def one_after_another(rank: int, work: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
+    """For `run_ranks`: several calls of `work` in the same processes, which saves starting them anew."""
+    return [work(rank, *arguments) for arguments in calls]
+
+
 def _collect(results: Any, size: int, end: float) -> list[Any]:
     answers: dict[int, Any] = {}
     while len(answers) < size:
@@ -85,6 +93,9 @@ def _rank(
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
+    # The second that a run's end may take is short on a busy machine, and here every report is looked for.
+    spool.LONGEST_CLOSE_SECONDS = 20.0
+    SpoolTransport.close = partialmethod(SpoolTransport.close, 20.0)  # type: ignore[assignment, method-assign]
     # The probe raises everything under pytest; ranks run as they do in a training job.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     host, port = address.split(":")

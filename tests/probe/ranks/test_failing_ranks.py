@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pytest
 import torch
 
 import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope_wire.messages import StepReport
-from tests.probe.ranks.gang import run_ranks
+from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
 from tests.probe.tiny_loop import CLIP, pushed, reports
 
@@ -92,21 +91,16 @@ def probe_built_with(rank: int, of_rank_0: dict[str, Any], of_rank_1: dict[str, 
     return probe.run_id
 
 
-@pytest.mark.parametrize(
-    ("of_rank_0", "of_rank_1", "words"),
-    [
+def test_a_probe_that_one_rank_cannot_build_no_rank_builds() -> None:
+    cases = [
         ({}, {"planned_steps": 0}, "planned_steps must be at least 1"),
         ({"run_id": "a"}, {"run_id": "b"}, "All ranks must be given the same run_id: rank 0 has a, rank 1 has b"),
         ({}, {"control": isentrope.Control(method="clip_v", mu_low=1)}, "the same control"),
         ({}, {"threshold_source": "micro_batch"}, "the same threshold_source: rank 0 has auto, rank 1 has micro_batch"),
-    ],
-)
-def test_a_probe_that_one_rank_cannot_build_no_rank_builds(
-    of_rank_0: dict[str, Any], of_rank_1: dict[str, Any], words: str
-) -> None:
-    errors = run_ranks(2, probe_built_with, of_rank_0, of_rank_1)
-    assert all(words in error for error in errors)
-
-
-def test_a_run_id_given_to_rank_0_alone_is_everybody_s() -> None:
-    assert run_ranks(2, probe_built_with, {"run_id": "mine"}, {}) == ["mine", "mine"]
+        # A run id given to rank 0 alone is everybody's.
+        ({"run_id": "mine"}, {}, "mine"),
+    ]
+    answers = run_ranks(2, one_after_another, probe_built_with, [case[:2] for case in cases])
+    for of_rank in answers:
+        for answer, (_, _, words) in zip(of_rank, cases, strict=True):
+            assert words in answer

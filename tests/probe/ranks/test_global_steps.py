@@ -10,7 +10,7 @@ import torch
 
 import isentrope
 from isentrope_wire.messages import StepReport
-from tests.probe.ranks.gang import run_ranks
+from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.loops import RankResult, steps_on_rank
 
 UNEVEN = [[slice(0, 3), slice(3, 7)], [slice(7, 12)]]
@@ -31,16 +31,36 @@ def kept(results: list[RankResult], step: int) -> torch.Tensor:
     return torch.cat([rows for result in results for rows in result.kept[step]])
 
 
-def on_all_and_on_one(shares: list[list[slice]], **settings: Any) -> tuple[list[RankResult], RankResult]:
-    """The same steps made by several ranks, and by one process."""
-    first_passes = settings.pop("first_passes", False)
-    several = run_ranks(len(shares), steps_on_rank, shares, 3, first_passes, None, settings)
-    return several, steps_on_rank(0, WHOLE, 3, first_passes, None, settings)
+Calls = dict[str, tuple[list[RankResult], RankResult]]
 
 
-@pytest.mark.parametrize("shares", [UNEVEN, ONE_WITHOUT_TOKENS], ids=["uneven", "one rank without tokens"])
-def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: list[list[slice]]) -> None:
-    several, one = on_all_and_on_one(shares)
+def on_all_and_on_one(shares: list[list[slice]], calls: dict[str, tuple[Any, ...]]) -> Calls:
+    """Each call made by several ranks, and by one process that holds all tokens."""
+    of_ranks = run_ranks(len(shares), one_after_another, steps_on_rank, [(shares, *call) for call in calls.values()])
+    return {
+        name: ([of_rank[index] for of_rank in of_ranks], steps_on_rank(0, WHOLE, *call))
+        for index, (name, call) in enumerate(calls.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def uneven() -> Calls:
+    return on_all_and_on_one(UNEVEN, {"observed": (3,)})
+
+
+@pytest.fixture(scope="module")
+def one_without_tokens() -> Calls:
+    clipped = {
+        f"{control.method} {source}": (3, source == "first_pass", None, {"control": control})
+        for control in CLIPS
+        for source in ("previous_step", "first_pass")
+    }
+    return on_all_and_on_one(ONE_WITHOUT_TOKENS, {"observed": (3,), **clipped})
+
+
+@pytest.mark.parametrize("shares", ["uneven", "one_without_tokens"])
+def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, request: pytest.FixtureRequest) -> None:
+    several, one = request.getfixturevalue(shares)["observed"]
     for of_ranks, of_one in zip(several[0].reports, one.reports, strict=True):
         assert measured(of_ranks) == pytest.approx(measured(of_one), rel=1e-12, abs=1e-14)
         assert of_ranks.histograms == of_one.histograms
@@ -53,18 +73,18 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: list[list
     assert len({result.run_id for result in several}) == 1
 
 
-@pytest.mark.parametrize("control", CLIPS, ids=["clip_b", "clip_v"])
-@pytest.mark.parametrize("first_passes", [False, True], ids=["previous step", "first pass"])
-def test_all_ranks_keep_the_tokens_that_one_process_would(control: isentrope.Control, first_passes: bool) -> None:
-    several, one = on_all_and_on_one(ONE_WITHOUT_TOKENS, control=control, first_passes=first_passes)
-    source = "first_pass" if first_passes else "previous_step"
+@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+@pytest.mark.parametrize("source", ["previous_step", "first_pass"])
+def test_all_ranks_keep_the_tokens_that_one_process_would(method: str, source: str, one_without_tokens: Calls) -> None:
+    several, one = one_without_tokens[f"{method} {source}"]
     # The very first step has no step before it: its thresholds are each micro-batch's own, and differ.
-    for step in range(0 if first_passes else 1, 3):
+    for step in range(0 if source == "first_pass" else 1, 3):
         assert torch.equal(kept(several, step), kept([one], step))
         assert 0 < several[0].reports[step].scalars["clip/fraction"] < 1
         assert several[0].reports[step].labels["threshold/source"] == source
-    if not first_passes:
+    if source == "previous_step":
         assert several[0].reports[0].labels["threshold/source"] == "micro_batch"
+    # Bit for bit.
     assert several[0].thresholds == several[1].thresholds == several[2].thresholds
     assert [name for name, _ in several[0].thresholds] == [source] * 3
     for (_, of_ranks), (_, of_one) in zip(several[0].thresholds, one.thresholds, strict=True):
@@ -72,7 +92,7 @@ def test_all_ranks_keep_the_tokens_that_one_process_would(control: isentrope.Con
         assert not any(math.isnan(number) for number in of_ranks)
 
 
-def test_a_step_without_tokens_on_any_rank_leaves_the_thresholds_and_reports_no_measurement() -> None:
+def test_a_step_without_tokens_on_any_rank_reports_no_measurement() -> None:
     shares: list[list[slice]] = [[], []]
     results = run_ranks(2, steps_on_rank, shares, 2, False, None, {"control": CLIPS[0]})
     for report in results[0].reports:

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 import isentrope
-from tests.probe.ranks.gang import run_ranks
+from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.test_global_steps import measured
-from tests.probe.ranks.wrapped import ROWS, batch_of, train
+from tests.probe.ranks.wrapped import ROWS, Training, batch_of, train
 
 CLIP_B = isentrope.Control(method="clip_b", mu_low=0.5, mu_high=0.5)
+WRAPPERS = ("ddp", "fsdp", "accelerate")
+
+Trainings = dict[tuple[str, str], list[Training]]
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp", "accelerate"])
-def test_a_training_that_is_only_observed_stays_bit_identical_on_every_rank(wrapper: str) -> None:
-    size = len(ROWS)
-    plain = run_ranks(size, train, size, wrapper, "no")
-    observed = run_ranks(size, train, size, wrapper, "observe")
+@pytest.fixture(scope="module")
+def trainings() -> Trainings:
+    """By wrapper and how the probe is attached, one training per rank."""
+    calls = [
+        (wrapper, attached, CLIP_B if attached == "gate" else None)
+        for wrapper, attached in product(WRAPPERS, ("no", "observe", "gate"))
+    ]
+    of_ranks = run_ranks(len(ROWS), one_after_another, train, calls)
+    return {call[:2]: [of_rank[index] for of_rank in of_ranks] for index, call in enumerate(calls)}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_training_that_is_only_observed_stays_bit_identical_on_every_rank(wrapper: str, trainings: Trainings) -> None:
+    plain, observed = trainings[wrapper, "no"], trainings[wrapper, "observe"]
     for of_plain, of_observed in zip(plain, observed, strict=True):
         assert torch.equal(of_plain.weights, of_observed.weights)
         assert torch.equal(of_observed.weights, observed[0].weights)
     for step, report in enumerate(observed[0].reports):
-        tokens = sum(int(batch_of(rank, step)[3].sum()) for rank in range(size))
+        tokens = sum(int(batch_of(rank, step)[3].sum()) for rank in range(len(ROWS)))
         assert report.scalars["token/count"] == tokens
         assert "entropy/observed_change" in report.scalars
         assert report.labels["calibration/momentum"] == "0.9"
 
 
-def test_replicated_and_sharded_models_are_gated_alike() -> None:
-    size = len(ROWS)
-    by_wrapper = {
-        wrapper: run_ranks(size, train, size, wrapper, "gate", CLIP_B) for wrapper in ("ddp", "fsdp", "accelerate")
-    }
-    expected = by_wrapper["ddp"][0]
-    for wrapper in ("fsdp", "accelerate"):
-        got = by_wrapper[wrapper][0]
-        torch.testing.assert_close(got.weights, expected.weights, rtol=1e-4, atol=1e-5)
-        for report, of_ddp in zip(got.reports, expected.reports, strict=True):
-            assert 0 < report.scalars["clip/fraction"] < 1
-            assert measured(report) == pytest.approx(measured(of_ddp), rel=1e-3, abs=1e-5)
+@pytest.mark.parametrize("wrapper", ["fsdp", "accelerate"])
+def test_replicated_and_sharded_models_are_gated_alike(wrapper: str, trainings: Trainings) -> None:
+    expected, got = trainings["ddp", "gate"][0], trainings[wrapper, "gate"][0]
+    torch.testing.assert_close(got.weights, expected.weights, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(got.weights, trainings[wrapper, "no"][0].weights)
+    for report, of_ddp in zip(got.reports, expected.reports, strict=True):
+        assert 0 < report.scalars["clip/fraction"] < 1
+        assert measured(report) == pytest.approx(measured(of_ddp), rel=1e-3, abs=1e-5)

@@ -17,7 +17,7 @@ from tests.probe.ranks.loops import TOKENS, VOCABULARY, probe_of
 from tests.probe.tiny_loop import reports
 
 ROWS = (5, 0, 7)
-"""Sequences of each rank; the second has none and takes part with empty tensors."""
+"""Sequences of each rank; the second has none: it takes part in the passes of a sharded model, and gates nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,14 @@ class Training:
     reports: list[StepReport]
 
 
-def train(rank: int, size: int, wrapper: str, attached: str, control: isentrope.Control | None = None) -> Training:
-    """Four updates.
+def train(rank: int, wrapper: str, attached: str, control: isentrope.Control | None = None) -> Training:
+    """Four updates of len(ROWS) ranks.
 
     Args:
         wrapper: ddp, fsdp or accelerate.
         attached: no; observe: the loop keeps its own log-probs; gate: it takes the probe's.
     """
+    size = len(ROWS)
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
     model, optimizer, backward = wrapped(policy, wrapper)
@@ -43,7 +44,7 @@ def train(rank: int, size: int, wrapper: str, attached: str, control: isentrope.
         all_tokens = sum(int(batch_of(r, step)[3].sum()) for r in range(size))
         logits = model(states)
         own = logits.log_softmax(-1).gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
-        if probe is not None:
+        if probe is not None and len(token_ids):
             scores = probe.score(logits, token_ids)
             gated = probe.gate(scores, advantages, mask)
             own = gated if attached == "gate" else own
