@@ -84,6 +84,14 @@ def test_rows_may_begin_at_any_element(dtype: torch.dtype, small_blocks: int) ->
     assert max(errors_of(case).values()) <= TOLERANCE
 
 
+def test_the_log_normalizer_is_exact_at_any_offset(small_blocks: int) -> None:
+    """It is 14 000 here, and backward subtracts it from logits over T: a temperature cut to float32 would show."""
+    logits = numerics.normal_logits(301, 2, 3.0) + 1e4
+    rows = triton_backend.row_scores(logits, torch.tensor([0, 1]), 0.7)
+    expected = (logits.double() / 0.7).logsumexp(-1)
+    torch.testing.assert_close(rows.log_normalizer, expected, rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_lies_beside_a_row_is_never_counted(dtype: torch.dtype, small_blocks: int) -> None:
     memory = torch.full((4, 300), math.nan, dtype=dtype)
