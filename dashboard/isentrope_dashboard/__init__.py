@@ -3,6 +3,8 @@
 app             attach(app, api_url=...): the pages on the server's ASGI application
 api_client      the REST API, called with the browser user's own credentials
 records         what the REST API tells, as dataclasses
+predictions     what it foretells: thresholds not pushed yet, rewards by the run's law
+json_values     how numbers travel in JSON
 credentials     whose request is being answered, for HTTP and WebSocket callbacks alike
 ids, theme      component ids; colours, fonts and chart templates
 formatting      numbers and names as they are printed

@@ -16,6 +16,8 @@ from httpx_sse import ServerSentEvent, aconnect_sse
 
 from isentrope_dashboard.credentials import Credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.json_values import measured
+from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
 from isentrope_dashboard.records import (
     ControlItem,
     ControlState,
@@ -28,7 +30,6 @@ from isentrope_dashboard.records import (
     SeriesColumns,
     StepRow,
     View,
-    measured,
     rows_of,
     seconds_since_epoch,
 )
@@ -124,6 +125,17 @@ class ApiClient:
             raise
         return HistogramColumns.from_json(answer.json())
 
+    async def what_if(self, run_id: str, thresholds: Thresholds) -> WhatIf:
+        """The newest step under these thresholds, with the curves of both sides."""
+        params: dict[str, str | float] = {"method": thresholds.method, "scope": thresholds.scope, "curve": "true"}
+        for name, mu in (("mu_low", thresholds.mu_low), ("mu_high", thresholds.mu_high)):
+            if mu is not None:
+                params[name] = mu
+        return WhatIf.from_json((await self._request("GET", f"{_run_path(run_id)}/what-if", params=params)).json())
+
+    async def law(self, run_id: str) -> Law:
+        return Law.from_json((await self._request("GET", f"{_run_path(run_id)}/law")).json())
+
     async def control(self, run_id: str) -> ControlState:
         answer = await self._request("GET", f"{_run_path(run_id)}/control")
         return ControlState.from_json(answer.json(), answer.headers.get("etag", ""))
@@ -158,12 +170,15 @@ class ApiClient:
         run, methods = await asyncio.gather(self.run(run_id), self.methods())
         newest = run.step or 0
         chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
-        chart, recent, histograms, control, history = await asyncio.gather(
-            self.series(run_id, CHART_METRICS, from_step=chart_from),
-            self.series(run_id, RECENT_METRICS, from_step=max(0, newest - RECENT_STEPS + 1)),
-            self.histograms(run_id, SCORE_HISTOGRAM, from_step=chart_from),
-            self._control_or_none(run_id),
-            self.history(run_id),
+        law, (chart, recent, histograms, control, history) = await asyncio.gather(
+            self.law(run_id),
+            asyncio.gather(
+                self.series(run_id, CHART_METRICS, from_step=chart_from),
+                self.series(run_id, RECENT_METRICS, from_step=max(0, newest - RECENT_STEPS + 1)),
+                self.histograms(run_id, SCORE_HISTOGRAM, from_step=chart_from),
+                self._control_or_none(run_id),
+                self.history(run_id),
+            ),
         )
         return RunSnapshot(
             run=run,
@@ -173,6 +188,7 @@ class ApiClient:
             series=chart,
             recent=rows_of(recent)[-RECENT_STEPS:],
             histograms=histograms,
+            law=law,
         )
 
     async def live(self, run_id: str, after: str | None = None) -> AsyncIterator[LiveEvent]:

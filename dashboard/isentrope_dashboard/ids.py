@@ -39,6 +39,15 @@ SCORE_SUBTITLE: Final = "score-subtitle"
 SPLIT_GRAPH: Final = "split-graph"
 SPLIT_SUBTITLE: Final = "split-subtitle"
 
+WHAT_IF: Final = "what-if"
+WHAT_IF_GRAPH: Final = "what-if-graph"
+WHAT_IF_READING: Final = "what-if-reading"
+WHAT_IF_QUESTION: Final = "what-if-question"
+WHAT_IF_STEP: Final = "what-if-step"
+
+LAW_GRAPH: Final = "law-graph"
+LAW_FACTS: Final = "law-facts"
+
 CONTROL: Final = "control"
 CONTROL_BASE: Final = "control-base"
 CONTROL_BADGE: Final = "control-badge"
@@ -58,7 +67,7 @@ RESET: Final = "control-reset"
 HISTORY_GRID: Final = "history-grid"
 HISTORY_EXPORT: Final = "history-export"
 
-FIGURES: Final = (ENTROPY_GRAPH, SCORE_GRAPH, SPLIT_GRAPH)
+FIGURES: Final = (ENTROPY_GRAPH, SCORE_GRAPH, SPLIT_GRAPH, WHAT_IF_GRAPH, LAW_GRAPH)
 
 
 def drawing(graph: str) -> str:

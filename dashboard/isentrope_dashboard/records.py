@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from isentrope_dashboard.json_values import measured
+from isentrope_dashboard.predictions import Law
+
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 IN_FORCE_STATES = frozenset({"APPLIED", "PARTIAL"})
 
@@ -298,15 +301,7 @@ class RunSnapshot:
     recent: Sequence[StepRow] = ()
     """The last steps in full, oldest first."""
     histograms: HistogramColumns = field(default_factory=HistogramColumns)
-
-
-def measured(value: object) -> float | None:
-    """A JSON value as a float: null is missing, "NaN" and "Infinity" are numbers that came as text."""
-    if value is None or isinstance(value, bool):
-        return None
-    if isinstance(value, int | float | str):
-        return float(value)
-    return None
+    law: Law = field(default_factory=Law)
 
 
 def seconds_since_epoch(value: object) -> float | None:

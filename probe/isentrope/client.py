@@ -28,7 +28,13 @@ Columns = dict[str, list[Any]]
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_WHAT_IF_NUMBERS = ("unit_predicted_change", "predicted_change", "gain", "unit_predicted_change_bound")
+_WHAT_IF_NUMBERS = (
+    "unit_predicted_change",
+    "unit_predicted_change_bound",
+    "unclipped_unit_predicted_change",
+    "predicted_change",
+    "gain",
+)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _POLL_SECONDS = 0.2
 _PAGE_ITEMS = 500

@@ -20,6 +20,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from tests.dashboard.fake_predictions import law_answer, what_if_answer
+
 TOKEN = "fake-token"
 CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v", "method:clip_cov"]
 POLICY = (
@@ -80,6 +82,7 @@ class FakeRun:
         self.histograms: list[dict[str, Any]] = []
         self.refuse_next: str | None = None
         self.author = "owner"
+        self.measures_what_if = True
         self._random = random.Random(seed)
         self._entropy = 2.2
         self._change = 0.0
@@ -337,6 +340,19 @@ class FakeApi:
             kept = kept[:: max(1, math.ceil(len(kept) / points))]
             columns = {key: [h[key] for h in kept] for key in ("step", "low", "high", "counts")}
             return {"name": name, **columns, "not_finite": [0] * len(kept)}
+
+        @app.get(api + "/runs/{run_id}/what-if")
+        async def what_if(
+            run_id: str, method: str, scope: str, mu_low: float | None = None, mu_high: float | None = None
+        ) -> Any:
+            run = self.runs[run_id]
+            if not run.rows or not run.measures_what_if:
+                return problem(404, "what_if_missing", f"Run {run_id} has no step with what-if sums.")
+            return what_if_answer(run.rows[-1], method, scope, mu_low, mu_high)
+
+        @app.get(api + "/runs/{run_id}/law")
+        async def law(run_id: str) -> Any:
+            return law_answer(self.runs[run_id].rows, run_over=self.runs[run_id].status == "finished")
 
         @app.get(api + "/runs/{run_id}/control")
         async def control(run_id: str, response: Response) -> Any:

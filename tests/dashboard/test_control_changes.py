@@ -11,6 +11,7 @@ from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, history_rows, markers
 from isentrope_dashboard.errors import FormError
 from isentrope_dashboard.figures.marker_labels import ControlMarker
+from isentrope_dashboard.json_values import measured
 from isentrope_dashboard.pages.push import form_parameters, form_values, unseen_parameters
 from isentrope_dashboard.records import (
     ControlItem,
@@ -18,7 +19,6 @@ from isentrope_dashboard.records import (
     ControlValues,
     RunSummary,
     SeriesColumns,
-    measured,
     rows_of,
     seconds_since_epoch,
 )

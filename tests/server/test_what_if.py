@@ -45,7 +45,7 @@ def test_it_answers_for_the_newest_step_unless_told_another(server: ServerInThre
     newest = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "scope": "negative"}).json()
     assert (newest["step"], newest["tokens"], newest["method"], newest["scope"]) == (2, 10, "clip_v", "negative")
     assert (newest["clip_fraction"], newest["unit_predicted_change"]) == (0.2, pytest.approx(-0.1))
-    assert newest["curve"] is None
+    assert (newest["unclipped_unit_predicted_change"], newest["curve"]) == (-0.4, None)
     older = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "step": 1}).json()
     assert (older["step"], older["unit_predicted_change"]) == (1, pytest.approx(-0.5))
 

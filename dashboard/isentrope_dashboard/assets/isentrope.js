@@ -95,6 +95,10 @@
     (form.method !== b.method) + (form.scope !== b.scope) + !sameNumber(form.mu_low, b.mu_low)
     + !sameNumber(form.mu_high, b.mu_high) + parameterChanges(form, b, fields);
 
+  // What the form would clip, asked once its fields have been still for a moment.
+  const WHAT_IF_STILL_MILLISECONDS = 120;
+  let whatIfTimer = 0;
+
   // ---- look --------------------------------------------------------------------------------------------------
   // The document knows the scheme that is shown; the switch knows only the one that was chosen, perhaps "auto".
   const shownScheme = () => document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
@@ -104,7 +108,8 @@
     if (!missing(meta.slot)) return Object.assign({}, trace, { line: Object.assign({}, trace.line, { color: way[meta.slot] }) });
     if (meta.slots) {
       const color = meta.slots.map((slot) => way[slot]);
-      return Object.assign({}, trace, { marker: Object.assign({}, trace.marker, { color: color }) });
+      const bars = trace.error_y ? { error_y: Object.assign({}, trace.error_y, { color: color[0] }) } : {};
+      return Object.assign({}, trace, { marker: Object.assign({}, trace.marker, { color: color }) }, bars);
     }
     return trace;
   };
@@ -229,6 +234,15 @@
         }
         const edits = count ? count + (count > 1 ? " changes" : " change") : "unfinished";
         return [edits, "orange", Boolean(hint), false, hint, ...rest];
+      },
+      askWhatIf(method, scope, lowOn, low, highOn, high) {
+        if (missing(method) || missing(scope)) return noUpdate();
+        const error = thresholdError(method, lowOn, low) || thresholdError(method, highOn, high);
+        const question = Object.assign(asControl(method, scope, lowOn, low, highOn, high), { error: error });
+        clearTimeout(whatIfTimer);
+        whatIfTimer = setTimeout(
+          () => window.dash_clientside.set_props("what-if-question", { data: question }), WHAT_IF_STILL_MILLISECONDS);
+        return noUpdate();
       },
       exportCsv(clicks) {
         return clicks ? true : noUpdate();

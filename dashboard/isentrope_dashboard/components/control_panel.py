@@ -11,6 +11,7 @@ from dash import dcc, html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.components.parameter_fields import parameter_fields
+from isentrope_dashboard.components.what_if import what_if_block
 from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
 from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, MethodForm, RunSummary
@@ -42,6 +43,7 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
             _threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"),
             _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
             _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
+            what_if_block(),
             parameter_fields(forms),
             dmc.TextInput(id=ids.REASON, label="Reason", placeholder="Why, for the history", size="sm"),
             dmc.Text("", id=ids.CONTROL_HINT, size="xs", c="dimmed", className="control-hint"),
@@ -80,6 +82,7 @@ def control_props(state: ControlState | None, history: list[ControlItem]) -> dic
                 "version": state.desired.version,
                 "pending": not state.desired.terminal,
                 "reference": state.reference.to_json(),
+                "in_force": None if state.in_force is None else state.in_force.to_json(),
             }
         },
         **_running_props(state.in_force),

@@ -5,6 +5,8 @@ score_distribution  heat map of a score's histogram over steps, with quantiles
 histogram_axis      histograms of different ranges brought onto one axis, exactly
 marker_labels       where the labels of control markers have room
 change_split        the unit prediction split by the signs of advantage and score
+what_if             clip fraction and predicted change over the thresholds
+law                 reward against entropy, with the fitted law
 sparkline           the last values of a metric, normalised
 placeholder         what a chart says while there is nothing to draw
 """

@@ -128,6 +128,11 @@ def _register_form(app: Dash) -> None:
         State(ids.parameters_of(ALL), "id"),
     )
     app.clientside_callback(
+        _function("askWhatIf"),
+        Output(ids.WHAT_IF_QUESTION, "storage_type"),
+        *[Input(component, name) for component, name in fields],
+    )
+    app.clientside_callback(
         _function("exportCsv"),
         Output(ids.HISTORY_GRID, "exportDataAsCsv"),
         Input(ids.HISTORY_EXPORT, "n_clicks"),

@@ -29,6 +29,7 @@ from isentrope_dashboard.pages.run_content import (
     Props,
     control_and_history_props,
     entropy_props,
+    law_props,
     score_props,
     snapshot_props,
     step_props,
@@ -41,6 +42,7 @@ COALESCE_SECONDS = 0.25
 IDLE_SECONDS = 0.5
 LIST_SECONDS = 2.0
 HISTOGRAM_SECONDS = 3.0
+LAW_SECONDS = 15.0
 QUIET_SECONDS = 5.0
 PAGE_TIMEOUT_SECONDS = 10.0
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
@@ -86,6 +88,8 @@ class _Following:
     first_batch: bool = True
     histograms_at: float = 0.0
     histograms_step: int = -1
+    law_at: float = field(default_factory=time.monotonic)
+    law_step: int = -1
     heard_at: float = field(default_factory=time.monotonic)
 
 
@@ -191,6 +195,7 @@ async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
         elif events:
             await _show(page, following, moved)
         await _refresh_histograms(api, page, following)
+        await _refresh_law(api, page, following)
         await _refresh_status(api, page, following)
         view = await page.view()
         if view.window != following.view.window:
@@ -208,6 +213,7 @@ async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Follo
         drawn_points=max((len(columns.steps) for columns in snapshot.series.values()), default=0),
         histograms_at=time.monotonic(),
         histograms_step=snapshot.run.step or -1,
+        law_step=snapshot.run.step or -1,
     )
 
 
@@ -306,6 +312,18 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     following.snapshot = replace(following.snapshot, histograms=histograms)
     following.histograms_at, following.histograms_step = time.monotonic(), step
     page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
+    page.show({ids.WHAT_IF_STEP: {"data": step}})  # the page asks anew for its form
+
+
+async def _refresh_law(api: ApiClient, page: _Page, following: _Following) -> None:
+    """A fit over all steps moves slowly."""
+    run = following.snapshot.run
+    step = run.step or -1
+    if time.monotonic() - following.law_at < LAW_SECONDS or step == following.law_step:
+        return
+    law = await api.law(run.id)
+    following.law_at, following.law_step = time.monotonic(), step
+    page.show(await asyncio.to_thread(law_props, run.id, law))
 
 
 async def _refresh_status(api: ApiClient, page: _Page, following: _Following) -> None:

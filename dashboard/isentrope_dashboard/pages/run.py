@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import dcc
+from dash import dcc, html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import control_panel
@@ -14,7 +14,7 @@ from isentrope_dashboard.components.kpi_cards import kpi_cards
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
 from isentrope_dashboard.components.shell import page, slow_interval
 from isentrope_dashboard.components.status_line import freshness, run_options, status_line
-from isentrope_dashboard.figures import change_split, entropy, score_distribution
+from isentrope_dashboard.figures import change_split, entropy, law, score_distribution
 from isentrope_dashboard.pages.run_content import Props, snapshot_props
 from isentrope_dashboard.records import RunSnapshot, RunSummary, View
 
@@ -41,7 +41,7 @@ def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
     unseen = [dcc.Store(id=ids.VIEW), dcc.Store(id=ids.LAST_REPORT), slow_interval(ids.RUN_POLL)]
     grid = dmc.Grid(
         [
-            dmc.GridCol(_entropy_panel(), span={"base": 12, "lg": 8.6}),
+            dmc.GridCol(_entropy_and_law(), span={"base": 12, "lg": 8.6}),
             dmc.GridCol(control_panel(forms), span={"base": 12, "lg": 3.4}),
             dmc.GridCol(_score_panel(), span={"base": 12, "md": 6.6}),
             dmc.GridCol(_split_panel(), span={"base": 12, "md": 5.4}),
@@ -70,6 +70,22 @@ def _entropy_panel() -> dmc.Card:
     )
     subtitle = "Policy entropy; below, the calibrated prediction of ΔH against the change observed on the same tokens"
     return panel("Entropy", subtitle, body, aside=window, stretched=True)
+
+
+def _entropy_and_law() -> dmc.Stack:
+    """Side by side with the controls: the entropy takes what height is left."""
+    return dmc.Stack([html.Div(_entropy_panel(), className="filling"), html.Div(_law_panel())], gap="md", h="100%")
+
+
+def _law_panel() -> dmc.Card:
+    body = html.Div(
+        [
+            chart(ids.LAW_GRAPH, law.HEIGHT, "Reward against entropy, with the fitted law and its ceiling"),
+            html.Div([], id=ids.LAW_FACTS, className="law-facts"),
+        ],
+        className="law",
+    )
+    return panel("Reward against entropy", "What the law R = −a·exp(H) + b says of the entropy that is left", body)
 
 
 def _score_panel() -> dmc.Card:

@@ -16,14 +16,17 @@ from dash import html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import control_props, method_props
 from isentrope_dashboard.components.kpi_cards import kpi_props
+from isentrope_dashboard.components.law_facts import law_facts
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.control_changes import history_rows, markers
 from isentrope_dashboard.figures import change_split
 from isentrope_dashboard.figures.change_split import change_split_figure
 from isentrope_dashboard.figures.entropy import entropy_figure
+from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
 from isentrope_dashboard.formatting import MISSING, number, percent
+from isentrope_dashboard.predictions import Law
 from isentrope_dashboard.records import ControlItem, ControlState, HistogramColumns, RunSnapshot, StepRow, View
 
 Props = dict[str, dict[str, Any]]
@@ -39,7 +42,9 @@ def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
         **entropy_props(snapshot, view),
         **score_props(snapshot.run.id, snapshot.histograms, view),
         **split_props(snapshot.run.id, snapshot.recent, view),
+        **law_props(snapshot.run.id, snapshot.law),
         **control_and_history_props(snapshot.control, snapshot.history),
+        ids.WHAT_IF_STEP: {"data": snapshot.run.step},
     }
 
 
@@ -64,14 +69,14 @@ def entropy_props(snapshot: RunSnapshot, view: View) -> Props:
         _within(view, markers(snapshot.history), snapshot),
         revision=revision(snapshot.run.id, view),
     )
-    return _drawing(ids.ENTROPY_GRAPH, figure)
+    return drawing(ids.ENTROPY_GRAPH, figure)
 
 
 def score_props(run_id: str, histograms: HistogramColumns, view: View) -> Props:
     figure = score_distribution_figure(histograms, revision=revision(run_id, view))
     window = f"last {view.steps} steps" if view.steps else "all steps"
     return {
-        **_drawing(ids.SCORE_GRAPH, figure),
+        **drawing(ids.SCORE_GRAPH, figure),
         ids.SCORE_SUBTITLE: {"children": f"Share of tokens per bin, {window}; colour follows its square root"},
     }
 
@@ -81,8 +86,15 @@ def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
     shown = change_split.steps_measured(rows)
     mean = f", mean of {shown} step{'s' * (shown > 1)} with data" if shown else ""
     return {
-        **_drawing(ids.SPLIT_GRAPH, figure),
+        **drawing(ids.SPLIT_GRAPH, figure),
         ids.SPLIT_SUBTITLE: {"children": "Advantage sign × score sign" + mean},
+    }
+
+
+def law_props(run_id: str, law: Law) -> Props:
+    return {
+        **drawing(ids.LAW_GRAPH, law_figure(law, revision=run_id)),
+        ids.LAW_FACTS: {"children": law_facts(law)},
     }
 
 
@@ -107,7 +119,7 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
     return {ids.PREDICTION_QUALITY: {"children": children}}
 
 
-def _drawing(graph: str, figure: go.Figure) -> Props:
+def drawing(graph: str, figure: go.Figure) -> Props:
     """A chart to draw anew. The number tells one drawing from the next, so that one can wait until it is shown."""
     return {ids.drawing(graph): {"data": {"figure": figure.to_dict(), "number": uuid.uuid4().hex}}}
 

@@ -72,6 +72,7 @@ class WhatIfOut(BaseModel):
     gain: Number | None
     clip_fraction_bound: float = Field(description="The truth differs by at most this much; 0 at a bin edge.")
     unit_predicted_change_bound: Number
+    unclipped_unit_predicted_change: Number = Field(description="With no threshold at all.")
     curve: WhatIfCurves | None
 
 
@@ -144,6 +145,7 @@ def _answer(
         gain=gain,
         clip_fraction_bound=asked.clip_fraction_bound,
         unit_predicted_change_bound=number(asked.unit_predicted_change_bound),
+        unclipped_unit_predicted_change=number(thresholds.at(None, None).unit_predicted_change),
         curve=_curves(thresholds, mu_low, mu_high, gain) if curve else None,
     )
 

@@ -1,0 +1,146 @@
+"""What is foretold: thresholds before they are pushed, rewards by the run's law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from isentrope_dashboard.components.law_facts import NO_CEILING, law_facts
+from isentrope_dashboard.components.what_if import change_text, reading
+from isentrope_dashboard.figures.law import law_figure
+from isentrope_dashboard.figures.what_if import ticks_of_shares, what_if_figure
+from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
+from tests.dashboard.fake_predictions import law_answer, what_if_answer
+from tests.dashboard.test_run_content import words
+
+
+def answer(
+    mu_low: float | None = 1.0, mu_high: float | None = 2.0, *, gain: float | None = 0.5, scope: str = "all"
+) -> WhatIf:
+    scalars = {} if gain is None else {"entropy/gain": gain}
+    return WhatIf.from_json(what_if_answer({"step": 12, "scalars": scalars}, "clip_v", scope, mu_low, mu_high))
+
+
+def law(steps: int = 200, *, run_over: bool = True) -> Law:
+    rows = [
+        {"step": step, "scalars": {"entropy/mean": 2 - step / 150, "reward/mean": 0.1 + step / 1000}}
+        for step in range(steps)
+    ]
+    return Law.from_json(law_answer(rows, run_over=run_over))
+
+
+def traces(figure: go.Figure, axis: str) -> list[Any]:
+    return [trace for trace in figure.data if (trace.yaxis or "y") == axis]
+
+
+def test_each_side_has_its_curve_and_the_forms_thresholds_are_dots_of_one_height() -> None:
+    found = answer()
+    figure = what_if_figure(found, None, revision="r")
+    low, high, dots = traces(figure, "y")
+    assert list(low.x[:3]) == [0, -0.05, -0.1]
+    assert list(high.x[:3]) == [0, 0.05, 0.1]
+    assert (list(dots.x), list(dots.y)) == ([-1.0, 2.0], [found.clip_fraction] * 2)
+    # Each dot lies on its side's curve.
+    assert low.y[20] == pytest.approx(found.clip_fraction)
+    assert high.y[40] == pytest.approx(found.clip_fraction)
+    low_change, high_change, change_dots = traces(figure, "y2")
+    assert list(change_dots.y) == [found.calibrated_change] * 2
+    assert low_change.y[20] == pytest.approx(high_change.y[40]) == pytest.approx(found.calibrated_change)
+
+
+def test_a_side_that_is_off_has_a_curve_and_no_dot() -> None:
+    dots = traces(what_if_figure(answer(1.0, None), None, revision="r"), "y")[2]
+    assert list(dots.x) == [-1.0]
+    nothing = traces(what_if_figure(answer(None, None), None, revision="r"), "y")
+    assert list(nothing[2].x) == []
+    assert len(nothing[0].y) > 90
+
+
+def test_the_thresholds_in_force_are_dotted_lines_where_their_method_is_the_same() -> None:
+    running = Thresholds(method="clip_v", scope="all", mu_low=0.5, mu_high=1.5)
+    figure = what_if_figure(answer(), running, revision="r")
+    assert [(line.x0, line.line.dash) for line in figure.layout.shapes] == [(-0.5, "dot"), (1.5, "dot")]
+    assert not what_if_figure(answer(), replace(running, method="clip_b"), revision="r").layout.shapes
+
+
+def test_without_a_gain_the_unit_prediction_is_drawn_and_named_so() -> None:
+    found = answer(gain=None)
+    figure = what_if_figure(found, None, revision="r")
+    assert figure.layout.yaxis2.title.text == "ΔH per unit"
+    assert list(traces(figure, "y2")[2].y) == [found.unit_change] * 2
+    assert "nats per unit gain" in words(reading(found))
+    assert "per unit" not in words(reading(answer()))
+
+
+def test_a_threshold_beyond_the_sliders_is_still_in_the_frame() -> None:
+    assert list(what_if_figure(answer(), None, revision="r").layout.xaxis.range) == [-5, 5]
+    assert what_if_figure(answer(8.5, None), None, revision="r").layout.xaxis.range[0] < -8.5
+
+
+def test_nothing_clipped_is_no_point_on_a_logarithmic_axis() -> None:
+    found = replace(answer(), clip_fraction=0.0)
+    assert list(traces(what_if_figure(found, None, revision="r"), "y")[2].y) == [None, None]
+
+
+def test_the_reading_tells_what_was_asked_for_and_how_exact_it_is() -> None:
+    exact, between = answer(), answer(1.02, 2.0)
+    assert words(reading(exact)).startswith(f"Step 12 would clip {100 * exact.clip_fraction:.2f}% of its tokens")
+    assert "±" not in words(reading(exact))
+    assert "± 0.40%" in words(reading(between))
+    assert "± 0.00010 nats" in words(reading(between))
+    assert "−0.0045 with nothing clipped" in words(reading(exact))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0, "0"), (-0.00123, "−0.0012"), (0.5, "+0.50"), (12.3, "+12"), (-2.34e-6, "−2.3e−06")],
+)
+def test_a_change_has_two_digits(value: float | None, text: str) -> None:
+    assert change_text(value) == text
+
+
+def test_shares_have_ticks_at_powers_of_ten_and_thrice_those_when_there_are_few() -> None:
+    assert ticks_of_shares([0.0001, 0.9]) == pytest.approx([1e-4, 1e-3, 1e-2, 0.1, 1])
+    assert ticks_of_shares([0.05, 0.5]) == pytest.approx([0.01, 0.03, 0.1, 0.3, 1])
+    assert ticks_of_shares([]) == [1]
+
+
+def test_the_law_is_points_a_curve_a_ceiling_and_a_forecast() -> None:
+    found = law()
+    assert found.fit is not None
+    assert found.forecast is not None
+    figure = law_figure(found, revision="r")
+    by_name = {trace.name: trace for trace in figure.data if trace.name}
+    assert list(by_name["steps"].marker.color) == list(range(200))
+    assert list(by_name["ceiling b − a"].y) == [found.fit.ceiling.value] * 2
+    assert by_name["R = −a·exp(H) + b, 90% band"].x[0] == 0
+    foretold = by_name["forecast from step 39"]
+    assert (foretold.x[0], foretold.y[0]) == (found.forecast.at_entropy, found.forecast.reward.value)
+    assert foretold.error_y.array[0] == pytest.approx(0.03)
+
+
+def test_a_fit_that_is_not_conclusive_has_no_ceiling() -> None:
+    found = law()
+    assert found.fit is not None
+    unsure = replace(found, fit=replace(found.fit, conclusive=False))
+    assert "ceiling b − a" not in [trace.name for trace in law_figure(unsure, revision="r").data]
+    assert NO_CEILING in words(law_facts(unsure))
+    assert f"{found.fit.ceiling.value:.3f}" not in words(law_facts(unsure))
+
+
+def test_a_run_that_tells_no_law_shows_its_points_and_says_why() -> None:
+    young = law(19)
+    assert [trace.name for trace in law_figure(young, revision="r").data] == ["steps"]
+    assert words(law_facts(young)) == "Ceiling–The law needs at least 20 steps, there are 19."
+    assert "No step with both" in law_figure(Law(), revision="r").layout.annotations[0].text
+
+
+def test_the_facts_carry_their_intervals_and_the_forecast_its_error() -> None:
+    told = words(law_facts(law()))
+    assert "90% interval" in told
+    assert "last 10 steps: 0.295, error −0.001" in told
+    assert "last 10 steps so far" in words(law_facts(law(run_over=False)))
+    assert "Forecast of the last reward–The law needs" in words(law_facts(law(100)))
