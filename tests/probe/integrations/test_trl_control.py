@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
 import isentrope
@@ -141,6 +142,22 @@ def test_thresholds_come_from_the_first_pass_where_trl_makes_one(tmp_path: Path)
 
 def test_a_reference_forward_is_no_first_pass(tmp_path: Path, saved_policy: str) -> None:
     assert "first_pass" not in threshold_sources(tmp_path, beta=0.1, policy=saved_policy)
+
+
+def adapted() -> Any:
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    return get_peft_model(tiny_trl.model(), lora)
+
+
+@pytest.mark.parametrize(("settings", "parts"), [({}, []), ({"num_iterations": 2}, [1])], ids=str)
+def test_the_policy_with_its_adapters_off_is_a_reference_and_no_first_pass(
+    tmp_path: Path, settings: dict[str, Any], parts: list[int]
+) -> None:
+    trainer = tiny_trl.trainer(tmp_path, beta=0.1, policy=adapted(), **settings)
+    probe, seen = attach(trainer, control=CLIP, transport=InMemoryTransport()), []
+    probe.first_pass = lambda scores, mask: seen.append(len(scores))  # type: ignore[assignment,method-assign,misc]
+    trainer.train()
+    assert seen == parts
 
 
 def test_thresholds_of_a_first_pass_are_those_of_the_whole_generation(tmp_path: Path) -> None:
