@@ -1,20 +1,35 @@
 """Pure tensor functions, one per equation.
 
 - `token_scores(logits, token_ids, temperature)` -> `TokenScores`: what everything else is made from (token_scores.py)
+- `linear_token_scores(hidden, weight, token_ids, ...)`: the same without ever holding the logits
+  (linear_token_scores.py; head_tiles.py, head_gradients.py)
+- `linear_head_parts(head)`: what to pass for a head module, adapters included (linear_heads.py)
+- `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
 - `vocab_centered_scores`, `batch_centered_scores` (discriminator.py)
 - `entropy_contributions`, `importance_ratios` (prediction.py)
+- `differentiable_once`: backward passes that refuse `create_graph=True` (differentiable_once.py)
 """
 
 from isentrope.scores.discriminator import batch_centered_scores, entropy_discriminator, vocab_centered_scores
+from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts
+from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.scores.prediction import entropy_contributions, importance_ratios
 from isentrope.scores.token_scores import TokenScores, token_scores
+from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 
 __all__ = [
+    "AdaptedWeight",
+    "LowRankAdapter",
     "TokenScores",
     "batch_centered_scores",
     "entropy_contributions",
     "entropy_discriminator",
     "importance_ratios",
+    "linear_head_parts",
+    "linear_token_scores",
+    "merge",
+    "shard_moments",
+    "sharded_token_scores",
     "token_scores",
     "vocab_centered_scores",
 ]

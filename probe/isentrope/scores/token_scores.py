@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import RowScores, finish
+from isentrope.scores.differentiable_once import differentiable_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ class _TokenScoresFunction(torch.autograd.Function):
         return scores.logprobs, scores.entropies, *detached
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def backward(  # type: ignore[override]
+    def backward(
         ctx: Any, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None, *_: None
     ) -> tuple[Tensor | None, None, None, None]:
         logits, token_ids, log_normalizer, entropies = ctx.saved_tensors
