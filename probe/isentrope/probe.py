@@ -314,7 +314,8 @@ class Probe:
                     step = step_number(step)
                 after = self._rescored(rescore, batches)
                 with self._timed():
-                    sums = rank_vector(step, self._guard.failures, batches, after, self._meeting.device)
+                    source, thresholds = self._thresholds.known()
+                    sums = rank_vector(step, self._guard.failures, batches, after, self._meeting.device, thresholds)
             finally:
                 # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
                 # under another control.
@@ -327,7 +328,7 @@ class Probe:
                         desired=self._transport.desired_control(),
                     )
             with self._timed():
-                self._report(step, momentum_of(optimizer))
+                self._report(step, momentum_of(optimizer), source)
             self._guard.settled = True
 
     def finish(self, status: str = "finished", error: str = "") -> None:
@@ -390,7 +391,7 @@ class Probe:
         self._logged["probe/rescore_seconds"] = time.perf_counter() - started
         return after
 
-    def _report(self, step: int, momentum: float | None) -> None:
+    def _report(self, step: int, momentum: float | None, what_if_source: str) -> None:
         statistics = self._transport.statistics()
         self._logged |= {"probe/seconds": self._seconds, "probe/dropped_reports": float(statistics.dropped)}
         if self._guard.failures:
@@ -403,6 +404,7 @@ class Probe:
                 in_force=self._boundary.in_force,
                 outcomes=self._boundary.outcomes_at(step),
                 momentum=momentum,
+                what_if_source=what_if_source,
             )
         )
         self._boundary.reported(step, sent=sent)

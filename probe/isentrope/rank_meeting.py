@@ -16,7 +16,7 @@ from isentrope.control.relay import ControlRelay
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import no_threshold_sums
 from isentrope.ranks import Gathered, Ranks
-from isentrope.statistics.across_ranks import THRESHOLD_COLUMNS, failed_rank_vector
+from isentrope.statistics.across_ranks import ADDITIVE_FROM, THRESHOLD_COLUMNS, failed_rank_vector
 from isentrope_wire.messages import ControlSnapshot
 
 
@@ -80,7 +80,7 @@ class RankMeeting:
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""
-        return self._step.numbers_later() if self._step is not None and self._ranks.rank == 0 else None
+        return self._step.numbers_later(ADDITIVE_FROM) if self._step is not None and self._ranks.rank == 0 else None
 
     def settle(self, seconds: float) -> None:
         """Wait until the last meeting is over, for at most so long."""

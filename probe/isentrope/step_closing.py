@@ -49,11 +49,13 @@ class StepCloser:
         in_force: ControlSnapshot,
         outcomes: Sequence[ControlOutcome],
         momentum: float | None,
+        what_if_source: str = "",
     ) -> Callable[[], StepReport]:
         """The function returned builds the report and is called once, later, in step order.
 
         Args:
             measured: on rank 0 the numbers of all ranks, None on the others.
+            what_if_source: which of THRESHOLD_SOURCES the what-if sums were counted from.
         """
         recorded_at = time.time()
         labels = {
@@ -65,6 +67,7 @@ class StepCloser:
         def build() -> StepReport:
             together = None if measured is None else self._together(measured)
             summary = None if together is None else together.summary
+            what_if = None if together is None else together.what_if
             report = StepReport(
                 step=step,
                 recorded_at=recorded_at,
@@ -74,7 +77,8 @@ class StepCloser:
                 histograms=() if summary is None else report_histograms(summary),
                 control_version=in_force.version,
                 outcomes=tuple(outcomes),
-                labels=labels | _sources(summary),
+                labels=labels | _sources(summary) | ({} if what_if is None else {"what_if/source": what_if_source}),
+                what_if=what_if,
             )
             self.latest = report
             return report

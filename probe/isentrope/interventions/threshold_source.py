@@ -47,16 +47,26 @@ class ThresholdSources:
         Raises:
             RuntimeError: a rank whose sums were awaited is gone.
         """
+        source, statistics = self.known()
+        if source != "first_pass":
+            self._say_what_is_missing()
+        return source, threshold_statistics([scores], [mask]) if statistics is None else statistics
+
+    def known(self) -> tuple[str, ThresholdStatistics | None]:
+        """The source that thresholds are counted from now; no statistics when it is each micro-batch itself.
+
+        Raises:
+            RuntimeError: a rank whose sums were awaited is gone.
+        """
         if self._wanted in ("auto", "first_pass"):
             statistics = self._first_pass.get()
             if statistics is not None:
                 return "first_pass", statistics
-            self._say_what_is_missing()
         if self._wanted != "micro_batch":
             statistics = self._previous_step.get()
             if statistics is not None:
                 return "previous_step", statistics
-        return "micro_batch", threshold_statistics([scores], [mask])
+        return "micro_batch", None
 
     def _say_what_is_missing(self) -> None:
         if self._wanted == "first_pass" and not self._told:

@@ -9,15 +9,22 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from isentrope.interventions.threshold_statistics import ThresholdStatistics
 from isentrope.statistics import step_summary
-from isentrope.statistics.step_summary import StepSummary, measure, nothing_measured, read_measurement
+from isentrope.statistics.step_summary import StepSummary, measure_tokens, nothing_measured, read_measurement
+from isentrope.statistics.step_tokens import step_tokens
 from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics.what_if import measure_what_if, nothing_to_ask, read_what_if
+from isentrope_wire.what_if import WhatIfSums
 
 _HEADER = 4
 """Numbers before the sums: step, whether the rank took part, its failures so far, its gate calls."""
 
 THRESHOLD_COLUMNS = slice(_HEADER + step_summary.THRESHOLD_COLUMNS.start, _HEADER + step_summary.THRESHOLD_COLUMNS.stop)
 """Where in a rank's vector the moments stand that the next step's thresholds may be made from."""
+
+ADDITIVE_FROM = _HEADER + step_summary.NUMBERS
+"""From this column on the vectors of ranks may be added up: the what-if sums, most of what there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,8 @@ class GlobalStep:
 
     summary: StepSummary | None
     """None when no rank gated anything."""
+    what_if: WhatIfSums | None
+    """None when there was no valid token."""
     failures: int
     """Failures inside the probe so far, summed over the ranks."""
     failed_ranks: int
@@ -40,27 +49,46 @@ def rank_vector(
     batches: Sequence[TokenBatch],
     entropies_after: Sequence[Tensor] | None,
     device: torch.device | None,
+    thresholds: ThresholdStatistics | None = None,
 ) -> Tensor:
-    """A rank's word on its step, float64, on the device of its tokens; `device` where it has none."""
-    sums = measure(batches, entropies_after) if batches else nothing_measured(device)
+    """A rank's word on its step, float64, on the device of its tokens; `device` where it has none.
+
+    Args:
+        thresholds: what the step's what-if is counted from; None: each rank's own tokens.
+    """
+    tokens = step_tokens(batches)
+    if tokens is None:
+        sums = _nothing(batches[0].mask.device if batches else device)
+    else:
+        sums = torch.cat([measure_tokens(tokens, batches, entropies_after), measure_what_if(tokens, thresholds)])
     return _with_header(sums, step, 1, failures, len(batches))
 
 
 def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
     """The word of a rank that could not measure: it keeps the others from waiting, and changes nothing."""
-    return _with_header(nothing_measured(device), 0, 0, failures, 0)
+    return _with_header(_nothing(device), 0, 0, failures, 0)
 
 
 def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
-    """Merge the vectors of all ranks, exactly and in their order."""
+    """Merge the vectors of all ranks, exactly and in their order.
+
+    Args:
+        rows: one per rank. Those that end at ADDITIVE_FROM had the rest added to another.
+    """
     took_part = [row for row in rows if row[1]]
     summaries = [read_measurement(row[_HEADER:]) for row in took_part if row[3]]
+    additive = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
     return GlobalStep(
         summary=reduce(StepSummary.merge, summaries) if summaries else None,
+        what_if=read_what_if([sum(column) for column in zip(*additive, strict=True)]),
         failures=int(sum(row[2] for row in rows)),
         failed_ranks=len(rows) - len(took_part),
         steps=tuple(sorted({int(row[0]) for row in took_part})),
     )
+
+
+def _nothing(device: torch.device | None) -> Tensor:
+    return torch.cat([nothing_measured(device), nothing_to_ask(device)])
 
 
 def _with_header(sums: Tensor, *header: int) -> Tensor:

@@ -12,6 +12,7 @@ from isentrope.scores import entropy_contributions
 from isentrope.statistics.covariance import Covariance
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts, no_counts
 from isentrope.statistics.moments import Moments, device_moments
+from isentrope.statistics.step_tokens import StepTokens, step_tokens
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch, flat
 
 QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
@@ -31,6 +32,9 @@ THRESHOLD_COLUMNS = slice(4, 10)
 
 _SUMS = 36
 """How many numbers stand before the histograms."""
+
+NUMBERS = _SUMS + len(HISTOGRAMS) * (1 + BINS)
+"""Length of the vector of `measure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,37 +111,22 @@ def measure(batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | N
         batches: the step's micro-batches, at least one.
         entropies_after: H of the same tokens after the optimiser step, one tensor per batch, or None.
     """
-    if not any(batch.mask.numel() for batch in batches):
-        return nothing_measured(batches[0].mask.device)
-    mask = flat([batch.mask for batch in batches])
-    entropies, discriminator, centred, logprobs, advantages = (
-        flat(parts).double()
-        for parts in (
-            [batch.scores.entropies for batch in batches],
-            [batch.scores.discriminator_scores for batch in batches],
-            [batch.scores.vocab_centered_scores for batch in batches],
-            [batch.scores.logprobs for batch in batches],
-            [batch.advantages for batch in batches],
-        )
+    tokens = step_tokens(batches)
+    return (
+        nothing_measured(batches[0].mask.device) if tokens is None else measure_tokens(tokens, batches, entropies_after)
     )
-    has_ratios = all(batch.importance_ratios is not None for batch in batches)
-    ratios = (
-        flat([batch.importance_ratios for batch in batches if batch.importance_ratios is not None]).double()
-        if has_ratios
-        else torch.ones_like(entropies)
-    )
-    finite = (entropies + discriminator + centred + logprobs + advantages + ratios).isfinite()
-    valid = mask & finite
-    # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
-    entropies, discriminator, centred, logprobs, advantages, ratios = (
-        torch.where(valid, values, 0.0) for values in (entropies, discriminator, centred, logprobs, advantages, ratios)
-    )
-    kept = flat([batch.keep_mask for batch in batches])
+
+
+def measure_tokens(
+    tokens: StepTokens, batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | None
+) -> Tensor:
+    """`measure` of batches whose tokens were laid out already."""
+    entropies, discriminator, centred, logprobs, advantages, ratios, kept, valid, not_finite, has_ratios = tokens
     contributions = entropy_contributions(centred, advantages, ratios, kept & valid)
     positive, negative, dropped = valid & (advantages > 0), valid & (advantages < 0), valid & ~kept
     high = centred > 0
     sums = [
-        (mask & ~finite).sum(),
+        not_finite,
         *device_moments(entropies, valid),
         *device_moments(discriminator, valid),
         *device_moments(centred, valid),

@@ -8,7 +8,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from isentrope.interventions.threshold_statistics import ThresholdStatistics
 from isentrope.scores import batch_centered_scores, entropy_contributions
+from isentrope.statistics.moments import device_moments
+from isentrope.statistics.step_tokens import StepTokens
 from isentrope_wire.what_if import CELLS, CHANGING_GROUPS, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 
 _CHANGING_CELLS = CHANGING_GROUPS * SIDES * len(EDGES)
@@ -16,39 +19,37 @@ WHAT_IF_NUMBERS = 2 + 2 * (CELLS + _CHANGING_CELLS)
 """Length of the vector of `measure_what_if`."""
 
 
-def measure_what_if(
-    *,
-    discriminator_scores: Tensor,
-    vocab_centered_scores: Tensor,
-    advantages: Tensor,
-    importance_ratios: Tensor,
-    valid: Tensor,
-    discriminator_mean: Tensor,
-    discriminator_std: Tensor,
-    vocab_centered_std: Tensor,
-) -> Tensor:
-    """All sums as one float64 vector [WHAT_IF_NUMBERS], still on the device. Vectors of micro-batches and ranks add up.
+def measure_what_if(tokens: StepTokens, thresholds: ThresholdStatistics | None) -> Tensor:
+    """All sums as one float64 vector [WHAT_IF_NUMBERS], still on the device. Vectors of ranks add up.
 
-    A token lies beyond an edge exactly when Clip_B or Clip_V with that mu, and thresholds counted from the statistics
-    given here, would have left it out.
+    A token lies beyond an edge exactly when Clip_B or Clip_V with that mu, and thresholds counted from these statistics,
+    would have left it out. Whether the control in force kept it plays no part.
 
     Args:
-        discriminator_scores, vocab_centered_scores, advantages, importance_ratios: S*, S_c, A and r of the step's
-            tokens, [tokens], float64; anything, NaN included, where `valid` is False.
-        valid: bool, [tokens]; whether the control in force kept a token plays no part.
-        discriminator_mean, discriminator_std, vocab_centered_std: mean_B(S*), sigma and sigma', float64 scalars on the
-            device. NaN: nothing lies beyond any threshold.
+        thresholds: NaN where they are of no token: nothing lies beyond any threshold then. None: counted from these
+            tokens.
     """
-    changes = entropy_contributions(vocab_centered_scores, advantages, importance_ratios, valid)
-    groups = _groups(advantages, vocab_centered_scores)
-    centred = batch_centered_scores(discriminator_scores, discriminator_mean)
+    statistics = thresholds_of(tokens) if thresholds is None else thresholds
+    valid, centred = tokens.valid, tokens.vocab_centered_scores
+    changes = entropy_contributions(centred, tokens.advantages, tokens.importance_ratios, valid)
+    groups = _groups(tokens.advantages, centred)
+    batch_centred = batch_centered_scores(tokens.discriminator_scores, statistics.discriminator_mean)
     return torch.cat(
         [
             torch.stack([valid.sum().double(), changes.sum()]),
-            *_binned(centred, discriminator_std, groups, changes, valid),
-            *_binned(vocab_centered_scores, vocab_centered_std, groups, changes, valid),
+            *_binned(batch_centred, statistics.discriminator_std, groups, changes, valid),
+            *_binned(centred, statistics.vocab_centered_std, groups, changes, valid),
         ]
     )
+
+
+def thresholds_of(tokens: StepTokens) -> ThresholdStatistics:
+    """Counted from the tokens themselves."""
+    sums = (
+        *device_moments(tokens.discriminator_scores, tokens.valid),
+        *device_moments(tokens.vocab_centered_scores, tokens.valid),
+    )
+    return ThresholdStatistics.of_sums(torch.stack([number.double() for number in sums]).unsqueeze(0))
 
 
 def nothing_to_ask(device: torch.device | None = None) -> Tensor:
@@ -88,7 +89,7 @@ def _binned(
     # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
     edges = _edges(centred.device) * standard_deviation
     edges_passed = torch.searchsorted(edges, centred.abs().contiguous())
-    beyond_some = valid & (edges_passed > 0) & edges[-1].isfinite() & centred.isfinite()
+    beyond_some = valid & (edges_passed > 0) & edges[-1].isfinite()
     bins = (edges_passed - 1).clamp(min=0)
     cells = (groups * SIDES + (centred > 0).long()) * len(EDGES) + bins
     counts = torch.zeros(CELLS, dtype=torch.float64, device=centred.device)

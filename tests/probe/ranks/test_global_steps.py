@@ -65,11 +65,25 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, requ
         assert measured(of_ranks) == pytest.approx(measured(of_one), rel=1e-12, abs=1e-14)
         assert of_ranks.histograms == of_one.histograms
         assert "entropy/observed_change" in of_ranks.scalars
+    # The very first step's thresholds would have been each rank's own; from then on all ranks count from one sigma.
+    assert several[0].reports[0].labels["what_if/source"] == "micro_batch"
+    for of_ranks, of_one in zip(several[0].reports[1:], one.reports[1:], strict=True):
+        assert of_ranks.labels["what_if/source"] == "previous_step"
+        assert of_ranks.what_if is not None
+        assert of_one.what_if is not None
+        assert of_ranks.what_if.tokens == of_one.what_if.tokens
+        for bins, expected in (
+            (of_ranks.what_if.clip_b, of_one.what_if.clip_b),
+            (of_ranks.what_if.clip_v, of_one.what_if.clip_v),
+        ):
+            assert (bins.cells, bins.counts) == (expected.cells, expected.counts)
+            assert bins.change_sums == pytest.approx(expected.change_sums, abs=1e-12)
     # There is one truth: the other ranks say nothing of the step but what is their own.
     for result in several[1:]:
         for report in result.reports:
             assert set(report.scalars) <= OWN
             assert report.histograms == ()
+            assert report.what_if is None
     assert len({result.run_id for result in several}) == 1
 
 

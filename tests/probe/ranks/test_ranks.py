@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from isentrope import ranks
-from isentrope.ranks import ManyRanks, OneRank, ranks_of
+from isentrope.ranks import Gathered, ManyRanks, OneRank, ranks_of
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
@@ -110,5 +110,11 @@ def test_a_rank_that_waits_for_the_others_to_build_their_probe_says_so() -> None
 
 def test_one_rank_gathers_itself() -> None:
     rows = OneRank().gather(torch.arange(3.0))
-    assert rows.rows().tolist() == rows.numbers_later()() == [[0.0, 1.0, 2.0]]
+    assert rows.rows().tolist() == rows.numbers_later(3)() == [[0.0, 1.0, 2.0]]
     assert rows.arrives_within(0.0)
+
+
+def test_columns_that_add_up_reach_the_host_as_one_row() -> None:
+    rows = Gathered(torch.arange(6.0).view(2, 3))
+    assert rows.numbers_later(2)() == [[0.0, 1.0, 7.0], [3.0, 4.0]]
+    assert rows.numbers_later(0)() == [[3.0, 5.0, 7.0], []]

@@ -12,6 +12,8 @@ from torch import Tensor
 from isentrope.interventions.keep_mask import keep_mask
 from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
+from isentrope.statistics.step_tokens import step_tokens
+from isentrope.statistics.token_ledger import TokenBatch
 from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfSums, what_if
@@ -34,17 +36,11 @@ class Tokens:
         self.advantages = torch.randint(-1, 2, (count,), generator=g) * torch.rand(count, generator=g)
         self.ratios = torch.rand(count, generator=g) + 0.5
 
-    def sums(self, statistics: ThresholdStatistics) -> Tensor:
-        return measure_what_if(
-            discriminator_scores=self.scores.discriminator_scores.double(),
-            vocab_centered_scores=self.scores.vocab_centered_scores.double(),
-            advantages=self.advantages.double(),
-            importance_ratios=self.ratios.double(),
-            valid=self.mask,
-            discriminator_mean=statistics.discriminator_mean,
-            discriminator_std=statistics.discriminator_std,
-            vocab_centered_std=statistics.vocab_centered_std,
-        )
+    def sums(self, statistics: ThresholdStatistics | None) -> Tensor:
+        everything_dropped = torch.zeros_like(self.mask)
+        tokens = step_tokens([TokenBatch(self.scores, self.advantages, self.mask, everything_dropped, self.ratios)])
+        assert tokens is not None
+        return measure_what_if(tokens, statistics)
 
     def by_force(self, control: Control, statistics: ThresholdStatistics) -> tuple[float, float]:
         """Clip fraction and unit prediction of the gate itself under this control."""
@@ -136,6 +132,12 @@ def test_tokens_outside_the_mask_may_hold_anything() -> None:
         values[~tokens.mask] = anything
     assert int((~tokens.mask).sum()) > 10
     assert torch.equal(tokens.sums(statistics), before)
+
+
+def test_thresholds_are_counted_from_the_tokens_themselves_where_none_are_given() -> None:
+    tokens = Tokens(300, seed=10)
+    own, given = tokens.sums(None), tokens.sums(statistics_of(tokens))
+    assert torch.equal(own, given)
 
 
 def test_thresholds_counted_from_nothing_clip_nothing() -> None:

@@ -1,0 +1,96 @@
+"""What a report says of other thresholds is what happens once they are pushed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import isentrope
+from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.messages import StepReport
+from isentrope_wire.what_if import what_if
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
+
+
+def two_steps_of_the_same_tokens(control: isentrope.Control, **settings: str) -> list[StepReport]:
+    """The first without an intervention, the second under `control`, which arrives between them."""
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    probe, transport = probe_and_transport(**settings)
+    for step in range(2):
+        scores = probe.score(logits, token_ids)
+        probe.gate(
+            scores, advantages, loop.mask, scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)
+        )
+        probe.step(step)
+        transport.set_control(pushed(1, control))
+    return reports(transport)
+
+
+@pytest.mark.parametrize("settings", [{"threshold_source": "previous_step"}, {"threshold_source": "micro_batch"}])
+@pytest.mark.parametrize(
+    ("method", "mu_low", "mu_high", "scope"),
+    [
+        ("clip_v", 0.5, 1.0, "all"),
+        ("clip_v", 0.2, None, "negative"),
+        ("clip_b", 0.75, 0.35, "positive"),
+        ("clip_b", 0.1, 0.1, "decreasing"),
+        ("clip_v", 0.0, 0.0, "increasing"),
+    ],
+)
+def test_pushing_thresholds_brings_what_the_report_before_foretold(
+    settings: dict[str, str], method: str, mu_low: float, mu_high: float | None, scope: str
+) -> None:
+    before, after = two_steps_of_the_same_tokens(
+        isentrope.Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope), **settings
+    )
+    assert (before.scalars["clip/fraction"], after.control_version) == (0, 1)
+    assert before.what_if is not None
+    foretold = what_if(before.what_if, mu_low, mu_high, Scope(scope), Method(method))
+    assert foretold.clip_fraction == pytest.approx(after.scalars["clip/fraction"], abs=1e-12)
+    assert foretold.clip_fraction > 0
+    assert foretold.unit_predicted_change == pytest.approx(
+        after.scalars["entropy/unit_predicted_change"], rel=1e-6, abs=1e-12
+    )
+    # What is clipped now still counts: the same question has the same answer under the control in force.
+    assert after.what_if is not None
+    again = what_if(after.what_if, mu_low, mu_high, Scope(scope), Method(method))
+    assert again.clip_fraction == pytest.approx(foretold.clip_fraction, abs=1e-12)
+    unclipped = what_if(after.what_if, None, None, Scope(scope), Method(method))
+    assert unclipped.unit_predicted_change == pytest.approx(before.scalars["entropy/unit_predicted_change"])
+
+
+def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 2)
+    with torch.no_grad():
+        probe.first_pass(probe.score(*loop.sample()[:2]), loop.mask)
+    run_steps(loop, probe, 1, first=2)
+    assert [report.labels["what_if/source"] for report in reports(transport)] == [
+        "micro_batch",
+        "previous_step",
+        "first_pass",
+    ]
+    report = reports(transport)[-1]
+    with_sums, without = (
+        len(encode_payload(StepReport(step=0, recorded_at=0.0, what_if=sums))) for sums in (report.what_if, None)
+    )
+    assert with_sums - without < 8 * 1024
+    decoded = decode_payload(encode_payload(report))
+    assert isinstance(decoded, StepReport)
+    assert decoded.what_if is not None
+    assert report.what_if is not None
+    assert decoded.what_if.clip_v.counts == report.what_if.clip_v.counts
+
+
+def test_a_step_without_tokens_has_no_what_if() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    probe.step(0)
+    logits, token_ids, advantages = loop.sample()
+    probe.gate(probe.score(logits, token_ids), advantages, torch.zeros(16, 5))
+    probe.step(1)
+    assert [report.what_if for report in reports(transport)] == [None, None]
+    assert all("what_if/source" not in report.labels for report in reports(transport))
