@@ -349,11 +349,11 @@ void fill(typename Type::Stored *gradient, int64_t columns, float value) {
   for (int64_t column = 0; column < columns; ++column) gradient[column] = stored[0];
 }
 
-// (g (1[i = k] - p) - h p (H + log p)) / T of the sampled token itself, where 1 - p must not cancel.
+// (g (1 - p) - h p (H + log p)) / T of the sampled token itself, in float64: 1 - p would cancel in float32.
 double gradient_of_chosen(double logit, double temperature, const Upstream &row) {
   const double logprob = logit / temperature - row.log_normalizer, probability = std::exp(logprob);
   const double from_entropy = probability > 0 ? row.entropy * probability * (row.entropies + logprob) : 0;
-  return (-row.logprob * std::expm1(logprob) - from_entropy) / temperature;
+  return (row.logprob * (1 - probability) - from_entropy) / temperature;
 }
 
 template <class Type, class Exp>

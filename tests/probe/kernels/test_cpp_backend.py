@@ -121,10 +121,36 @@ def test_gradients_round_to_the_nearest_number_of_the_logits_type() -> None:
         assert torch.equal(gradient, wide.to(dtype))
 
 
+def test_gradients_halfway_between_two_numbers_round_to_the_even_one() -> None:
+    for dtype, half in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
+        case = numerics.Case("ties", torch.zeros(2, 2, dtype=dtype), torch.zeros(2, dtype=torch.int64))
+        gradient = numerics.gradient_by(cpp_backend, case, 2 * torch.tensor([1 + half, 1 + 3 * half]), None)
+        assert gradient[:, 0].tolist() == [1.0, 1 + 4 * half]
+
+
+def test_a_temperature_is_taken_for_what_it_is() -> None:
+    """One token against all others together: what rounding T to float32 would change grows with the distance."""
+    temperature = 1.49  # the float32 next to T log 2 / 32 is off by 5e-8 of it
+    logits = numerics.normal_logits(151936, 1, 0.5)
+    logits[0, 0] = (logits / temperature).logsumexp(-1).item() * temperature
+    case = numerics.Case("T", logits, torch.tensor([0]), temperature)
+    assert numerics.largest_error(cpp_backend, case)["logprobs"] <= 3e-7
+
+
+def test_the_gradient_of_a_certain_token_does_not_cancel() -> None:
+    """1 - p = 5e-10 is far below float32's spacing around 1."""
+    case = numerics.Case("certain", torch.tensor([[0.0, math.log(5e-10)]]), torch.tensor([0]))
+    gradient = numerics.gradient_by(cpp_backend, case, torch.ones(1), None)
+    assert gradient[0].tolist() == pytest.approx([5e-10, -5e-10], rel=1e-5)
+
+
 def test_a_gradient_without_bounds_stays_nan_or_infinite() -> None:
+    # A NaN whose payload is all ones, which rounding up would turn into zero.
+    full = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32).item()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         case = numerics.Case("upstream", torch.zeros(3, 40, dtype=dtype), torch.zeros(3, dtype=torch.int64))
-        gradient = numerics.gradient_by(cpp_backend, case, torch.tensor([math.nan, math.inf, 1.0]), None)
+        upstream = torch.tensor([full, math.inf, 1.0], dtype=torch.float64)
+        gradient = numerics.gradient_by(cpp_backend, case, upstream, None)
         assert gradient[0].isnan().all()
         assert gradient[1, 1:].isneginf().all()
         assert gradient[2].isfinite().all()
