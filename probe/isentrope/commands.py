@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isentrope_wire.control import Method, Scope
+from isentrope_wire.errors import ControlError
+from isentrope_wire.method_parameters import name_and_value
 
 if TYPE_CHECKING:
     from isentrope.client import Client
@@ -111,7 +113,7 @@ def control(
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if parameters:
-        changes["parameters"] = dict(_name_and_value(text) for text in parameters)
+        changes["parameters"] = _named(parameters)
     if not changes:
         if wait or expires_in is not None:
             raise click.UsageError("--wait and --expires-in go with a change: give --method, --mu-low or another.")
@@ -203,17 +205,11 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
     )
 
 
-def _name_and_value(text: str) -> tuple[str, object]:
-    """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise click.UsageError(f"--parameter takes NAME=VALUE, such as ratio=0.001; got {text!r}.")
-    value = value.strip()
+def _named(parameters: Sequence[str]) -> dict[str, object]:
     try:
-        number: object = int(value) if value.lstrip("+-").isdecimal() else float(value)
-    except ValueError:
-        number = None if value == "off" else value
-    return name.strip(), number
+        return dict(name_and_value(text) for text in parameters)
+    except ControlError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _change_control(client: Client, run: str, changes: Mapping[str, Any], expires_in: int | None) -> dict[str, Any]:

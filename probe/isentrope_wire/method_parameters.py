@@ -209,6 +209,23 @@ def checked_parameters(method: Method, given: Mapping[str, object]) -> dict[str,
     return {name: known[name].check(value) for name, value in given.items()}
 
 
+def name_and_value(text: str) -> tuple[str, Value]:
+    """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value.
+
+    Raises:
+        ControlError: there is no name or no equals sign.
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise ControlError(f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}.")
+    if value == "off":
+        return name, None
+    try:
+        return name, int(value) if value.lstrip("+-").isdecimal() else float(value)
+    except ValueError:
+        return name, value
+
+
 def parameter_value(method: Method, parameters: Mapping[str, Value], name: str) -> Value:
     """What the parameter stands at: as given, else its default. None too when the method has no such parameter."""
     if name in parameters:

@@ -36,6 +36,8 @@ def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--method", "clip_v"), "clip_v needs mu_low, mu_high or both"),
         (("--method", "clip_v", "--mu-low", "-1"), "mu_low .* must be finite and not negative, got -1"),
         (("--method", "entropy_magic"), "'entropy_magic' is not one of 'none', 'clip_b', 'clip_v'"),
+        (("--method", "top_entropy", "-p", "fraction=2"), "parameters.fraction must be .* at most 1, got 2"),
+        (("--method", "top_entropy", "-p", "fraction"), "NAME=VALUE"),
         (("--mu-high", "1"), "act only with clip_b, clip_v, got method none"),
         (("--steps", "0"), "steps must be a whole number of at least 1, got 0"),
         (("--group-size", "1"), "group_size must be a whole number of at least 2, got 1"),

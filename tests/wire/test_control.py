@@ -8,7 +8,7 @@ import pytest
 
 from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
 from isentrope_wire.errors import ControlError
-from isentrope_wire.method_parameters import PARAMETERS
+from isentrope_wire.method_parameters import PARAMETERS, name_and_value
 from isentrope_wire.presets import PRESETS
 
 
@@ -111,6 +111,15 @@ def test_a_preset_fills_in_what_was_left_out_and_does_not_stay() -> None:
     own = Control(method="clip_v", mu_high=2, scope="all", parameters={"preset": "trinity", "denominator": "keep"})
     assert (own.mu_low, own.mu_high, own.scope) == (None, 2.0, "all")
     assert own.parameters == {"max_fraction": 1e-4, "denominator": "keep"}
+
+
+def test_a_parameter_is_read_from_a_word_of_a_command_line() -> None:
+    texts = ("ratio=0.001", "seed=7", " sign = negative ", "max_fraction=off", "omega_low=-1e-3", "seed=-2")
+    expected = [("ratio", 0.001), ("seed", 7), ("sign", "negative"), ("max_fraction", None), ("omega_low", -0.001)]
+    assert [name_and_value(text) for text in texts] == [*expected, ("seed", -2)]
+    for text in ("ratio", "=1", ""):
+        with pytest.raises(ControlError, match="NAME=VALUE"):
+            name_and_value(text)
 
 
 def test_every_preset_is_a_control() -> None:

@@ -14,11 +14,12 @@ import click
 
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.method_parameters import name_and_value
 
 if TYPE_CHECKING:
     from isentrope_trainer.server_process import ServerProcess
 
-_METHODS = [str(method) for method in (Method.NONE, Method.CLIP_B, Method.CLIP_V)]
+_METHODS = [str(method) for method in Method]
 _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
 _DEFAULTS = TrainingConfig()
@@ -35,9 +36,15 @@ def _training_options(command: _Command) -> _Command:
         click.option(
             "--scope",
             type=click.Choice([str(scope) for scope in Scope]),
-            default=str(Scope.ALL),
-            show_default=True,
-            help="The tokens that the thresholds act on.",
+            help="The tokens that the method acts on.  [default: all]",
+        ),
+        click.option(
+            "--parameter",
+            "-p",
+            "parameters",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="One of the method's own, such as fraction=0.2; may be repeated.",
         ),
         click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
         click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a step."),
@@ -156,6 +163,7 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
             mu_low=options["mu_low"],
             mu_high=options["mu_high"],
             scope=options["scope"],
+            parameters=dict(name_and_value(text) for text in options["parameters"]),
         )
     except IsentropeError as error:
         raise click.UsageError(str(error)) from error
