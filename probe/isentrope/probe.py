@@ -40,7 +40,9 @@ from isentrope.gate_inputs import (
     valid_mask,
 )
 from isentrope.guard import Guard
-from isentrope.interventions.keep_mask import CAPABILITIES, keep_mask
+from isentrope.interventions.gated_tokens import GatedTokens
+from isentrope.interventions.gradient_factors import CAPABILITIES, gated_logprobs
+from isentrope.interventions.selection_basis import SelectionBasis
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
 from isentrope.rank_meeting import RankMeeting
@@ -126,7 +128,8 @@ class Probe:
         self._guard = Guard()
         self._ledger = TokenLedger()
         self._thresholds = ThresholdSources(self.config.threshold_source)
-        self._meeting = RankMeeting(ranks or OneRank(), self._thresholds)
+        self._basis = SelectionBasis(self.config.threshold_source, self._thresholds)
+        self._meeting = RankMeeting(ranks or OneRank(), self._thresholds, self._basis)
         self._logged: dict[str, float | Tensor] = {}
         self._seconds = 0.0
         self._process = os.getpid()
@@ -241,13 +244,14 @@ class Probe:
         mask: Tensor | None = None,
         sampler_logprobs: Tensor | None = None,
     ) -> Tensor:
-        """Record a micro-batch, and let gradient through only where the control in force keeps it.
+        """Record a micro-batch, and let gradient through only where, and as much as, the control in force says.
 
         Args:
             scores: of `score`, shape [batch, tokens] (or any).
             advantages: same shape, or one per sequence: [batch] or [batch, 1].
             mask: same shape, True (or non-zero) where the token counts. None: everywhere.
-            sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy.
+            sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy,
+                and lets the methods act that look at the importance ratio.
         Returns: `scores.logprobs` with the same values. The very same tensor when no intervention is in force.
 
         Raises:
@@ -260,11 +264,25 @@ class Probe:
             advantages = broadcast_advantages(advantages, scores.logprobs)
             mask = valid_mask(mask, scores.logprobs)
             ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
-            source, keep = self._keep_mask(scores, advantages, mask)
-            kept = torch.ones_like(mask) if keep is None else keep
-            self._ledger.add(TokenBatch(detached(scores), advantages, mask, kept, ratios, source))
-            if keep is not None:
-                return torch.where(keep, scores.logprobs, scores.logprobs.detach())
+            tokens = GatedTokens(
+                detached(scores),
+                advantages,
+                mask,
+                ratios,
+                step=self._boundary.this_step,
+                rank=self.config.rank,
+                first_position=self._ledger.tokens,
+            )
+            control = self.control
+            if control.method == Method.NONE:
+                self._ledger.add(TokenBatch(tokens.scores, advantages, mask, torch.ones_like(mask), ratios))
+                return scores.logprobs
+            source, selection = self._basis.select(control, tokens)
+            factors = selection.factors
+            self._ledger.add(
+                TokenBatch(tokens.scores, advantages, mask, factors != 0, ratios, source, factors, selection.candidates)
+            )
+            return gated_logprobs(scores.logprobs, factors)
         return scores.logprobs
 
     def observe(
@@ -316,6 +334,7 @@ class Probe:
                 with self._timed():
                     source, thresholds = self._thresholds.known()
                     sums = rank_vector(step, self._guard.failures, batches, after, self._meeting.device, thresholds)
+                    self._basis.step_closed(self.control, batches)
             finally:
                 # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
                 # under another control.
@@ -359,16 +378,6 @@ class Probe:
             self.finish()
         else:
             self.finish("failed", f"{type(error).__name__}: {error}")
-
-    def _keep_mask(
-        self, scores: TokenScores, advantages: Tensor, mask: Tensor
-    ) -> tuple[str, Tensor] | tuple[None, None]:
-        """None when no intervention is in force, so that `gate` can hand back the tensor it was given."""
-        control = self.control
-        if control.method == Method.NONE:
-            return None, None
-        source, thresholds = self._thresholds.choose(scores, mask)
-        return source, keep_mask(control, detached(scores), advantages, thresholds)
 
     def _wish(self) -> Wish:
         return self._meeting.wanted_control(self._transport.desired_control())

@@ -13,23 +13,25 @@ import torch
 from torch import Tensor
 
 from isentrope.control.relay import ControlRelay
+from isentrope.interventions.selection_basis import SelectionBasis
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import no_threshold_sums
 from isentrope.ranks import Gathered, Ranks
-from isentrope.statistics.across_ranks import ADDITIVE_FROM, THRESHOLD_COLUMNS, failed_rank_vector
+from isentrope.statistics.across_ranks import ADDITIVE_FROM, MEANS_COLUMNS, THRESHOLD_COLUMNS, failed_rank_vector
 from isentrope_wire.messages import ControlSnapshot
 
 
 class RankMeeting:
     """What a rank knows of all ranks. A process on its own meets itself."""
 
-    def __init__(self, ranks: Ranks, thresholds: ThresholdSources) -> None:
+    def __init__(self, ranks: Ranks, thresholds: ThresholdSources, basis: SelectionBasis) -> None:
         """
         Args:
-            thresholds: told what the ranks' tokens were like.
+            thresholds, basis: told what the ranks' tokens were like.
         """
         self._ranks = ranks
         self._thresholds = thresholds
+        self._basis = basis
         self._relay = ControlRelay(ranks.broadcast) if ranks.size > 1 else None
         self._step: Gathered | None = None
 
@@ -73,6 +75,7 @@ class RankMeeting:
             gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
             if gated or not self.alone:
                 self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
+                self._basis.means_closed(lambda: gathered.rows()[:, MEANS_COLUMNS])
             self._step = gathered
         finally:
             if self._relay is not None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import isentrope
 from isentrope.config import ProbeConfig, jsonable, wanted_run_id
 from isentrope.errors import ConfigurationError
-from isentrope.interventions.keep_mask import CAPABILITIES
+from isentrope.interventions.gradient_factors import CAPABILITIES
 from isentrope.ranks import Ranks
 from isentrope.transport.open_transport import open_transport
 from isentrope.transport.transport import Transport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,12 +12,20 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
+from isentrope.interventions.dead_knobs import StepEvidence, dead_knobs
 from isentrope.scores import TokenScores
 from isentrope.statistics.across_ranks import GlobalStep, read_ranks
 from isentrope.statistics.calibration import Calibration
-from isentrope.statistics.report_scalars import calibration_scalars, report_histograms, summary_scalars, unit_prediction
+from isentrope.statistics.report_scalars import (
+    calibration_scalars,
+    report_histograms,
+    selection_scalars,
+    summary_scalars,
+    unit_prediction,
+)
 from isentrope.statistics.step_summary import StepSummary
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
+from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, StepReport
 
 if TYPE_CHECKING:
@@ -72,12 +81,16 @@ class StepCloser:
                 step=step,
                 recorded_at=recorded_at,
                 scalars=self._scalars(summary, momentum or 0.0)
+                | _selection(summary, in_force.control)
                 | {name: float(value) for name, value in logged.items()}
                 | ({} if together is None else _health(together)),
                 histograms=() if summary is None else report_histograms(summary),
                 control_version=in_force.version,
                 outcomes=tuple(outcomes),
-                labels=labels | _sources(summary) | ({} if what_if is None else {"what_if/source": what_if_source}),
+                labels=labels
+                | _sources(summary)
+                | _dead(summary, in_force.control)
+                | ({} if what_if is None else {"what_if/source": what_if_source}),
                 what_if=what_if,
             )
             self.latest = report
@@ -128,6 +141,31 @@ def _sources(summary: StepSummary | None) -> dict[str, str]:
     used = () if summary is None else summary.threshold_sources
     names = [source for source, calls in zip(THRESHOLD_SOURCES, used, strict=False) if calls]
     return {"threshold/source": "+".join(names)} if names else {}
+
+
+def _selection(summary: StepSummary | None, control: Control) -> dict[str, float]:
+    return {} if summary is None or control.method == Method.NONE else selection_scalars(summary)
+
+
+def _dead(summary: StepSummary | None, control: Control) -> dict[str, str]:
+    """Knobs that could not act in this step, in sentences; nothing where all could."""
+    if summary is None or not summary.tokens:
+        return {}
+    counts, ratios, scores = summary.sign_counts, summary.importance_ratios, summary.discriminator_scores
+    reasons = dead_knobs(
+        control,
+        StepEvidence(
+            tokens=summary.tokens,
+            positive=counts.positive,
+            negative=counts.negative,
+            candidates=counts.candidates,
+            spared=counts.spared,
+            discriminator_mean=scores.mean,
+            discriminator_std=scores.standard_deviation,
+            ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
+        ),
+    )
+    return {"control/dead": " ".join(reasons)} if reasons else {}
 
 
 def entropies_after_update(

@@ -197,7 +197,7 @@ def test_a_stale_or_impossible_control_is_refused_and_the_old_one_stays() -> Non
     probe, transport = probe_and_transport(control=CLIP)
     transport.set_control(pushed(1, expires_at=time.time() - 1))
     run_steps(loop, probe, 1)
-    transport.set_control(pushed(2, isentrope.Control(method="kl_cov")))
+    transport.set_control(pushed(2, isentrope.Control(hold={"target_entropy": 0.5})))
     run_steps(loop, probe, 1, first=1)
     assert [outcome.state for report in reports(transport) for outcome in report.outcomes] == [
         OutcomeState.EXPIRED,

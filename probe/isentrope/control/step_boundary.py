@@ -33,6 +33,11 @@ class StepBoundary:
         return self._last_step
 
     @property
+    def this_step(self) -> int:
+        """The number the step that runs is expected to get: one more than the last, as far as this process knows it."""
+        return 0 if self._last_step is None else self._last_step + 1
+
+    @property
     def untold(self) -> tuple[ControlOutcome, ...]:
         """Outcomes that no report has taken yet."""
         return self._untold + self._decided
@@ -42,9 +47,8 @@ class StepBoundary:
         if self._is_open:
             return
         self._is_open = True
-        next_step = 0 if self._last_step is None else self._last_step + 1
         desired, now = wish()
-        self._decided += self._desk.at_step_boundary(desired, step=next_step, now=now)
+        self._decided += self._desk.at_step_boundary(desired, step=self.this_step, now=now)
 
     def end_step(self) -> None:
         """The next step may begin, under another control."""

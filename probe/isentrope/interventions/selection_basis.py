@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from isentrope.interventions.gated_tokens import Centres, GatedTokens
-from isentrope.interventions.gradient_factors import METHODS
+from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
+from isentrope.interventions.gradient_factors import METHODS, select_tokens
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.statistics.token_ledger import TokenBatch, flat
@@ -41,19 +41,26 @@ class SelectionBasis:
         self._ranked: GatedTokens | None = None
         self._cutoff: tuple[Control, Tensor] | None = None
 
-    def step_closed(self, control: Control, batches: Sequence[TokenBatch], means: MeansOnTheirWay) -> None:
-        """A step ended.
+    def means_closed(self, means: MeansOnTheirWay) -> None:
+        """The means of the step that just ended, over all ranks."""
+        self._arrived_means()
+        self._means_on_their_way = means
+
+    def step_closed(self, control: Control, batches: Sequence[TokenBatch]) -> None:
+        """The tokens of the step that just ended, on this rank.
 
         Args:
             control: in force during it. The tokens are held on to until the next step's first `gate`, but only where
                 the control ranks tokens.
-            batches: of this rank; none leaves everything as it was.
-            means: of all ranks.
+            batches: none leaves everything as it was.
         """
-        self._arrived_means()
-        self._means_on_their_way = means
         if batches and _ranks_tokens(control):
             self._ranked, self._cutoff = _joined(batches), None
+
+    def select(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Selection]:
+        """What the control makes of a micro-batch, and what that was counted from, as `choose` says."""
+        source, centres, cutoff = self.choose(control, tokens)
+        return source, select_tokens(control, tokens, centres, cutoff)
 
     def choose(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Centres, Tensor | None]:
         """Where the method counts from (None: it needs nothing to count from), and what it finds there.

@@ -29,5 +29,6 @@ def top_share_cutoff(
     # 0.29 of 100 tokens is 28.999999999999996.
     wanted = (mask.sum().double() * fraction + (1e-9 if at_most else 0.5)).floor()
     ordered = torch.where(ranked, values, -torch.inf).flatten().sort(descending=True).values
-    last = ordered[(wanted.long() - 1).clamp(0, values.numel() - 1)]
-    return torch.where(wanted > 0, last, torch.inf)
+    # Gathered, for indexing with a number on the device waits for it.
+    last = ordered.gather(0, (wanted.long() - 1).clamp(0, values.numel() - 1).reshape(1))
+    return torch.where(wanted > 0, last, torch.inf).squeeze(0)

@@ -21,7 +21,7 @@ def entropy_contributions(
     """-keep r A S_c per token; its mean over the step's tokens is the unit prediction  arXiv:2602.03392, Cor. 4, 4.1
 
     Multiply by the (unknown) gain of optimiser and model to get nats. A token whose gradient does not take part
-    contributes 0.
+    contributes 0. One whose gradient is weighted contributes as much more: multiply by its factor.
 
     Args:
         vocab_centered_scores: S_c in nats.

@@ -26,6 +26,9 @@ THRESHOLD_COLUMNS = slice(_HEADER + step_summary.THRESHOLD_COLUMNS.start, _HEADE
 ADDITIVE_FROM = _HEADER + step_summary.NUMBERS
 """From this column on the vectors of ranks may be added up: the what-if sums, most of what there is."""
 
+MEANS_COLUMNS = slice(_HEADER + step_summary.MEANS_COLUMNS.start, _HEADER + step_summary.MEANS_COLUMNS.stop)
+"""Where in it the tokens, the mean of A and the mean of log p stand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalStep:

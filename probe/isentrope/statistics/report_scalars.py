@@ -47,6 +47,13 @@ def summary_scalars(summary: StepSummary) -> dict[str, float]:
     return scalars
 
 
+def selection_scalars(summary: StepSummary) -> dict[str, float]:
+    """What an intervention asked for, beside what it left out: more where a cap binds, a draw spares or a token is weighted."""
+    if not summary.tokens:
+        return {}
+    return {"clip/candidate_fraction": summary.sign_counts.candidates / summary.tokens}
+
+
 def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
     """The calibrated prediction and how far to trust it."""
     scalars = {

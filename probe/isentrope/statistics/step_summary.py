@@ -30,7 +30,10 @@ HISTOGRAMS = {
 THRESHOLD_COLUMNS = slice(4, 10)
 """Where in the vector of `measure` the moments of S* and S_c stand: what the next step's thresholds may be made from."""
 
-_SUMS = 36
+MEANS_COLUMNS = slice(17, 20)
+"""Where in it the number of tokens, mean A and mean log p stand: the centre of the tokens' covariance scores."""
+
+_SUMS = 38
 """How many numbers stand before the histograms."""
 
 NUMBERS = _SUMS + len(HISTOGRAMS) * (1 + BINS)
@@ -46,6 +49,10 @@ class SignCounts:
     dropped_positive: int = 0
     dropped_negative: int = 0
     dropped: int = 0
+    candidates: int = 0
+    """Tokens the intervention asked for."""
+    spared: int = 0
+    """Of those the ones whose gradient took part all the same: weighted, or left in peace by a cap or a draw."""
 
     def merge(self, other: SignCounts) -> SignCounts:
         return SignCounts(
@@ -54,6 +61,8 @@ class SignCounts:
             self.dropped_positive + other.dropped_positive,
             self.dropped_negative + other.dropped_negative,
             self.dropped + other.dropped,
+            self.candidates + other.candidates,
+            self.spared + other.spared,
         )
 
 
@@ -75,7 +84,7 @@ class StepSummary:
     advantage_logprob: Covariance
     """Of A and log p."""
     change_sums: tuple[float, ...]
-    """Sums of -keep r A S_c by QUADRANTS, in nats per unit gain."""
+    """Sums of -w r A S_c by QUADRANTS, in nats per unit gain; w multiplies the gradient, 0 where it takes no part."""
     sign_counts: SignCounts
     observed_change: Moments
     """Of H after the update minus H before it on the same tokens; empty when nothing was re-scored."""
@@ -123,6 +132,9 @@ def measure_tokens(
     """`measure` of batches whose tokens were laid out already."""
     entropies, discriminator, centred, logprobs, advantages, ratios, kept, valid, not_finite, has_ratios = tokens
     contributions = entropy_contributions(centred, advantages, ratios, kept & valid)
+    if any(batch.gradient_factors is not None for batch in batches):
+        contributions = contributions * flat([_factors(batch) for batch in batches])
+    candidates = valid & flat([_candidates(batch) for batch in batches])
     positive, negative, dropped = valid & (advantages > 0), valid & (advantages < 0), valid & ~kept
     high = centred > 0
     sums = [
@@ -138,6 +150,8 @@ def measure_tokens(
             for region in (positive & high, positive & ~high, negative & high, negative & ~high)
         ),
         *(region.sum() for region in (positive, negative, positive & dropped, negative & dropped, dropped)),
+        candidates.sum(),
+        (candidates & kept).sum(),
         *_observed_change(entropies, valid, entropies_after),
         *(
             # A fill on the device; copying a Python number there would wait for it.
@@ -174,7 +188,7 @@ def read_measurement(vector: Sequence[float]) -> StepSummary:
         advantage_score=_read_covariance(numbers),
         advantage_logprob=_read_covariance(numbers),
         change_sums=tuple(next(numbers) for _ in QUADRANTS),
-        sign_counts=SignCounts(*(int(next(numbers)) for _ in range(5))),
+        sign_counts=SignCounts(*(int(next(numbers)) for _ in range(7))),
         observed_change=_read_moments(numbers),
         threshold_sources=tuple(int(next(numbers)) for _ in THRESHOLD_SOURCES),
         histograms={
@@ -182,6 +196,15 @@ def read_measurement(vector: Sequence[float]) -> StepSummary:
             for name, symmetric in HISTOGRAMS.items()
         },
     )
+
+
+def _factors(batch: TokenBatch) -> Tensor:
+    factors = batch.keep_mask if batch.gradient_factors is None else batch.gradient_factors
+    return torch.where(batch.mask & factors.isfinite(), factors.double(), 1.0)
+
+
+def _candidates(batch: TokenBatch) -> Tensor:
+    return torch.zeros_like(batch.mask) if batch.candidates is None else batch.candidates
 
 
 def _covariance(left: Tensor, right: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -28,16 +28,20 @@ class TokenBatch:
     mask: Tensor
     """True where the token counts: no padding, prompt or tool token."""
     keep_mask: Tensor
-    """True where the token's gradient takes part."""
+    """True where the token's gradient takes part, with whatever weight."""
     importance_ratios: Tensor | None
     """None when the loop did not give the sampler's log-probs; predictions then take the ratio as 1."""
     threshold_source: str | None = None
-    """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when no intervention was in force."""
+    """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when it was counted from nothing."""
+    gradient_factors: Tensor | None = None
+    """By what the token's gradient is multiplied; None: by 1 where it takes part."""
+    candidates: Tensor | None = None
+    """True where the intervention asked for the token; None when none was in force."""
 
 
 @dataclass(slots=True)
 class TokenLedger:
-    """What `gate` saw since the last optimiser step; holds nine numbers per token, never logits.
+    """What `gate` saw since the last optimiser step; holds eleven numbers per token, never logits.
 
     A loop that closes no step must not fill the memory: the tokens of a step with more than MAX_TOKENS are let go.
     """

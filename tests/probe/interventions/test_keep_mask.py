@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.interventions.keep_mask import CAPABILITIES, in_scope, keep_mask
+from isentrope.interventions.scope import in_scope
 from isentrope.interventions.threshold_statistics import threshold_statistics
 from isentrope.scores import TokenScores
-from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.control import Control, Scope
+from tests.probe.interventions.tokens import keep_mask
 
 # mean(S*) = 1, population std 2;  S_c = S* - E[S] with std 1
 DISCRIMINATOR = torch.tensor([-2.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0])
@@ -112,7 +113,3 @@ def test_a_score_that_is_not_finite_is_kept_not_hidden() -> None:
 def test_every_scope_of_the_wire_is_known() -> None:
     for scope in Scope:
         assert in_scope(scope, ADVANTAGES, CENTRED).dtype == torch.bool
-
-
-def test_capabilities_name_what_exists() -> None:
-    assert set(CAPABILITIES) == {f"method:{method}" for method in (Method.NONE, Method.CLIP_B, Method.CLIP_V)}

@@ -48,19 +48,23 @@ def test_the_first_step_counts_from_each_micro_batch() -> None:
 
 def test_later_steps_count_from_the_whole_step_before() -> None:
     one = basis()
-    one.step_closed(TOP, batches(FIRST, SECOND), lambda: means([6, 0, 0]))
+    one.step_closed(TOP, batches(FIRST, SECOND))
+    one.means_closed(lambda: means([6, 0, 0]))
     # Two of six tokens: 0.5 and 0.6; for each micro-batch of the step that follows.
     for now in (FIRST, SECOND):
         assert cutoff(one, TOP, now) == ("previous_step", pytest.approx(0.5))
-    one.step_closed(TOP, batches(FIRST), lambda: means([4, 0, 0]))
+    one.step_closed(TOP, batches(FIRST))
+    one.means_closed(lambda: means([4, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
 
 
 def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
     one = basis()
-    one.step_closed(TOP, batches(FIRST), lambda: means([4, 0.5, -2.0]))
+    one.step_closed(TOP, batches(FIRST))
+    one.means_closed(lambda: means([4, 0.5, -2.0]))
     one.choose(TOP, SECOND)
-    one.step_closed(TOP, [], lambda: means([0, 0, 0]))
+    one.step_closed(TOP, [])
+    one.means_closed(lambda: means([0, 0, 0]))
     assert cutoff(one, TOP, SECOND) == ("previous_step", pytest.approx(0.4))
     _, centres, _ = one.choose(KL, SECOND)
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -2.0)
@@ -68,7 +72,8 @@ def test_a_step_without_tokens_leaves_the_basis_as_it_was() -> None:
 
 def test_micro_batch_when_told_to() -> None:
     one = basis("micro_batch")
-    one.step_closed(KL, batches(FIRST), lambda: means([4, 9, 9]))
+    one.step_closed(KL, batches(FIRST))
+    one.means_closed(lambda: means([4, 9, 9]))
     source, centres, _ = one.choose(KL, SECOND)
     assert source == "micro_batch"
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (1.0, -2.0)
@@ -76,25 +81,29 @@ def test_micro_batch_when_told_to() -> None:
 
 def test_a_changed_share_counts_at_once_from_the_step_before() -> None:
     one = basis()
-    one.step_closed(TOP, batches(FIRST), lambda: means([4, 0, 0]))
+    one.step_closed(TOP, batches(FIRST))
+    one.means_closed(lambda: means([4, 0, 0]))
     half = Control(method="top_entropy", parameters={"fraction": 0.5})
     assert cutoff(one, half, SECOND) == ("previous_step", pytest.approx(0.3))
 
 
 def test_a_method_that_comes_anew_counts_from_the_micro_batch_for_one_step() -> None:
     one = basis()
-    one.step_closed(Control(), batches(FIRST), lambda: means([4, 0, -2]))
+    one.step_closed(Control(), batches(FIRST))
+    one.means_closed(lambda: means([4, 0, -2]))
     source, centres, _ = one.choose(KL, SECOND)
     assert source == "micro_batch"  # its share; the means are there
     assert centres.mean_logprob == -2
-    one.step_closed(KL, batches(FIRST), lambda: means([4, 0, -2]))
+    one.step_closed(KL, batches(FIRST))
+    one.means_closed(lambda: means([4, 0, -2]))
     assert one.choose(KL, SECOND)[0] == "previous_step"
 
 
 def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
     one = basis()
     control = Control(method="clip_cov")
-    one.step_closed(control, batches(FIRST), lambda: means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
+    one.step_closed(control, batches(FIRST))
+    one.means_closed(lambda: means([30, 1.0, -1.0], [10, -1.0, -3.0], [0, 0, 0]))
     source, centres, value = one.choose(control, SECOND)
     assert (source, value) == ("previous_step", None)
     assert (centres.mean_advantage.item(), centres.mean_logprob.item()) == (0.5, -1.5)
@@ -102,7 +111,8 @@ def test_means_are_those_of_all_ranks_weighted_by_their_tokens() -> None:
 
 def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with() -> None:
     one = basis()
-    one.step_closed(KL, batches(FIRST), lambda: means([4, 0.0, -4.0]))
+    one.step_closed(KL, batches(FIRST))
+    one.means_closed(lambda: means([4, 0.0, -4.0]))
     # (log p + 4) A: 3, 1, -3, -1
     assert cutoff(one, KL, SECOND) == ("previous_step", 3.0)
 
@@ -110,7 +120,8 @@ def test_the_covariance_s_share_is_counted_with_the_same_means_it_is_used_with()
 def test_a_cap_ranks_the_step_before_and_the_thresholds_keep_their_own_source() -> None:
     one = basis()
     before = tokens([1.0] * 4, centred=[-3.0, -1.0, 1.0, 3.0])  # sigma' = sqrt(5)
-    one.step_closed(CAPPED, batches(before), lambda: means([4, 0, 0]))
+    one.step_closed(CAPPED, batches(before))
+    one.means_closed(lambda: means([4, 0, 0]))
     source, centres, value = one.choose(CAPPED, before)
     assert source == "micro_batch"  # the thresholds were told of no step
     assert value is not None
@@ -125,9 +136,11 @@ def test_a_method_with_nothing_to_count_from_names_no_source(method: str) -> Non
 
 def test_the_tokens_of_a_step_are_let_go_at_the_next_gate_and_never_held_where_nothing_is_ranked() -> None:
     one = basis()
-    one.step_closed(Control(method="clip_cov"), batches(many(50)), lambda: means([50, 0, 0]))
+    one.step_closed(Control(method="clip_cov"), batches(many(50)))
+    one.means_closed(lambda: means([50, 0, 0]))
     assert one._ranked is None
-    one.step_closed(TOP, batches(many(50)), lambda: means([50, 0, 0]))
+    one.step_closed(TOP, batches(many(50)))
+    one.means_closed(lambda: means([50, 0, 0]))
     assert one._ranked is not None
     one.choose(TOP, SECOND)
     assert one._ranked is None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
 from isentrope.interventions.gradient_factors import METHODS, select_tokens
-from isentrope.interventions.threshold_statistics import threshold_statistics
+from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
 from isentrope.scores import TokenScores
 from isentrope_wire.control import Control
 
@@ -68,6 +68,13 @@ def selected(control: Control, of: GatedTokens, centres: Centres | None = None) 
     centres = own_centres(of) if centres is None else centres
     cutoff = METHODS[control.method].count_cutoff(control, of, centres)
     return select_tokens(control, of, centres, cutoff)
+
+
+def keep_mask(control: Control, scores: TokenScores, advantages: Tensor, statistics: ThresholdStatistics) -> Tensor:
+    """What Clip_B or Clip_V keeps, thresholds counted from these statistics."""
+    nothing = torch.full((), torch.nan)
+    of = GatedTokens(scores, advantages, torch.ones_like(advantages, dtype=torch.bool))
+    return select_tokens(control, of, Centres(statistics, nothing, nothing), None).factors
 
 
 def kept(selection: Selection) -> list[int]:

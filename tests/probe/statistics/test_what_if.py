@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.interventions.keep_mask import keep_mask
 from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
 from isentrope.statistics.step_tokens import step_tokens
@@ -17,6 +16,7 @@ from isentrope.statistics.token_ledger import TokenBatch
 from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfSums, what_if
+from tests.probe.interventions.tokens import keep_mask
 
 METHODS = (Method.CLIP_B, Method.CLIP_V)
 

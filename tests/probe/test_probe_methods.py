@@ -1,0 +1,182 @@
+"""Every method, pushed to a running probe, does to the gradients what it says, and the report tells what it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import isentrope
+from isentrope_wire.control import THRESHOLD_METHODS, Method
+from isentrope_wire.messages import StepReport
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
+
+
+def control(method: str, **parameters: object) -> isentrope.Control:
+    mu = 0.5 if method in THRESHOLD_METHODS else None
+    return isentrope.Control(method=method, mu_low=mu, mu_high=mu, parameters=parameters)
+
+
+def off_policy_step(probe: isentrope.Probe, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """One step over tokens whose ratio is not 1: the gated gradient, the plain one, and the advantages."""
+    loop = TinyLoop(seed)
+    logits, token_ids, advantages = loop.sample()
+    scores = probe.score(logits, token_ids)
+    old = scores.logprobs.detach() + 0.3 * torch.randn(16, 5, generator=torch.Generator().manual_seed(seed))
+    gated = probe.gate(scores, advantages, loop.mask, sampler_logprobs=old)
+    assert torch.equal(gated, scores.logprobs)
+
+    def gradient(of: Tensor) -> Tensor:
+        ratios = (of - old).exp()
+        (found,) = torch.autograd.grad(-(advantages * ratios)[loop.mask].mean(), scores.logprobs, retain_graph=True)
+        return found
+
+    return gradient(gated), gradient(scores.logprobs), advantages
+
+
+def last(transport: Any) -> StepReport:
+    return reports(transport)[-1]
+
+
+ACTING = [
+    control("clip_b"),
+    control("clip_v"),
+    control("clip_cov", ratio=0.3, omega_low=0.01),
+    control("kl_cov", k=0.2),
+    control("score_sign"),
+    control("top_entropy"),
+    control("unlikely", below=1),
+    control("ratio_clip"),
+]
+
+
+def test_all_methods_are_tried_here() -> None:
+    assert {one.method for one in ACTING} | {Method.NONE} == set(Method)
+
+
+@pytest.mark.parametrize("one", ACTING, ids=lambda one: str(one.method))
+def test_a_method_pushed_to_a_running_probe_acts_and_tells(one: isentrope.Control) -> None:
+    probe, transport = probe_and_transport()
+    for step in (0, 1, 2):
+        if step == 1:
+            transport.set_control(pushed(1, one))
+        gated, plain, _ = off_policy_step(probe, seed=step)
+        probe.step(step)
+        acted = not torch.allclose(gated, plain)
+        assert acted == (step > 0)
+    report = last(transport)
+    assert report.labels["control/method"] == one.method
+    assert 0 < report.scalars["clip/candidate_fraction"] < 1
+    assert report.scalars["clip/fraction"] <= report.scalars["clip/candidate_fraction"]
+    weights_alone = one.method in (Method.KL_COV, Method.UNLIKELY)
+    assert (report.scalars["clip/fraction"] == 0) == weights_alone
+    assert "control/dead" not in report.labels
+    assert "clip/candidate_fraction" not in reports(transport)[0].scalars
+
+
+@pytest.mark.parametrize("one", ACTING, ids=lambda one: str(one.method))
+def test_the_same_run_makes_the_same_decisions_and_draws_no_random_number(one: isentrope.Control) -> None:
+    def trained() -> tuple[Tensor, Tensor]:
+        loop = TinyLoop()
+        probe, _ = probe_and_transport(control=one)
+        run_steps(loop, probe, 4)
+        return loop.weights(), torch.get_rng_state()
+
+    (weights, state), (again, state_again) = trained(), trained()
+    assert torch.equal(weights, again)
+    assert torch.equal(state, state_again)
+    plain = TinyLoop()
+    run_steps(plain, probe_and_transport()[0], 4)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_is_weighted_counts_as_much_in_the_prediction() -> None:
+    parts = {}
+    for strength in (0, 1, 3):
+        probe, transport = probe_and_transport(control=control("unlikely", strength=strength, below=1))
+        off_policy_step(probe)
+        probe.step(0)
+        parts[strength] = last(transport).scalars
+    for name in ("change/positive_high", "change/positive_low"):
+        # Linear in the strength, for the factor is.
+        once, thrice = (parts[strength][name] - parts[0][name] for strength in (1, 3))
+        assert once != 0
+        assert thrice == pytest.approx(3 * once, rel=1e-5)
+    assert parts[3]["change/negative_high"] == parts[0]["change/negative_high"]
+
+
+def test_thresholds_come_from_the_step_before_and_that_is_told() -> None:
+    probe, transport = probe_and_transport(control=control("top_entropy"))
+    for step in (0, 1):
+        off_policy_step(probe, seed=step)
+        probe.step(step)
+    assert [report.labels["threshold/source"] for report in reports(transport)] == ["micro_batch", "previous_step"]
+
+
+def test_a_micro_batch_of_one_sequence_has_a_covariance_from_the_second_step_on() -> None:
+    probe, transport = probe_and_transport(control=control("clip_cov", ratio=1, omega_low=0.05, omega_high=100))
+    loop = TinyLoop()
+    for step in (0, 1):
+        logits, token_ids, _ = loop.sample()
+        per_sequence = torch.linspace(-2, 2, 16)
+        for row in range(16):
+            scores = probe.score(logits[row : row + 1], token_ids[row : row + 1])
+            probe.gate(scores, per_sequence[row : row + 1], loop.mask[row : row + 1])
+        probe.step(step)
+    first, second = (report.scalars["clip/candidate_fraction"] for report in reports(transport))
+    assert first == 0
+    assert 0.2 < second < 0.8
+
+
+def test_a_composed_control_is_the_product_and_reported_as_one() -> None:
+    both = control("clip_v", epsilon_high=0.1)
+    gradients = []
+    for one in (both, control("clip_v"), control("ratio_clip", epsilon_high=0.1, epsilon_low=1)):
+        probe, _ = probe_and_transport(control=one)
+        gradients.append(off_policy_step(probe)[0])
+    together, clipped, ratio_clipped = gradients
+    assert torch.equal(together != 0, (clipped != 0) & (ratio_clipped != 0))
+    assert not torch.equal(together, clipped)
+
+
+def test_a_shrunken_denominator_gives_the_mean_over_the_tokens_kept() -> None:
+    probe, transport = probe_and_transport(control=control("clip_v", denominator="shrink"))
+    gated, plain, _ = off_policy_step(probe)
+    probe.step(0)
+    scalars = last(transport).scalars
+    left = gated != 0
+    assert 0 < scalars["clip/fraction"] < 1
+    torch.testing.assert_close(gated[left], plain[left] / (1 - scalars["clip/fraction"]))
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (control("kl_cov"), "beta can't act: the importance ratio is not known"),
+        (control("clip_v", epsilon_high=0.2), "epsilon_high can't act"),
+        (control("clip_v", max_fraction=0.02), "max_fraction 0.02 binds"),
+        (control("clip_cov", omega_low=50, omega_high=60), "No token's covariance lies between"),
+        (isentrope.Control(method="clip_b", mu_low=9), "mu_low 9 lies beyond"),
+    ],
+    ids=lambda value: str(value.method) if isinstance(value, isentrope.Control) else "",
+)
+def test_a_knob_that_cannot_act_is_reported_with_its_reason(one: isentrope.Control, words: str) -> None:
+    probe, transport = probe_and_transport(control=one)
+    run_steps(TinyLoop(), probe, 1)
+    assert words in last(transport).labels["control/dead"]
+
+
+def test_an_update_from_the_policy_the_tokens_came_from_is_told_apart_from_a_later_one() -> None:
+    probe, transport = probe_and_transport(control=control("kl_cov", k=0.2))
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    old = probe.score(logits, token_ids).logprobs.detach()
+    for step in (0, 1):
+        scores = probe.score(loop.policy(loop.states), token_ids)
+        loop.update(probe.gate(scores, advantages, loop.mask, sampler_logprobs=old), advantages)
+        probe.step(step)
+    on_policy, off_policy = reports(transport)
+    assert "importance ratio is 1 on every token" in on_policy.labels["control/dead"]
+    assert "control/dead" not in off_policy.labels
