@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from isentrope.integrations.trl import attach
-from isentrope.integrations.trl_rescoring import MicroBatch, Sample, default_tokens
+from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_wire.messages import RunFinished
 from tests.probe.integrations import tiny_trl
@@ -188,6 +188,19 @@ def test_entropies_of_a_sample_go_to_their_tokens() -> None:
     assert first.entropies[1:].isnan().all()
     expected = torch.tensor([[4.0, 5, 6, 7, missing], [8, 9, 10, 11, missing]])
     assert torch.equal(second.entropies.nan_to_num(-1), expected.nan_to_num(-1))
+
+
+def test_after_an_evaluation_a_sample_is_scored_in_train_mode_and_eval_mode_is_given_back() -> None:
+    model = tiny_trl.model().eval()
+    with as_in_training(model):
+        assert all(module.training for module in model.modules())
+    assert not any(module.training for module in model.modules())
+    model.train()
+    model.lm_head.eval()
+    with as_in_training(model):
+        # Within training, what somebody keeps in eval mode stays there.
+        assert not model.lm_head.training
+    assert model.training
 
 
 def test_only_so_many_tokens_are_scored_again(tmp_path: Path) -> None:
