@@ -39,7 +39,7 @@ test-slow: setup ## the suites that take minutes: figures of the reference run
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 test-gpu: setup ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu $(ARGS)
 
 check: setup ## ruff, mypy --strict, import contracts, architecture tests
 	$(BIN)/ruff check .

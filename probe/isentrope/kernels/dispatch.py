@@ -21,6 +21,7 @@ from torch import Tensor
 from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, reference, triton_backend
 from isentrope.kernels.backend import Backend
+from isentrope.kernels.moments import RowScores, finish
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,13 @@ def backend_for(logits: Tensor) -> Backend:
         raise ConfigurationError(f"The {name} kernels were asked for and can't work here: {reason}")
     backend = BACKENDS[name]
     return backend if backend.supports(logits) else reference
+
+
+def row_scores(backend: Backend, logits: Tensor, token_ids: Tensor, temperature: float) -> RowScores:
+    """Scores of whole rows; where launches are what costs, in as few of them as the backend has."""
+    if backend is BACKENDS["triton"]:
+        return triton_backend.row_scores(logits, token_ids, temperature)
+    return finish(backend.row_moments(logits, token_ids, temperature))
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import RowScores, finish
+from isentrope.kernels.dispatch import backend_for, row_scores
+from isentrope.kernels.moments import RowScores
 from isentrope.scores.differentiable_once import differentiable_once
 
 
@@ -127,7 +127,7 @@ class _TokenScoresFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         token_ids = token_ids.long()
         backend = backend_for(logits)
-        rows = finish(backend.row_moments(logits, token_ids, temperature))
+        rows = row_scores(backend, logits, token_ids, temperature)
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
         ctx.save_for_backward(logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None)
         ctx.temperature, ctx.backend = temperature, backend
