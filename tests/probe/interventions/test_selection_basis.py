@@ -11,6 +11,7 @@ from torch import Tensor
 from isentrope.interventions.gated_tokens import GatedTokens
 from isentrope.interventions.selection_basis import SelectionBasis
 from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.statistics.step_summary import MEANS_COLUMNS, measure
 from isentrope.statistics.token_ledger import TokenBatch
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import many, tokens
@@ -144,3 +145,11 @@ def test_the_tokens_of_a_step_are_let_go_at_the_next_gate_and_never_held_where_n
     assert one._ranked is not None
     one.choose(TOP, SECOND)
     assert one._ranked is None
+
+
+def test_the_means_stand_where_the_sums_of_a_step_say_they_do() -> None:
+    of = many(200)
+    count, mean_advantage, mean_logprob = measure(batches(of), None)[MEANS_COLUMNS].tolist()
+    assert count == int(of.mask.sum())
+    assert mean_advantage == pytest.approx(of.advantages[of.mask].double().mean().item())
+    assert mean_logprob == pytest.approx(of.scores.logprobs[of.mask].double().mean().item())
