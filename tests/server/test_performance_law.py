@@ -75,6 +75,11 @@ def test_intervals_hold_as_often_as_they_say(count: int, noise: dict[str, float]
     assert np.all(held / runs <= CONFIDENCE + 0.07)
 
 
+def test_the_autocorrelation_of_a_short_series_is_not_underestimated() -> None:
+    found = [fit_law(*run(50, seed, white=0.0, rho=0.6, drift=0.05)).autocorrelation for seed in range(200)]
+    assert np.mean(found) == pytest.approx(0.6, abs=0.03)
+
+
 def test_intervals_are_no_wider_than_the_noise_asks_for() -> None:
     widths, errors = [], []
     for seed in range(60):

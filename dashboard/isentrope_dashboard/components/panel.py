@@ -41,13 +41,16 @@ def panel(
     return dmc.Card([head, body], h="100%", className="stretched" if stretched else "")
 
 
-def chart(component_id: str, height: int, description: str) -> html.Div:
-    """An empty chart, drawn by the browser from its store; `description` is what a screen reader says."""
+def chart(component_id: str, height: int, description: str, *, grows: bool = True) -> html.Div:
+    """An empty chart, drawn by the browser from its store; `description` is what a screen reader says.
+
+    It takes what height its card has left and `height` at least; exactly that when it does not grow.
+    """
     graph = dcc.Graph(
         id=component_id,
         responsive=True,
         config={"displaylogo": False, "displayModeBar": False, "scrollZoom": False},
-        style={"minHeight": height, "margin": "0 -4px"},
+        style={"minHeight" if grows else "height": height, "margin": "0 -4px"},
     )
     stores = [dcc.Store(id=ids.drawing(component_id)), dcc.Store(id=ids.drawn(component_id))]
     return html.Div([graph, *stores], className="chart", role="img", **{"aria-label": description})

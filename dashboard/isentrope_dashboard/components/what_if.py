@@ -22,16 +22,26 @@ HIDDEN: dict[str, Any] = {"height": 0, "overflow": "hidden", "visibility": "hidd
 def what_if_block() -> html.Div:
     """The block without values; the chart comes with the first answer."""
     graph = html.Div(
-        chart(ids.WHAT_IF_GRAPH, what_if.HEIGHT, "Clip fraction and predicted change against the thresholds"),
+        chart(
+            ids.WHAT_IF_GRAPH,
+            what_if.HEIGHT,
+            "Clip fraction and predicted change against the thresholds",
+            grows=False,
+        ),
         id=ids.WHAT_IF,
         style=HIDDEN,
     )
     reading = dmc.Text(id=ids.WHAT_IF_READING, size="xs", c="dimmed", className="what-if-reading num", mt=2)
     stores = [dcc.Store(id=ids.WHAT_IF_QUESTION), dcc.Store(id=ids.WHAT_IF_STEP)]
     return html.Div(
-        [dmc.Text("What if", size="sm", fw=500), html.Div(reading, **{"aria-live": "polite"}), graph, *stores],
+        [_heading(), html.Div(reading, **{"aria-live": "polite"}), graph, *stores],
         className="what-if",
     )
+
+
+def _heading() -> dmc.Group:
+    aside = dmc.Text("thresholds and scope alone", size="xs", c="dimmed")
+    return dmc.Group([dmc.Text("What if", size="sm", fw=500), aside], justify="space-between")
 
 
 def reading(found: WhatIf) -> list[Any]:

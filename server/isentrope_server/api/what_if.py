@@ -89,6 +89,7 @@ async def get_what_if(
 ) -> WhatIfOut:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
+    Thresholds and scope are all that counts: a cap on the fraction or limits on the ratio play no part.
     Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded between.
 
     404 `what_if_missing`: the step was reported without the sums that could answer.
