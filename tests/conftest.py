@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -17,6 +18,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The Triton kernels are tested in Triton's interpreter, on the CPU, so that every machine runs the same tests; those
 # marked gpu want TRITON_INTERPRET=0. Read once, when Triton is imported.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Most tests have a home of their own; the kernels need not be compiled for each.
+os.environ.setdefault("ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,11 @@ def home() -> Path:
     return Path(os.environ.get("ISENTROPE_HOME") or "~/.isentrope").expanduser()
 
 
+def kernel_cache() -> Path:
+    """`ISENTROPE_KERNEL_CACHE`: where compiled kernels are kept. Default: `kernels` in the home."""
+    return Path(os.environ.get("ISENTROPE_KERNEL_CACHE") or home() / "kernels").expanduser()
+
+
 def url() -> str:
     """`ISENTROPE_URL`: the server's REST API and pages."""
     return (os.environ.get("ISENTROPE_URL") or DEFAULT_URL).rstrip("/")

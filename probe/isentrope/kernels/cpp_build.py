@@ -1,4 +1,4 @@
-"""Compiles row_moments.cc once per machine and keeps the library in `ISENTROPE_HOME/kernels`.
+"""Compiles row_moments.cc once per machine and keeps the library in `ISENTROPE_KERNEL_CACHE` (the home's `kernels`).
 
 The library is kept under a key of everything that decides what it may be used for: the source, the flags, the
 compiler's version, the C library and the processor, because `-march=native` code must not reach another kind of
@@ -72,7 +72,7 @@ def load() -> ctypes.CDLL:
     """
     compiler = find_compiler()
     key = _key(compiler)
-    kept = _kept_library(_home_folder(), key)
+    kept = _kept_library(environment.kernel_cache(), key)
     if kept is not None:
         try:
             return ctypes.CDLL(str(kept))
@@ -84,7 +84,7 @@ def load() -> ctypes.CDLL:
             library = ctypes.CDLL(str(built))
         except OSError as error:
             raise BuildError(f"what {shlex.join(compiler)} made can't be loaded: {error}") from error
-        if scratch.parent == _home_folder():
+        if scratch.parent == environment.kernel_cache():
             _keep(built, key)
         return library
 
@@ -98,10 +98,6 @@ def find_compiler() -> list[str]:
         f"no C++ compiler found (CXX, {', '.join(COMPILERS)}). Install g++ or clang++: scoring on the CPU takes "
         f"several times as long without."
     )
-
-
-def _home_folder() -> Path:
-    return environment.home() / "kernels"
 
 
 def _key(compiler: list[str]) -> str:
@@ -144,7 +140,7 @@ def _only_ours(path: Path) -> bool:
 def _scratch_folder() -> Iterator[Path]:
     """A folder to compile in: in the home, where libraries may be loaded from and kept, or else a temporary one."""
     try:
-        folder = _home_folder()
+        folder = environment.kernel_cache()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _only_ours(folder):
             raise PermissionError(f"{folder} can be written by other users")
@@ -165,7 +161,7 @@ def _compile(compiler: list[str], folder: Path) -> Path:
 
 def _keep(built: Path, key: str) -> None:
     """Move a library to where `_kept_library` finds it; without success it is only compiled again next time."""
-    folder, digest = _home_folder(), hashlib.sha256(built.read_bytes()).hexdigest()
+    folder, digest = environment.kernel_cache(), hashlib.sha256(built.read_bytes()).hexdigest()
     note = built.with_suffix(".sha256")
     try:
         note.write_text(digest)

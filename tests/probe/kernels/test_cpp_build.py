@@ -29,6 +29,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compiled")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ISENTROPE_HOME", str(folder))
+        environment.delenv("ISENTROPE_KERNEL_CACHE", raising=False)
         environment.delenv("CXX", raising=False)
         cpp_build.load()
     return folder / "kernels"
@@ -38,7 +39,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty home, and a process that has not looked for its kernels yet."""
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CXX", raising=False)
+    for variable in ("CXX", "ISENTROPE_KERNEL_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("ISENTROPE_KERNELS", raising=False)
     forget()
     yield tmp_path / "home"
@@ -270,3 +272,12 @@ def test_the_source_is_compiled_for_processors_without_wide_registers_too(
         if cpp_backend.supports(case.logits) and case.token_ids.numel():
             errors = numerics.largest_error(cpp_backend, case)
             assert max(errors.values()) <= 1e-6, (case.name, errors)
+
+
+def test_a_cache_of_its_own_keeps_the_library_outside_the_home(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_KERNEL_CACHE", str(tmp_path / "shared"))
+    cpp_build.load()
+    assert sorted(path.suffix for path in (tmp_path / "shared").iterdir()) == [".sha256", ".so"]
+    assert not (home / "kernels").exists()
