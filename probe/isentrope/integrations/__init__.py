@@ -4,5 +4,4 @@
   TRL's forward; `trl_gate.py`: what TRL's loss is handed; `trl_rescoring.py`: a step's tokens after its update;
   `trl_support.py`: what is refused, and the self-check
 - `transformers.py`: `IsentropeCallback`, scalars of any `transformers.Trainer`
-- `torch_distributed.py`: what ranks agree on
 """

@@ -10,6 +10,7 @@ are handed on with the same values, and gradient only where the control in force
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.config import ThresholdSource
-from isentrope.errors import ConfigurationError
+from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
 from isentrope.integrations.transformers import StepReports
 from isentrope.integrations.trl_gate import Inputs, RatioClip, completion_scores, sampler_logprobs, token_mask
@@ -190,8 +191,17 @@ class Attachment(StepReports):
         try:
             return self._theirs["train"](*args, **kwargs)
         except BaseException as error:
+            self._close_after_failure()
             self.finish("failed", f"{type(error).__name__}: {error}")
             raise
+
+    def _close_after_failure(self) -> None:
+        """What failed may have been an evaluation or a save after an update: its report need not be lost."""
+        self._rescore_tokens = 0
+        # Alone on its rank only: the others may have got further, and would not be there to meet.
+        if self._trainer.accelerator.num_processes == 1:
+            with contextlib.suppress(IsentropeError):
+                self.close_open_step()
 
     def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         """Keeps at hand what the loss is computed from; evaluations are not observed."""

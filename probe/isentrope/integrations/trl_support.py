@@ -52,7 +52,7 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
     if any(isinstance(callback, IsentropeCallback) for callback in trainer.callback_handler.callbacks):
         yield "it reports through IsentropeCallback already. Leave that out: attach sends the same scalars."
     if trainer.is_in_train:
-        yield "its training is under way. Attach before trainer.train()."
+        yield "its training is under way, or was interrupted. Attach to a new trainer, before trainer.train()."
     modules = f"{type(trainer).__module__} {type(trainer).__name__} {type(model).__module__}"
     if "unsloth" in modules.lower() or hasattr(model.config, "unsloth_version"):
         yield "Unsloth has put a forward of its own in the place of the model's, which hands out no log-probs."

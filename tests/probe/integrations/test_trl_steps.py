@@ -115,6 +115,19 @@ def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Pa
     assert (goodbye.status, goodbye.error) == ("failed", "RuntimeError: the reward server is gone")
 
 
+def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:
+    trainer, _, transport = attached(tmp_path, steps=4, save_strategy="steps", save_steps=2)
+
+    def full_disk(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    trainer._save_checkpoint = full_disk
+    with pytest.raises(OSError, match="No space left"):
+        trainer.train()
+    assert [report.step for report in tiny_trl.reports(transport)] == [1, 2]
+    assert "reward" in tiny_trl.reports(transport)[1].scalars
+
+
 def test_a_second_training_is_not_observed_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, _, transport = attached(tmp_path)
     trainer.train()
