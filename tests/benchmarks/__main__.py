@@ -1,21 +1,39 @@
-"""Run every benchmark and print its Markdown table: `make bench`."""
+"""Run the benchmarks and print their Markdown tables: `make bench`, or `make bench ARGS="token_scores trl_step"`."""
 
 from __future__ import annotations
 
+import os
 import platform
+import sys
+from types import ModuleType
+
+# Torch's threads sleep while they wait; the GPU's and the Triton compiler's benchmarks have commands of their own.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from tests.benchmarks import probe_share, token_scores
+from tests.benchmarks import (
+    linear_head,
+    numerics,
+    probe_share,
+    token_scores,
+    trl_step,
+)
+
+BENCHMARKS: dict[str, ModuleType] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (token_scores, linear_head, probe_share, trl_step, numerics)
+}
 
 
-def main() -> None:
-    print(
-        f"torch {torch.__version__}, one thread, {platform.machine()}, CPU capability {torch.backends.cpu.get_cpu_capability()}"
-    )
-    for benchmark in (token_scores, probe_share):
-        print(f"\n### {benchmark.__name__.split('.')[-1]}\n\n{benchmark.__doc__}\n")
-        print("\n".join(benchmark.measure()))
+def main(names: list[str]) -> None:
+    if unknown := set(names) - set(BENCHMARKS):
+        sys.exit(f"No benchmark is called {', '.join(sorted(unknown))}. There are {', '.join(BENCHMARKS)}.")
+    capability = torch.backends.cpu.get_cpu_capability()
+    print(f"torch {torch.__version__}, one thread, {platform.machine()}, CPU capability {capability}")
+    for name in names or BENCHMARKS:
+        print(f"\n### {name}\n\n{BENCHMARKS[name].__doc__}\n")
+        print("\n".join(BENCHMARKS[name].measure()), flush=True)
 
 
-main()
+main(sys.argv[1:])

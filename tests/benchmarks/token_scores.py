@@ -84,7 +84,7 @@ def measure(rounds: int = 5) -> list[str]:
         generator = torch.Generator().manual_seed(0)
         logits = (torch.randn(tokens, vocabulary, generator=generator) * 3).to(dtype)
         token_ids = torch.randint(0, vocabulary, (tokens,), generator=generator)
-        calls = {name: lambda run=run: run(logits, token_ids) for name, run in CANDIDATES.items()}  # type: ignore[misc]  # noqa: B023
+        calls = {name: lambda run=run: run(logits, token_ids) for name, run in CANDIDATES.items()}  # noqa: B023
         seconds = median_seconds(calls, rounds)
         read = seconds["one read"]
         ratios = [f"{read * 1e3:.1f} ms", *(f"{seconds[name] / read:.2f} ×" for name in names[1:])]
