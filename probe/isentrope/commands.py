@@ -224,6 +224,7 @@ def _change_control(client: Client, run: str, changes: Mapping[str, Any], expire
 def _show_control(run: str, as_json: bool, url: str | None) -> None:
     with _client(url) as client:
         newest = client.control(run)
+        dead = "" if as_json else _dead_knobs(client, run)
     if as_json:
         click.echo(json.dumps(newest, indent=2))
         return
@@ -231,6 +232,14 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
     in_force = newest.get("in_force")
     if in_force is not None and in_force["version"] != newest["version"]:
         click.echo(f"in force: {_control_line(in_force)}")
+    if dead:
+        click.echo(f"can't act: {dead}")
+
+
+def _dead_knobs(client: Client, run: str) -> str:
+    """What the newest report says of knobs that did nothing in its step."""
+    step = client.run(run)["step"]
+    return "" if step is None else str(client.step(run, step)["labels"].get("control/dead", ""))
 
 
 def _control_line(item: Mapping[str, Any]) -> str:

@@ -109,6 +109,11 @@ def test_options_without_a_method_change_the_newest_control(server: RunningServe
     assert (item["method"], item["mu_low"], item["mu_high"], item["scope"]) == ("clip_v", 3.0, None, "negative")
 
 
+def test_a_knob_that_did_nothing_in_the_newest_step_is_named(server: RunningServer, run: str) -> None:
+    lines = isentrope_command(server, "control", run).stdout.splitlines()
+    assert lines[-1] == "can't act: beta is 0: no penalty."
+
+
 def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServer, run: str) -> None:
     options = ["--method", "clip_v", "--mu-low", "2", "-p", "max_fraction=0.01", "--parameter", "denominator=shrink"]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)

@@ -35,7 +35,13 @@ def report(step: int) -> StepReport:
     if step % 2 == 0:
         scalars["reward/mean"] = step / 100
     histogram = ScoreHistogram(name="score/discriminator", low=-1.0, high=1.0, counts=(step, 1, 2, 3), not_finite=0)
-    return StepReport(step=step, recorded_at=1_700_000_000.0 + step, scalars=scalars, histograms=(histogram,))
+    return StepReport(
+        step=step,
+        recorded_at=1_700_000_000.0 + step,
+        scalars=scalars,
+        histograms=(histogram,),
+        labels={"control/dead": "beta is 0: no penalty."} if step == 4 else {},
+    )
 
 
 def leave_spool(home: Path, run_id: str, *, steps: int, grpc_target: str) -> SpoolFolder:

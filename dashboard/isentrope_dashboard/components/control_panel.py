@@ -43,8 +43,8 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
             _threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"),
             _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
             _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
-            what_if_block(),
             parameter_fields(forms),
+            what_if_block(),
             dmc.TextInput(id=ids.REASON, label="Reason", placeholder="Why, for the history", size="sm"),
             dmc.Text("", id=ids.CONTROL_HINT, size="xs", c="dimmed", className="control-hint"),
             dmc.Group(
