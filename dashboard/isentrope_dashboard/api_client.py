@@ -155,6 +155,18 @@ class ApiClient:
             raise
         return [MethodForm.from_json(item) for item in answer.json()["items"]]
 
+    async def dead_knobs(self, run_id: str, step: int | None) -> str:
+        """What the report of a step says of knobs that could not act in it; empty where it says nothing."""
+        if step is None:
+            return ""
+        try:
+            answer = await self._request("GET", f"{_run_path(run_id)}/steps/{step}")
+        except ApiError as error:
+            if error.status == 404:
+                return ""
+            raise
+        return str((answer.json().get("labels") or {}).get("control/dead") or "")
+
     async def push_control(self, run_id: str, values: ControlValues, reason: str, etag: str) -> ControlItem:
         """Ask for a new control; refused with status 412 when the control is no longer the one `etag` names."""
         answer = await self._request(
@@ -170,8 +182,9 @@ class ApiClient:
         run, methods = await asyncio.gather(self.run(run_id), self.methods())
         newest = run.step or 0
         chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
-        law, (chart, recent, histograms, control, history) = await asyncio.gather(
+        law, dead, (chart, recent, histograms, control, history) = await asyncio.gather(
             self.law(run_id),
+            self.dead_knobs(run_id, run.step),
             asyncio.gather(
                 self.series(run_id, CHART_METRICS, from_step=chart_from),
                 self.series(run_id, RECENT_METRICS, from_step=max(0, newest - RECENT_STEPS + 1)),
@@ -185,6 +198,7 @@ class ApiClient:
             control=control,
             history=history,
             methods=methods,
+            dead_knobs=dead,
             series=chart,
             recent=rows_of(recent)[-RECENT_STEPS:],
             histograms=histograms,

@@ -295,6 +295,8 @@ class RunSnapshot:
     control: ControlState | None
     methods: Sequence[MethodForm] = ()
     """Those the server knows, whether the run's probe can carry them out or not."""
+    dead_knobs: str = ""
+    """What of the control in force could not act in the newest step, and why; empty where all could."""
     history: Sequence[ControlItem] = ()
     """Newest first."""
     series: Mapping[str, SeriesColumns] = field(default_factory=dict)

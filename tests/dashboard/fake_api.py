@@ -82,6 +82,7 @@ class FakeRun:
         self.histograms: list[dict[str, Any]] = []
         self.refuse_next: str | None = None
         self.author = "owner"
+        self.labels: dict[str, str] = {}
         self.measures_what_if = True
         self._random = random.Random(seed)
         self._entropy = 2.2
@@ -373,6 +374,10 @@ class FakeApi:
             item = run.request_control(body)
             self._publish(run, ("control", dict(item)))
             return JSONResponse(item, status_code=202)
+
+        @app.get(api + "/runs/{run_id}/steps/{step}")
+        async def step(run_id: str, step: int) -> Any:
+            return {"step": step, "labels": self.runs[run_id].labels}
 
         @app.get(api + "/methods")
         async def methods() -> Any:

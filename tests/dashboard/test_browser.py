@@ -223,6 +223,16 @@ def test_a_method_s_parameters_are_fields_and_the_push_carries_them(fake: FakeAp
     assert watched.problems == []
 
 
+def test_a_knob_that_can_not_act_is_named_with_its_reason_until_it_can(fake: FakeApi, open_page: OpenPage) -> None:
+    run = fake.add_run(steps=5)
+    run.labels = {"control/dead": "beta can't act: the importance ratio is 1 on every token."}
+    page = open_page(PATH).page
+    expect(page.locator("#dead-knobs")).to_have_text("Can't act: " + run.labels["control/dead"])
+    run.labels = {}
+    fake.add_steps(run)
+    expect(page.locator("#dead-knobs")).to_be_hidden(timeout=15_000)
+
+
 def test_the_form_shows_the_parameters_in_force_and_reset_brings_them_back(fake: FakeApi, open_page: OpenPage) -> None:
     run = fake.add_run(steps=5)
     run.request_control(

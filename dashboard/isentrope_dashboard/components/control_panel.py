@@ -57,6 +57,7 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
                 gap="xs",
             ),
             html.Div([], id=ids.CONTROL_PROGRESS, **{"aria-live": "polite"}),
+            dmc.Text("", id=ids.DEAD_KNOBS, size="xs", c="orange", className="control-hint"),
         ],
         gap="sm",
     )
@@ -90,6 +91,11 @@ def control_props(state: ControlState | None, history: list[ControlItem]) -> dic
             "children": control_progress(state.desired, before=previous_in_force(state.desired, history))
         },
     }
+
+
+def dead_knobs_props(reasons: str) -> dict[str, dict[str, Any]]:
+    """Below the push: what of the running control does nothing, and why."""
+    return {ids.DEAD_KNOBS: {"children": f"Can't act: {reasons}" if reasons else ""}}
 
 
 def _running_props(running: ControlValues | None) -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ from dash.exceptions import PreventUpdate, WebsocketDisconnected
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import SCORE_HISTOGRAM, ApiClient, ApiSource
+from isentrope_dashboard.components.control_panel import dead_knobs_props
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
@@ -300,7 +301,7 @@ def _remember_in_series(following: _Following, moved: Advance) -> None:
 
 
 async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following) -> None:
-    """The heat map is read anew every few seconds while steps come; events carry no histograms."""
+    """The heat map and the labels are read anew every few seconds while steps come; events carry neither."""
     step = following.snapshot.run.step or -1
     due = time.monotonic() - following.histograms_at >= HISTOGRAM_SECONDS
     if not due or step == following.histograms_step:
@@ -308,10 +309,14 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     window = following.view.steps
     run_id = following.snapshot.run.id
     from_step = None if window is None else max(0, step - window + 1)
-    histograms = await api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step)
+    histograms, dead = await asyncio.gather(
+        api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step),
+        api.dead_knobs(run_id, following.snapshot.run.step),
+    )
     following.snapshot = replace(following.snapshot, histograms=histograms)
     following.histograms_at, following.histograms_step = time.monotonic(), step
     page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
+    page.show(dead_knobs_props(dead))
     page.show({ids.WHAT_IF_STEP: {"data": step}})  # the page asks anew for its form
 
 

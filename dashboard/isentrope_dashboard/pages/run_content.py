@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from dash import html
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.components.control_panel import control_props, method_props
+from isentrope_dashboard.components.control_panel import control_props, dead_knobs_props, method_props
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.law_facts import law_facts
 from isentrope_dashboard.components.status_line import status_props
@@ -36,6 +36,7 @@ def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
     """Everything on the page. Builds three figures: tens of milliseconds, so call it in a thread."""
     return {
         **method_props(snapshot.run),
+        **dead_knobs_props(snapshot.dead_knobs),
         **status_props(snapshot.run, snapshot.recent),
         **kpi_props(snapshot.recent),
         **quality_props(snapshot.recent),
