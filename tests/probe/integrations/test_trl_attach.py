@@ -17,7 +17,7 @@ from isentrope.transport.in_memory import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 from tests.probe.scores.reference64 import scores64
 
-SHOWN = {"steps": 20, "num_iterations": 2, "entropy_coef": 0.02, "learning_rate": 1e-3}
+SHOWN = {"steps": 20, "num_iterations": 2, "entropy_coef": 0.1, "learning_rate": 1e-3}
 TIMINGS = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
 
 
@@ -49,8 +49,11 @@ def test_observing_leaves_dropout_and_the_random_numbers_of_a_run_as_they_were(t
 def test_our_head_in_the_place_of_trls_changes_losses_by_round_off(tmp_path: Path, settings: dict[str, Any]) -> None:
     alone, attached = tiny_trl.trained(tmp_path, **settings), tiny_trl.trained(tmp_path, "replace", **settings)
     expected, losses = torch.tensor(tiny_trl.losses(alone)), torch.tensor(tiny_trl.losses(attached))
-    assert (expected.abs() > 1e-3).sum() >= settings["steps"] // 2
-    assert ((losses - expected).abs() <= 1e-5 * expected.abs() + 1e-7).all()
+    # The policy term of an update's first pass is 0 but for round-off: where there is nothing else, it is no measure.
+    meant = expected.abs() > 1e-2
+    assert meant.sum() >= settings["steps"] // 2
+    assert ((losses - expected).abs()[meant] <= 1e-5 * expected.abs()[meant]).all()
+    assert ((losses - expected).abs() <= 1e-6).all()
     assert torch.allclose(tiny_trl.parameters(attached), tiny_trl.parameters(alone), atol=1e-4, rtol=0)
 
 
