@@ -32,8 +32,9 @@ def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tens
         1 - beta (1 - 1 / r) / A
 
     in whatever way the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to
-    first order in r - 1. A token with A = 0, or one the loop's own clip has silenced, has no gradient to multiply and is not penalised. Strictly
-    on-policy r is 1, the factor too: the method can't act, and the same holds when the loop gives no sampler log-probs.
+    first order in r - 1. A token with A = 0, or one the loop's own clip has silenced, has no gradient to multiply and
+    is not penalised. Strictly on-policy r is 1 and so is the factor: the method can't act. Nor can it when the loop
+    gives no sampler log-probs.
     """
     assert cutoff is not None, "KL-Cov ranks tokens"
     chosen = tokens.mask & (covariance_scores(tokens, centres) >= cutoff)

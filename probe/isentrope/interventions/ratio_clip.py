@@ -18,7 +18,7 @@ def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Ten
 def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Leave out the tokens that
 
-        min(r A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A)                    arXiv:2503.14476, eq. 8
+        min(r A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A)              arXiv:2503.14476, Clip-Higher
 
     gives no gradient: A > 0 and r > 1 + epsilon_high, or A < 0 and r < 1 - epsilon_low. Clip-higher is
     epsilon_high > epsilon_low. A mask can take gradient away and never give back what the loop's own clip took: to

@@ -18,7 +18,7 @@ def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Ten
 def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Keep the token if
 
-        H_t >= tau,   tau the (1 - rho) quantile of H over the batch              arXiv:2506.01939, section 5
+        H_t >= tau,   tau the (1 - rho) quantile of H over the batch                         arXiv:2506.01939
 
     The share rho is exact (to a token) over the tokens tau was counted from. Those are the previous step's on this
     rank, or the micro-batch's own: a quantile of the step can't be known before its last micro-batch. An entropy that

@@ -48,7 +48,7 @@ def summary_scalars(summary: StepSummary) -> dict[str, float]:
 
 
 def selection_scalars(summary: StepSummary) -> dict[str, float]:
-    """What an intervention asked for, beside what it left out: more where a cap binds, a draw spares or a token is weighted."""
+    """What an intervention asked for; more than it left out where a cap binds, a draw spares, or a token is weighted."""
     if not summary.tokens:
         return {}
     return {"clip/candidate_fraction": summary.sign_counts.candidates / summary.tokens}
