@@ -36,8 +36,10 @@ def wait_for_step(page: Page, step: int) -> None:
 
 
 def entropy_chart(page: Page, expression: str) -> Any:
-    """What the entropy chart has, e.g. `data[2].x.length`: traces 2, 3, 4 are entropy, observed and predicted change."""
-    return page.evaluate(f"document.querySelector('#entropy-graph .js-plotly-plot').{expression}")
+    """What the entropy chart has, e.g. `data[2].x.length`: traces 2, 3, 4 are entropy, observed and predicted change.
+
+    None before it is drawn for the first time."""
+    return page.evaluate(f"document.querySelector('#entropy-graph .js-plotly-plot')?.{expression}")
 
 
 def eventually(page: Page, expression: str, value: object) -> None:
