@@ -34,7 +34,13 @@ from isentrope_dashboard.records import (
     seconds_since_epoch,
 )
 
-CHART_METRICS = ("entropy/mean", "entropy/observed_change", "entropy/predicted_change")
+CHART_METRICS = (
+    "entropy/mean",
+    "entropy/observed_change",
+    "entropy/predicted_change",
+    "entropy/predicted_change_low",
+    "entropy/predicted_change_high",
+)
 RECENT_METRICS = (
     "entropy/mean",
     "entropy/predicted_change",

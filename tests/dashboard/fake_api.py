@@ -113,6 +113,9 @@ class FakeRun:
             "entropy/mean": self._entropy + noise(0, 0.01),
             "entropy/observed_change": self._change,
             "entropy/predicted_change": predicted,
+            "entropy/predicted_change_low": predicted - 0.002,
+            "entropy/predicted_change_high": predicted + 0.002,
+            "entropy/interval_coverage": 0.9,
             "entropy/unit_predicted_change": predicted / 0.42,
             "entropy/gain": 0.42 + noise(0, 0.004),
             "entropy/prediction_r2": 0.71 + noise(0, 0.01),
@@ -126,8 +129,9 @@ class FakeRun:
             "time/step_seconds": 0.62 + noise(0, 0.02),
         }
         if step <= 20:  # the calibration needs a past
-            for name in ("entropy/predicted_change", "entropy/prediction_r2", "entropy/gain"):
-                scalars.pop(name)
+            for name in list(scalars):
+                if name.startswith(("entropy/predicted_change", "entropy/prediction_r2", "entropy/gain")):
+                    scalars.pop(name)
         row = {
             "step": step,
             "recorded_at": time.time(),

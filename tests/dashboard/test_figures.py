@@ -17,6 +17,7 @@ from isentrope_dashboard.figures.sparkline import sparkline
 from isentrope_dashboard.records import HistogramColumns, SeriesColumns, StepRow
 
 ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"
+LOW, HIGH = "entropy/predicted_change_low", "entropy/predicted_change_high"
 
 
 def trace(figure: go.Figure, name: str) -> go.Scatter:
@@ -98,14 +99,27 @@ def test_an_empty_run_says_what_it_waits_for() -> None:
     assert [a.text for a in figure.layout.annotations] == ["Waiting for the first step"]
 
 
-def test_live_points_are_appended_to_the_three_lines_with_gaps_where_nothing_was_measured() -> None:
+def test_the_interval_is_a_band_about_the_prediction_and_grows_with_it() -> None:
+    series = {
+        ENTROPY: SeriesColumns(steps=[1, 2], values=[2.0, 1.9]),
+        LOW: SeriesColumns(steps=[2], values=[-0.3]),
+        HIGH: SeriesColumns(steps=[2], values=[0.1]),
+    }
+    upper, lower = [t for t in entropy_figure(series, [], revision="r").data if t.name == "90 % interval"]
+    assert (list(upper.y), list(lower.y), lower.fill) == ([None, 0.1], [None, -0.3], "tonexty")
+    assert (upper.yaxis, lower.yaxis, upper.showlegend, lower.showlegend) == ("y2", "y2", False, True)
+    data, _, _ = extension([StepRow(step=3, scalars={LOW: -0.2, HIGH: 0.2})], 500)
+    assert data["y"][3:] == [[0.2], [-0.2]]
+
+
+def test_live_points_are_appended_to_their_lines_with_gaps_where_nothing_was_measured() -> None:
     rows = [StepRow(step=8, scalars={ENTROPY: 1.0, OBSERVED: 0.2}), StepRow(step=9, scalars={ENTROPY: math.inf})]
     data, traces, kept = extension(rows, 500)
-    assert data["x"] == [[8, 9]] * 3
-    assert data["y"] == [[1.0, None], [0.2, None], [None, None]]
-    assert (traces, kept) == ([2, 3, 4], 500)
+    assert data["x"] == [[8, 9]] * 5
+    assert data["y"] == [[1.0, None], [0.2, None], [None, None], [None, None], [None, None]]
+    assert (traces, kept) == ([2, 3, 4, 5, 6], 500)
     names = [entropy_figure({}, [], revision="r").data[i].name for i in traces]
-    assert names == ["entropy H", "ΔH observed", "ΔH predicted"]
+    assert names == ["entropy H", "ΔH observed", "ΔH predicted", "90 % interval", "90 % interval"]
 
 
 def test_the_heat_map_shows_shares_and_the_quantiles_of_each_step() -> None:

@@ -45,7 +45,10 @@ def test_a_run_with_no_data_has_a_page_with_dashes() -> None:
     assert words(page[ids.RUN_STEP].children) == "step –"
     assert page[ids.RUN_PROGRESS].value == 0
     assert page[ids.METHOD].data == []
-    assert words(page[ids.PREDICTION_QUALITY].children) == "Prediction qualityR² –sign agreement –gain –"
+    assert (
+        words(page[ids.PREDICTION_QUALITY].children)
+        == "Prediction qualityR² –sign agreement –in the 90 % interval –gain –"
+    )
 
 
 def test_a_card_compares_with_the_mean_of_the_hundred_steps_before() -> None:
@@ -85,10 +88,16 @@ def test_falling_entropy_is_news_but_neither_good_nor_bad() -> None:
 
 
 def test_prediction_quality_is_the_newest_steps() -> None:
-    scalars = {"entropy/prediction_r2": 0.713, "entropy/prediction_sign_agreement": 0.9, "entropy/gain": -0.0123}
+    scalars = {
+        "entropy/prediction_r2": 0.713,
+        "entropy/prediction_sign_agreement": 0.9,
+        "entropy/interval_coverage": 0.88,
+        "entropy/gain": -0.0123,
+    }
     content = quality_props([StepRow(step=1, scalars=scalars)])
     assert (
-        words(content[ids.PREDICTION_QUALITY]["children"]) == "Prediction qualityR² 0.71sign agreement 90%gain −0.0123"
+        words(content[ids.PREDICTION_QUALITY]["children"])
+        == "Prediction qualityR² 0.71sign agreement 90%in the 90 % interval 88%gain −0.0123"
     )
 
 

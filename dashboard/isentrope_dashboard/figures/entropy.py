@@ -15,9 +15,11 @@ from isentrope_dashboard.figures.placeholder import say
 from isentrope_dashboard.records import SeriesColumns, StepRow
 
 ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"
+LOW, HIGH = "entropy/predicted_change_low", "entropy/predicted_change_high"
 HEIGHT = 440
-LIVE_TRACES = (2, 3, 4)
-"""Indices of the traces that grow with each step: entropy, observed, predicted. Before them: the band of the buckets."""
+LIVE_METRICS = (ENTROPY, OBSERVED, PREDICTED, HIGH, LOW)
+LIVE_TRACES = (2, 3, 4, 5, 6)
+"""Indices of the traces that grow with each step, one per LIVE_METRICS. Before them: the band of the buckets."""
 
 
 def entropy_figure(
@@ -36,6 +38,7 @@ def entropy_figure(
     _add_line(figure, series, ENTROPY, steps, "entropy H", theme.SLOT_ENTROPY, width=2, axis="y")
     _add_line(figure, series, OBSERVED, steps, "ΔH observed", theme.SLOT_OBSERVED, width=1.3, axis="y2")
     _add_line(figure, series, PREDICTED, steps, "ΔH predicted", theme.SLOT_PREDICTED, width=2, axis="y2")
+    _add_interval(figure, series, steps)
     if not any(columns.steps for columns in series.values()):
         figure.update_layout(showlegend=False)
         say(figure, "Waiting for the first step")
@@ -49,7 +52,7 @@ def entropy_figure(
 def extension(rows: Sequence[StepRow], maximum_points: int) -> list[Any]:
     """What `dcc.Graph.extendData` needs to append `rows` to the live traces, keeping the last `maximum_points`."""
     x = [row.step for row in rows]
-    y = [[_drawable(row.scalars.get(name)) for row in rows] for name in (ENTROPY, OBSERVED, PREDICTED)]
+    y = [[_drawable(row.scalars.get(name)) for row in rows] for name in LIVE_METRICS]
     return [{"x": [x] * len(LIVE_TRACES), "y": y}, list(LIVE_TRACES), maximum_points]
 
 
@@ -62,7 +65,7 @@ def outgrows_its_drawing(before: Mapping[str, SeriesColumns], after: Mapping[str
     """Whether a line got its first or its second point, so that the chart must be drawn anew and not only extended."""
     return any(
         mode_for(before.get(name, SeriesColumns()).values) != mode_for(after.get(name, SeriesColumns()).values)
-        for name in (ENTROPY, OBSERVED, PREDICTED)
+        for name in LIVE_METRICS
     )
 
 
@@ -128,6 +131,27 @@ def _add_band(figure: go.Figure, columns: SeriesColumns) -> None:
             fillcolor="rgba(101,117,236,.22)",
             hoverinfo="skip",
             showlegend=reduced and fill is not None,
+        )
+
+
+def _add_interval(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: list[int] | None) -> None:
+    """Where 90 % of the observed changes are expected."""
+    for name in (HIGH, LOW):
+        columns = series.get(name, SeriesColumns())
+        measured = dict(zip(columns.steps, columns.values, strict=True))
+        shown = list(columns.steps) if steps is None else steps
+        figure.add_scatter(
+            x=shown,
+            y=[_drawable(measured.get(step)) for step in shown],
+            yaxis="y2",
+            mode="lines",
+            name="90 % interval",
+            connectgaps=True,  # a filled area can't have a gap
+            line={"width": 0},
+            fill="tonexty" if name == LOW else None,
+            fillcolor="rgba(222,130,60,.2)",
+            hoverinfo="skip",
+            showlegend=name == LOW and any(value is not None for value in columns.values),
         )
 
 

@@ -109,6 +109,7 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
     facts = (
         ("R²", number(scalars.get("entropy/prediction_r2"), 2)),
         ("sign agreement", percent(scalars.get("entropy/prediction_sign_agreement"), 0)),
+        ("in the 90 % interval", percent(scalars.get("entropy/interval_coverage"), 0)),
         ("gain", _gain(scalars.get("entropy/gain"))),
     )
     children: list[Any] = [html.Span("Prediction quality", className="quality-title")]

@@ -8,12 +8,15 @@ unit prediction with the optimiser's own beta_1:
     predicted_t = g_(t-1) x_t                        g = sum w y x / sum w x^2           (y: observed change)
 
 with weights w halving every HALF_LIFE steps. Every figure is prequential: step t is predicted before it is observed.
+The interval around a prediction is learnt from the residuals of earlier ones, see `prediction_interval.py`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from isentrope.statistics.prediction_interval import PredictionInterval
 
 HALF_LIFE = 50.0
 """Steps after which an observation counts half: long enough to average noise, short enough to follow a run."""
@@ -33,6 +36,11 @@ class CalibratedPrediction:
     """1 - (squared error of the predictions) / (squared error of predicting the past's mean change)."""
     sign_agreement: float | None
     """Share of steps whose predicted and observed change had the same sign."""
+    low: float | None = None
+    high: float | None = None
+    """Where 90 % of the observed changes are expected, in nats; made from the past alone."""
+    interval_coverage: float | None = None
+    """Share of earlier observed changes, the recent ones above all, that lay in the interval they were given."""
 
 
 @dataclass(slots=True)
@@ -50,6 +58,7 @@ class Calibration:
     _squared_error: float = 0.0
     _squared_error_of_mean: float = 0.0
     _same_sign: float = 0.0
+    _interval: PredictionInterval = field(default_factory=PredictionInterval)
 
     def step(self, unit_prediction: float, observed_change: float | None, momentum: float) -> CalibratedPrediction:
         """Predict this step from the past, then learn from its observed change if there is one.
@@ -66,16 +75,18 @@ class Calibration:
         regressor = self._average / self._average_weight
         gain = self._gain()
         predicted = None if gain is None else gain * regressor
+        half_width = None if predicted is None else self._interval.half_width()
         if observed_change is not None and math.isfinite(observed_change):
             if predicted is not None:
                 self._compare(predicted, observed_change)
+                self._interval.learn(observed_change - predicted)
             self._learn(regressor, observed_change)
-        return self._prediction(predicted)
+        return self._prediction(predicted, half_width)
 
     def _gain(self) -> float | None:
         return self._xy / self._xx if self._observations >= WARM_UP and self._xx > 0 else None
 
-    def _prediction(self, predicted: float | None) -> CalibratedPrediction:
+    def _prediction(self, predicted: float | None, half_width: float | None = None) -> CalibratedPrediction:
         compared = self._compared > 0
         return CalibratedPrediction(
             predicted_change=predicted,
@@ -86,6 +97,9 @@ class Calibration:
                 else None
             ),
             sign_agreement=self._same_sign / self._compared if compared else None,
+            low=predicted - half_width if predicted is not None and half_width is not None else None,
+            high=predicted + half_width if predicted is not None and half_width is not None else None,
+            interval_coverage=self._interval.coverage,
         )
 
     def _compare(self, predicted: float, observed: float) -> None:

@@ -58,6 +58,9 @@ def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
     """The calibrated prediction and how far to trust it."""
     scalars = {
         "entropy/predicted_change": prediction.predicted_change,
+        "entropy/predicted_change_low": prediction.low,
+        "entropy/predicted_change_high": prediction.high,
+        "entropy/interval_coverage": prediction.interval_coverage,
         "entropy/gain": prediction.gain,
         "entropy/prediction_r2": prediction.r2,
         "entropy/prediction_sign_agreement": prediction.sign_agreement,

@@ -1,0 +1,103 @@
+"""The 90 % interval around a calibrated prediction covers what it says, and knows only the past."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from isentrope.statistics.calibration import WARM_UP, Calibration
+from isentrope.statistics.prediction_interval import FEWEST, RATE, PredictionInterval, student_quantile
+
+Residual = Callable[[random.Random, int], float]
+
+
+def heavy_tailed(rng: random.Random, _: int) -> float:
+    return rng.gauss(0, 1) / math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(3)) / 3)
+
+
+def covered(residual: Residual, seed: int, steps: int = 400) -> tuple[float, float]:
+    """Share of the steps after the 30th inside their interval, and what the run itself says at its end."""
+    rng, calibration, average, weight, inside = random.Random(seed), Calibration(), 0.0, 0.0, 0
+    for step in range(steps):
+        unit = rng.gauss(-0.5, 1)
+        average, weight = 0.9 * average + 0.1 * unit, 0.9 * weight + 0.1
+        observed = 0.5 * average / weight + 0.2 * residual(rng, step)
+        prediction = calibration.step(unit, observed, 0.9)
+        if step >= 30:
+            assert prediction.low is not None
+            assert prediction.high is not None
+            inside += prediction.low <= observed <= prediction.high
+    assert prediction.interval_coverage is not None
+    return inside / (steps - 30), prediction.interval_coverage
+
+
+@pytest.mark.parametrize(
+    "residual",
+    [
+        pytest.param(lambda rng, _: rng.gauss(0, 1), id="normal"),
+        pytest.param(heavy_tailed, id="heavy tails"),
+        pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(-step / 80), id="shrinking"),
+        pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(step / 80), id="growing"),
+        pytest.param(lambda rng, step: rng.gauss(0, 4 if step // 100 % 2 else 1), id="jumping"),
+    ],
+)
+def test_the_interval_covers_between_80_and_97_percent_after_30_steps(residual: Residual) -> None:
+    for seed in range(5):
+        share, said = covered(residual, seed)
+        assert 0.8 <= share <= 0.97
+        assert said == pytest.approx(share, abs=0.05)
+
+
+def test_there_is_no_interval_before_there_are_residuals() -> None:
+    calibration, rng = Calibration(), random.Random(0)
+    found = [calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), 0.0) for _ in range(WARM_UP + FEWEST + 2)]
+    bounded = [one.low is not None for one in found]
+    assert bounded == [False] * (WARM_UP + FEWEST) + [True] * 2
+    assert all((one.low is None) == (one.high is None) for one in found)
+    assert found[WARM_UP + FEWEST - 1].interval_coverage is None
+    assert found[WARM_UP + FEWEST].interval_coverage in (0.0, 1.0)
+
+
+def test_an_interval_does_not_know_the_change_it_is_for() -> None:
+    one, other = Calibration(), Calibration()
+    rng = random.Random(3)
+    for _ in range(20):
+        unit, observed = rng.gauss(0, 1), rng.gauss(0, 1)
+        one.step(unit, observed, 0.9)
+        other.step(unit, observed, 0.9)
+    left, right = one.step(1.0, 50.0, 0.9), other.step(1.0, -50.0, 0.9)
+    assert (left.low, left.high) == (right.low, right.high)
+
+
+def test_the_width_is_the_scale_of_the_residuals_times_a_factor_moved_by_each_miss() -> None:
+    interval = PredictionInterval()
+    for _ in range(FEWEST):
+        interval.learn(0.5)
+    before = interval.half_width()
+    assert before == pytest.approx(0.5 * student_quantile(FEWEST), rel=0.01)
+    interval.learn(-0.5)
+    inside = interval.half_width()
+    assert inside == pytest.approx(0.5 * math.exp(-0.1 * RATE) * student_quantile(FEWEST + 1), rel=0.01)
+    assert interval.coverage == 1.0
+    interval.learn(1e6)
+    assert interval.coverage == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("residual", [math.nan, math.inf])
+def test_a_residual_that_is_not_finite_teaches_nothing(residual: float) -> None:
+    interval = PredictionInterval()
+    for _ in range(10):
+        interval.learn(1.0)
+    before = interval
+    width, coverage = before.half_width(), before.coverage
+    interval.learn(residual)
+    assert (interval.half_width(), interval.coverage) == (width, coverage)
+
+
+def test_the_quantile_is_students() -> None:
+    assert student_quantile(3) == pytest.approx(2.353, rel=0.02)
+    assert student_quantile(10) == pytest.approx(1.812, rel=0.002)
+    assert student_quantile(1e9) == pytest.approx(1.6449, rel=1e-4)
