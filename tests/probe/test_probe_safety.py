@@ -113,3 +113,22 @@ def test_importing_isentrope_and_the_command_line_s_help_need_no_torch() -> None
     code = "import sys, isentrope; print('torch' in sys.modules, 'grpc' in sys.modules, 'httpx' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "False False False\n"
+
+
+@pytest.mark.parametrize("control", [None, isentrope.Control(method="clip_v", mu_low=1.0)])
+def test_what_a_loop_does_to_its_scores_in_place_changes_no_report(control: isentrope.Control | None) -> None:
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    entropies = []
+    for in_place in (False, True):
+        probe, transport = probe_and_transport(control=control)
+        scores = probe.score(logits, token_ids)
+        logprobs = probe.gate(scores, advantages, loop.mask)
+        if in_place:
+            logprobs -= 1.0
+            logprobs[~loop.mask] = 0
+            scores.entropies.mul_(0.5)
+        probe.step(0)
+        entropies.append(reports(transport)[0].scalars)
+    for name in ("entropy/mean", "covariance/advantage_logprob", "score/discriminator_mean"):
+        assert entropies[0][name] == entropies[1][name]

@@ -47,5 +47,5 @@ class Backend(Protocol):
             logprob_gradient: g, one per row; None is 0.
             entropy_gradient: h, one per row; None is 0.
             entropies: H in nats, one per row; needed with `entropy_gradient`.
-        Returns: one new tensor of the logits' shape and dtype.
+        Returns: one new tensor of the logits' shape and dtype; 0 in rows without upstream gradient, whatever they hold.
         """

@@ -80,6 +80,10 @@ def logit_gradient(
     towards_flat = _per_row(entropy_gradient, log_normalizer, temperature, dtype)
     row_entropies = None if entropies is None else entropies.reshape(-1, 1).to(dtype)
     columns, in_slice = _columns(token_ids, start, vocabulary)
+    silent = torch.ones_like(centre, dtype=torch.bool)
+    for upstream in (towards_chosen, towards_flat):
+        if upstream is not None:
+            silent &= upstream == 0
     buffer = _buffer(logits, dtype)
     entropy_buffer = _buffer(logits, dtype) if towards_flat is not None else None
     for first, block in _row_blocks(logits):
@@ -103,7 +107,8 @@ def logit_gradient(
             values.zero_()
         if towards_chosen is not None:
             values.scatter_add_(1, columns[rows], torch.where(in_slice[rows], towards_chosen[rows], 0.0))
-        flat_gradient[rows] = values
+        # A row that is gated or padded gets no gradient, whatever its logits hold: 0 * NaN.
+        flat_gradient[rows] = values.masked_fill_(silent[rows], 0.0)
     return gradient
 
 

@@ -359,8 +359,8 @@ double gradient_of_chosen(double logit, double temperature, const Upstream &row)
 template <class Type, class Exp>
 void gradient_of_row(const typename Type::Stored *logits, int64_t columns, int64_t chosen, double temperature,
                      const Exp &given, const Upstream &row, typename Type::Stored *gradient) {
+  if (row.logprob == 0 && row.entropy == 0) return fill<Type>(gradient, columns, 0);  // gated or padded, NaN or not
   if (!std::isfinite(row.log_normalizer)) return fill<Type>(gradient, columns, NAN);
-  if (row.logprob == 0 && row.entropy == 0) return fill<Type>(gradient, columns, 0);  // gated or padded
   // log p = (z - centre) / T + remainder: the subtraction is exact, the remainder small.
   const float centre = (float)(row.log_normalizer * temperature);
   const double remainder = centre / temperature - row.log_normalizer, factor = -std::exp(remainder) / temperature;

@@ -337,16 +337,21 @@ def gradient_kernel(
     probability = tl.exp2(logprobs * LOG2_E)
 
     factor = 0.0
+    silent = True
     gradient = tl.zeros([BLOCK], tl.float32)
     if HAS_LOGPROB:
         factor = (tl.load(logprob_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
         column = tl.load(token_ids_ptr + row) - start
         gradient = tl.where(offset == column, factor, 0.0)
+        silent = factor == 0.0
     if HAS_ENTROPY:
         entropy_factor = (tl.load(entropy_gradient_ptr + row).to(tl.float64) * inverse).to(tl.float32)
         entropy = tl.load(entropies_ptr + row).to(tl.float32)
         gradient -= probability * (factor + entropy_factor * (tl.maximum(logprobs, LOWEST_SHIFT) + entropy))
+        silent = silent & (entropy_factor == 0.0)
     else:
         gradient -= probability * factor
+    # A row that is gated or padded gets no gradient, whatever its logits hold: 0 * NaN.
+    gradient = tl.where(silent, 0.0, gradient)
     out_ptr = gradient_ptr + row.to(tl.int64) * columns + offset
     tl.store(out_ptr, gradient.to(gradient_ptr.dtype.element_ty), mask=in_row)

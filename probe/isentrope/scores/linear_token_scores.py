@@ -20,7 +20,7 @@ from isentrope.scores.head_tiles import (
     without_autocast,
 )
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
-from isentrope.scores.token_scores import TokenScores, as_token_scores, scores_dtype
+from isentrope.scores.token_scores import TokenScores, as_token_scores, savable_ids, scores_dtype
 
 TILES_PER_MERGE = 8
 """Moments kept apart before they are merged: 6 float64 a token each."""
@@ -143,7 +143,7 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
         entropy_gradient: bool,
     ) -> tuple[Tensor, ...]:
         operands = HeadOperands(hidden, weight, bias, adapter_inputs, adapter_up)
-        flat_ids = token_ids.reshape(-1).long()
+        flat_ids = savable_ids(token_ids).reshape(-1)
         with without_autocast(hidden.device.type):
             rows = _score_tiles(HeadTiles(operands, rule, logits_dtype, widen=False), flat_ids)
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_dtype))

@@ -100,18 +100,29 @@ def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
 def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> TokenScores:
     """Row scores in the token ids' shape; S_c is subtracted before rounding to `dtype`.
 
+    Every field is a tensor of its own and no view, so that a loop may change its log-probs in place.
+
     Args:
         rows: float64, one number per token.
         shape: of the token ids.
         dtype: float32, or float64 for float64 logits.
     """
+
+    def rounded(values: Tensor) -> Tensor:
+        return values.new_empty(shape, dtype=dtype).copy_(values.view(shape))
+
     return TokenScores(
-        logprobs=rows.logprobs.to(dtype).reshape(shape),
-        entropies=rows.entropies.to(dtype).reshape(shape),
-        discriminator_scores=rows.discriminator_scores.to(dtype).reshape(shape),
-        expected_scores=rows.expected_scores.to(dtype).reshape(shape),
-        vocab_centered_scores=(rows.discriminator_scores - rows.expected_scores).to(dtype).reshape(shape),
+        logprobs=rounded(rows.logprobs),
+        entropies=rounded(rows.entropies),
+        discriminator_scores=rounded(rows.discriminator_scores),
+        expected_scores=rounded(rows.expected_scores),
+        vocab_centered_scores=rounded(rows.discriminator_scores - rows.expected_scores),
     )
+
+
+def savable_ids(token_ids: Tensor) -> Tensor:
+    """The ids as backward keeps them: int64, and a copy where they were made in inference mode."""
+    return token_ids.clone().long() if token_ids.is_inference() else token_ids.long()
 
 
 def scores_dtype(logits_dtype: torch.dtype) -> torch.dtype:
@@ -125,7 +136,7 @@ class _TokenScoresFunction(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, ...]:
-        token_ids = token_ids.long()
+        token_ids = savable_ids(token_ids)
         backend = backend_for(logits)
         rows = row_scores(backend, logits, token_ids, temperature)
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))

@@ -17,7 +17,13 @@ from isentrope.kernels import moments
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, finish, shift
 from isentrope.scores.differentiable_once import differentiable_once
-from isentrope.scores.token_scores import TokenScores, as_token_scores, check_token_inputs, scores_dtype
+from isentrope.scores.token_scores import (
+    TokenScores,
+    as_token_scores,
+    check_token_inputs,
+    savable_ids,
+    scores_dtype,
+)
 
 Group: TypeAlias = "torch.distributed.ProcessGroup"
 
@@ -131,7 +137,7 @@ class _ShardedTokenScoresFunction(torch.autograd.Function):
         group: Group | None,
         entropy_gradient: bool,
     ) -> tuple[Tensor, ...]:
-        token_ids = token_ids.long()
+        token_ids = savable_ids(token_ids)
         backend = backend_for(logits_shard)
         part = backend.row_moments(logits_shard, token_ids, temperature, start)
         rows = finish(_merged_over(group, part))

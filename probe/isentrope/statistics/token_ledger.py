@@ -75,10 +75,13 @@ class TokenLedger:
 
 
 def detached(scores: TokenScores) -> TokenScores:
-    """The same scores with no tie to the graph, so that keeping them does not keep the logits alive."""
+    """The same scores with no tie to the graph, so that keeping them does not keep the logits alive.
+
+    Log-probs and entropies are copies: loops change theirs in place.
+    """
     return TokenScores(
-        logprobs=scores.logprobs.detach(),
-        entropies=scores.entropies.detach(),
+        logprobs=scores.logprobs.detach().clone(),
+        entropies=scores.entropies.detach().clone(),
         discriminator_scores=scores.discriminator_scores.detach(),
         expected_scores=scores.expected_scores.detach(),
         vocab_centered_scores=scores.vocab_centered_scores.detach(),

@@ -195,6 +195,7 @@ def test_gradients_of_slices_are_slices_of_the_gradient(candidate: Candidate) ->
 def test_tokens_without_upstream_gradient_and_masked_logits_get_none(candidate: Candidate) -> None:
     logits = numerics.normal_logits(candidate.shared, 3, 3.0)
     logits[:, 3] = -math.inf
+    logits[2, 5] = math.nan  # padding may hold anything
     case = Case("gated", logits, torch.zeros(3, dtype=torch.int64))
     gate = torch.tensor([0.0, 1.0, 0.0])
     gradient = numerics.gradient_by(candidate.backend, case, gate, gate)

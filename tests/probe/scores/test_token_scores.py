@@ -14,7 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from isentrope.errors import InputError
 from isentrope.kernels import reference
-from isentrope.scores import TokenScores, entropy_discriminator, token_scores, vocab_centered_scores
+from isentrope.scores import (
+    TokenScores,
+    entropy_discriminator,
+    linear_token_scores,
+    token_scores,
+    vocab_centered_scores,
+)
 from tests.probe.scores import reference64
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
@@ -308,3 +314,25 @@ def test_second_derivatives_are_refused_even_where_the_loss_is_linear_in_the_sco
     leaf = logits.requires_grad_()
     with pytest.raises(InputError, match="differentiable once"):
         torch.autograd.grad(token_scores(leaf, token_ids).logprobs.sum(), leaf, create_graph=True)
+
+
+def test_scores_may_be_changed_in_place_as_a_loop_changes_its_own() -> None:
+    logits, token_ids = random_case((3, 4), 9)
+    leaf, same = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    changed = token_scores(leaf, token_ids).logprobs
+    changed -= 0.5
+    changed[:, 2:] = 0
+    changed.exp().sum().backward()
+    (token_scores(same, token_ids).logprobs[:, :2] - 0.5).exp().sum().backward()
+    torch.testing.assert_close(leaf.grad, same.grad)
+
+
+def test_token_ids_made_in_inference_mode_can_be_trained_on() -> None:
+    with torch.inference_mode():
+        token_ids = torch.randint(0, 9, (3,))
+    logits = torch.randn(3, 9, requires_grad=True)
+    token_scores(logits, token_ids).logprobs.sum().backward()
+    hidden = torch.randn(3, 4, requires_grad=True)
+    linear_token_scores(hidden, torch.randn(9, 4), token_ids).logprobs.sum().backward()
+    assert logits.grad is not None
+    assert hidden.grad is not None
