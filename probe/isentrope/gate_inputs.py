@@ -26,13 +26,18 @@ def check_token_ids(token_ids: Tensor, vocabulary: int, *, wait_for_device: bool
         )
 
 
-def check_first_values(scores: TokenScores) -> None:
-    """One look at the values of the first call, when a person is watching and waiting for the device is fine."""
-    broken = int(scores.entropies.isnan().sum())
-    if broken:
+def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
+    """One look at the values of the first step, when a person is watching and waiting for the device is fine.
+
+    Padding may hold anything: no row that `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a
+    mask, not all rows.
+    """
+    nan = scores.entropies.isnan()
+    broken, rows = int(nan.sum() if mask is None else (nan & mask).sum()), nan.numel() if mask is None else mask.sum()
+    if broken and (mask is not None or broken == rows):
         raise InputError(
-            f"logits must hold numbers or -inf: {broken} of {scores.entropies.numel()} rows hold NaN or +Inf, or mask "
-            "the whole vocabulary. Look at the model's forward pass, and score no padding rows."
+            f"logits must hold numbers or -inf: {broken} of {int(rows)} rows hold NaN or +Inf, or mask the whole "
+            "vocabulary. Look at the model's forward pass, and leave padding out with the mask."
         )
 
 
@@ -40,6 +45,7 @@ def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
     """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
     if not isinstance(advantages, Tensor):
         raise InputError(f"advantages must be a torch.Tensor, got {type(advantages).__name__}.")
+    _check_device("advantages", advantages, logprobs)
     if advantages.shape == logprobs.shape:
         return advantages.detach().clone()
     if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
@@ -80,7 +86,13 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
         raise InputError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
     if tensor.shape != logprobs.shape:
         raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
+    _check_device(name, tensor, logprobs)
     return tensor
+
+
+def _check_device(name: str, tensor: Tensor, logprobs: Tensor) -> None:
+    if tensor.device != logprobs.device:
+        raise InputError(f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other.")
 
 
 def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tensor | None:
@@ -101,11 +113,24 @@ def loggable(name: str, value: float | Tensor) -> float | Tensor:
             raise InputError(
                 f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its mean, say."
             )
-        return value.detach().clone()
+        return _on_this_rank(name, value.detach()).clone()
     try:
         return float(value)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be a number, got {value!r}.") from None
+
+
+def _on_this_rank(name: str, value: Tensor) -> Tensor:
+    """Of a DTensor, what this rank holds. To read one that is not whole would be a collective, and the others may not come."""
+    placements = getattr(value, "placements", None)
+    if placements is None:
+        return value
+    if not all(placement.is_replicate() for placement in placements):
+        raise InputError(
+            f"{name} lies spread over ranks: {placements}. Call its full_tensor() on every rank and log what it gives."
+        )
+    local: Tensor = value.to_local()  # type: ignore[attr-defined]
+    return local
 
 
 def step_number(step: SupportsIndex) -> int:

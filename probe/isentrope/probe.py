@@ -33,6 +33,7 @@ from isentrope.control.step_boundary import StepBoundary, Wish
 from isentrope.errors import InputError
 from isentrope.gate_inputs import (
     broadcast_advantages,
+    check_first_values,
     first_pass_parts,
     loggable,
     ratios_to_sampler,
@@ -53,6 +54,8 @@ from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scoring import checked_linear_token_scores, checked_token_scores
 from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
+from isentrope.steering.action import Action
+from isentrope.steering.pilot import Pilot
 from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
@@ -125,6 +128,7 @@ class Probe:
         self._boundary = StepBoundary(ControlDesk(begun.control, CAPABILITIES))
         self._transport = transport if transport is not None else transport_of(begun)
         self._closer = StepCloser()
+        self._pilot = Pilot()
         self._guard = Guard()
         self._ledger = TokenLedger()
         self._thresholds = ThresholdSources(self.config.threshold_source)
@@ -142,7 +146,7 @@ class Probe:
 
     @property
     def control(self) -> Control:
-        """The control in force now."""
+        """The control in force now, as it was asked for; a held entropy moves its thresholds from step to step."""
         return self._boundary.in_force.control
 
     @property
@@ -162,9 +166,9 @@ class Probe:
             entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 
         Raises:
-            InputError: shapes or types that can't be meant, a token id outside the vocabulary; at the first call
-                also NaN or +Inf logits. (Ids on an accelerator are checked at the first call only: looking at them
-                waits for the device.)
+            InputError: shapes or types that can't be meant, a token id outside the vocabulary; in the first step also
+                logits that are NaN in every row. (Ids on an accelerator are checked in the first step only: looking at
+                them waits for the device.)
         """
         with self._timed():
             return checked_token_scores(
@@ -255,14 +259,17 @@ class Probe:
         Returns: `scores.logprobs` with the same values. The very same tensor when no intervention is in force.
 
         Raises:
-            InputError: shapes that don't fit; before the first step has closed only, later it is counted and logged.
+            InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
+                has closed only, later it is counted and logged.
         """
         if self._inactive():
             return scores.logprobs
         with self._timed(), self._guard.protect("gating a batch"):
-            self._boundary.open_step(self._wish)
+            self._open_step()
             advantages = broadcast_advantages(advantages, scores.logprobs)
             mask = valid_mask(mask, scores.logprobs)
+            if not self._guard.settled:
+                check_first_values(scores, mask)
             ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
             tokens = GatedTokens(
                 detached(scores),
@@ -273,7 +280,7 @@ class Probe:
                 rank=self.config.rank,
                 first_position=self._ledger.tokens,
             )
-            control = self.control
+            control = self._pilot.control
             if control.method == Method.NONE:
                 self._ledger.add(TokenBatch(tokens.scores, advantages, mask, torch.ones_like(mask), ratios))
                 return scores.logprobs
@@ -324,17 +331,19 @@ class Probe:
             return
         with self._guard.protect("closing a step"):
             sums: Tensor | None = None
+            action: Action | None = None
             batches: Sequence[TokenBatch] = ()
             try:
                 with self._timed():
-                    self._boundary.open_step(self._wish)
+                    self._open_step()
                     batches = self._take_batches()
                     step = step_number(step)
                 after = self._rescored(rescore, batches)
                 with self._timed():
                     source, thresholds = self._thresholds.known()
                     sums = rank_vector(step, self._guard.failures, batches, after, self._meeting.device, thresholds)
-                    self._basis.step_closed(self.control, batches)
+                    self._basis.step_closed(self._pilot.control, batches)
+                    action = self._decided_ahead()
             finally:
                 # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
                 # under another control.
@@ -345,6 +354,7 @@ class Probe:
                         gated=sums is not None and bool(batches),
                         failures=self._guard.failures,
                         desired=self._transport.desired_control(),
+                        action=action,
                     )
             with self._timed():
                 self._report(step, momentum_of(optimizer), source)
@@ -382,6 +392,17 @@ class Probe:
     def _wish(self) -> Wish:
         return self._meeting.wanted_control(self._transport.desired_control())
 
+    def _open_step(self) -> None:
+        if self._boundary.open_step(self._wish):
+            pushed = self._boundary.in_force
+            action = self._pilot.decide(pushed) if self._meeting.alone else self._meeting.heard_action
+            self._pilot.begin_step(pushed, action)
+
+    def _decided_ahead(self) -> Action | None:
+        """What rank 0 of several decides for the next step; alone there is time until that step begins."""
+        self._pilot.end_step()
+        return self._pilot.decide(self._boundary.in_force) if self._meeting.leads and not self._meeting.alone else None
+
     def _take_batches(self) -> tuple[TokenBatch, ...]:
         if self._ledger.overflowed:
             self._logged["token/not_recorded"] = float(self._ledger.tokens)
@@ -414,6 +435,9 @@ class Probe:
                 outcomes=self._boundary.outcomes_at(step),
                 momentum=momentum,
                 what_if_source=what_if_source,
+                control=self._pilot.control,
+                action=self._pilot.action,
+                take_numbers=self._pilot.numbers_of_step(momentum),
             )
         )
         self._boundary.reported(step, sent=sent)

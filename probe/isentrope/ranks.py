@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
@@ -148,7 +149,9 @@ class ManyRanks:
         self._first = members[0]
         self._group = group
         with _says_what_it_waits_for(self.size):
-            self._host_group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+            self._host_group = dist.new_group(
+                members, backend="gloo", timeout=_timeout_of(group), use_local_synchronization=True
+            )
 
     def gather(self, vector: Tensor) -> Gathered:
         # Of use with gloo as the only backend beside an accelerator: this copy waits for the device.
@@ -187,6 +190,14 @@ def ranks_of(group: ProcessGroup | None) -> Ranks | None:
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
     return ManyRanks(group) if dist.get_world_size(group) > 1 else OneRank()
+
+
+def _timeout_of(group: ProcessGroup | None) -> timedelta | None:
+    """As patient as the run's own group: rank 0 may evaluate or save for long. None, torch's default, if it doesn't tell."""
+    members = group or dist.group.WORLD
+    options = getattr(members._get_backend(_device_of(group)), "options", None) if members is not None else None
+    timeout: timedelta | None = getattr(options, "_timeout", None)
+    return timeout
 
 
 def _device_of(group: ProcessGroup | None) -> torch.device:

@@ -36,6 +36,8 @@ def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, w
         ({"advantages": torch.zeros(3)}, r"one per token \[4, 5\] or one per sequence \[4\], got \[3\]"),
         ({"advantages": torch.zeros(4), "mask": torch.ones(4)}, "mask must have the tokens' shape"),
         ({"advantages": torch.zeros(4), "sampler_logprobs": torch.zeros(4, 4)}, "sampler_logprobs must have"),
+        ({"advantages": torch.zeros(4, device="meta")}, "advantages are on meta, the scores on cpu"),
+        ({"advantages": torch.zeros(4), "mask": torch.ones(4, 5, device="meta")}, "mask are on meta"),
     ],
 )
 def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, Tensor], words: str) -> None:
@@ -43,6 +45,18 @@ def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, T
     scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
     with pytest.raises(InputError, match=words):
         probe.gate(scores, **arguments)
+
+
+def test_padding_may_hold_nan_from_the_first_step_on_and_a_counted_token_may_not() -> None:
+    probe, transport = probe_and_transport()
+    logits = torch.zeros(4, 9)
+    logits[3] = math.nan
+    scores = probe.score(logits, torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(InputError, match="1 of 4 rows hold NaN"):
+        probe.gate(scores, torch.ones(4))
+    probe.gate(scores, torch.ones(4), torch.tensor([1, 1, 1, 0]))
+    probe.step(0)
+    assert reports(transport)[0].scalars["token/count"] == 3
 
 
 def test_rescore_of_other_tokens_is_refused() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from isentrope import ranks
+from isentrope.errors import InputError
 from isentrope.ranks import Gathered, ManyRanks, OneRank, ranks_of
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
@@ -118,3 +121,35 @@ def test_columns_that_add_up_reach_the_host_as_one_row() -> None:
     rows = Gathered(torch.arange(6.0).view(2, 3))
     assert rows.numbers_later(2)() == [[0.0, 1.0, 7.0], [3.0, 4.0]]
     assert rows.numbers_later(0)() == [[3.0, 5.0, 7.0], []]
+
+
+def log_a_number_spread_over_ranks(rank: int) -> str:
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+    partial = DTensor.from_local(torch.tensor(1.0 + rank), mesh, [Partial()])
+    probe, transport = probe_of(rank, run_id="spread")
+    answer = ""
+    if rank == 0:  # and nobody else: nothing here may wait for rank 1
+        try:
+            probe.log({"grad_norm": partial})
+        except InputError as error:
+            answer = str(error)
+        probe.log({"whole": DTensor.from_local(torch.tensor(7.0), mesh, [Replicate()])})
+    probe.step(0)
+    probe.finish()
+    return answer if rank else f"{answer} {reports(transport)[0].scalars['whole']}"
+
+
+def test_logging_a_number_that_lies_spread_over_ranks_waits_for_none_of_them() -> None:
+    told, _ = run_ranks(2, log_a_number_spread_over_ranks)
+    assert "grad_norm lies spread over ranks" in told
+    assert told.endswith(" 7.0")
+
+
+def timeout_of_our_group(rank: int) -> float:
+    ours = ManyRanks(dist.new_group([0, 1], timeout=timedelta(hours=3)))._host_group
+    timeout: timedelta = ours._get_backend(torch.device("cpu")).options._timeout
+    return timeout.total_seconds()
+
+
+def test_our_own_group_is_as_patient_as_the_training_s() -> None:
+    assert run_ranks(2, timeout_of_our_group) == [3 * 3600.0] * 2
