@@ -113,7 +113,7 @@ def self_check(trainer: Any, head: FusedHead) -> None:
     model = policy_of(trainer)
     training = [module for module in model.modules() if module.training]
     device = next(model.parameters()).device
-    ids = _random_ids(model).to(device)
+    ids = random_ids(model).to(device)
     try:
         model.eval()
         devices = [device] if device.type == "cuda" else []
@@ -154,10 +154,17 @@ def _computes_in_float32(trainer: Any, model: nn.Module) -> bool:
     return not (cast or torch.backends.cuda.matmul.allow_tf32)
 
 
-def _random_ids(model: Any) -> Tensor:
+def random_ids(model: Any) -> Tensor:
     """[2, 9] token ids from a generator of their own; none that stands for an image or the like."""
-    config = model.config
-    special = {value for name, value in vars(config).items() if name.endswith(("_token_id", "_token_index"))}
-    usual = [token for token in range(min(config.get_text_config().vocab_size, 1000)) if token not in special]
+    config, text = model.config, model.config.get_text_config()
+    special = {*_special_ids(config), *_special_ids(text)}
+    usual = [token for token in range(min(text.vocab_size, 1000)) if token not in special]
     drawn = torch.randint(0, len(usual), (2, 9), generator=torch.Generator().manual_seed(0))
     return torch.tensor(usual)[drawn]
+
+
+def _special_ids(config: Any) -> Iterator[int]:
+    """A config may name one id, none, or several that mean the same (Llama 3's ends of a turn)."""
+    for name, value in vars(config).items():
+        if name.endswith(("_token_id", "_token_ids", "_token_index")):
+            yield from value if isinstance(value, list | tuple) else (value,)

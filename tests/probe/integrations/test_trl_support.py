@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from isentrope.errors import ConfigurationError
 from isentrope.integrations import trl_head
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl import attach, detach
+from isentrope.integrations.trl_support import random_ids
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.transport.in_memory import InMemoryTransport
 from tests.probe.integrations import tiny_trl
@@ -134,6 +136,28 @@ def test_the_self_check_refuses_numbers_that_differ_and_shows_both(
     with pytest.raises(ConfigurationError, match=r"TRL's (log-prob|entropy) is (-?\d+\.\d+) nats and ours -?\d+\.\d+"):
         attach(trainer)
     assert state_of(trainer) == before
+
+
+def test_a_model_with_several_end_tokens_is_attached_to_and_none_of_them_is_drawn(tmp_path: Path) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    trainer.model.config.eos_token_id, asked = [1, 2], []
+    logprobs = trainer._get_per_token_logps_and_entropies
+
+    def kept(
+        model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, compute_entropy: bool = False
+    ) -> Any:
+        asked.append(input_ids)
+        return logprobs(model, input_ids, attention_mask, logits_to_keep, compute_entropy=compute_entropy)
+
+    trainer._get_per_token_logps_and_entropies = kept
+    attach(trainer, transport=InMemoryTransport())
+    assert torch.isin(asked[0], torch.arange(3, tiny_trl.VOCABULARY)).all()
+
+
+def test_no_special_token_of_the_text_part_or_of_the_whole_model_is_drawn() -> None:
+    text = SimpleNamespace(vocab_size=8, eos_token_id=[1, 2], pad_token_id=None, bos_token_ids=(4,))
+    whole = SimpleNamespace(image_token_id=5, video_token_index=6, get_text_config=lambda: text)
+    assert set(random_ids(SimpleNamespace(config=whole)).flatten().tolist()) == {0, 3, 7}
 
 
 def test_the_self_check_draws_no_random_number_and_leaves_modes_alone(tmp_path: Path) -> None:
