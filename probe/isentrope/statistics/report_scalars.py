@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isentrope.statistics.calibration import CalibratedPrediction
+from isentrope.statistics.covariance_tail import TOP_SHARES
 from isentrope.statistics.step_summary import QUADRANTS, StepSummary
 from isentrope_wire.messages import ScoreHistogram
 
@@ -38,6 +39,8 @@ def summary_scalars(summary: StepSummary) -> dict[str, float]:
         scalars["clip/fraction_positive"] = counts.dropped_positive / counts.positive
     if counts.negative:
         scalars["clip/fraction_negative"] = counts.dropped_negative / counts.negative
+    if summary.covariance_top is not None:
+        scalars |= dict(zip(TOP_SHARES, summary.covariance_top, strict=True))
     if summary.importance_ratios.count:
         scalars["ratio/mean"] = summary.importance_ratios.mean
     if summary.observed_change.count:

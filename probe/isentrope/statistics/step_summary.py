@@ -10,6 +10,7 @@ from torch import Tensor
 
 from isentrope.scores import entropy_contributions
 from isentrope.statistics.covariance import Covariance
+from isentrope.statistics.covariance_tail import TOP_SHARES, top_means
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts, no_counts
 from isentrope.statistics.moments import Moments, device_moments
 from isentrope.statistics.step_tokens import StepTokens, step_tokens
@@ -33,7 +34,7 @@ THRESHOLD_COLUMNS = slice(4, 10)
 MEANS_COLUMNS = slice(17, 20)
 """Where in it the number of tokens, mean A and mean log p stand: the centre of the tokens' covariance scores."""
 
-_SUMS = 38
+_SUMS = 38 + len(TOP_SHARES)
 """How many numbers stand before the histograms."""
 
 NUMBERS = _SUMS + len(HISTOGRAMS) * (1 + BINS)
@@ -91,6 +92,8 @@ class StepSummary:
     threshold_sources: tuple[int, ...]
     """How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no intervention."""
     histograms: dict[str, Histogram]
+    covariance_top: tuple[float, ...] | None = None
+    """Means of the largest c_t of A and log p by TOP_SHARES; None where it can't be told from the parts' own."""
 
     @property
     def tokens(self) -> int:
@@ -110,6 +113,8 @@ class StepSummary:
             self.observed_change.merge(other.observed_change),
             tuple(a + b for a, b in zip(self.threshold_sources, other.threshold_sources, strict=True)),
             {name: histogram.merge(other.histograms[name]) for name, histogram in self.histograms.items()},
+            # Which tokens are at the top, the parts can't say of the whole.
+            (self.covariance_top if not other.tokens else None) if self.tokens else other.covariance_top,
         )
 
 
@@ -158,6 +163,7 @@ def measure_tokens(
             torch.full_like(entropies[0], sum(batch.threshold_source == source for batch in batches))
             for source in THRESHOLD_SOURCES
         ),
+        *top_means(tokens),
     ]
     return torch.cat(
         [
@@ -191,6 +197,7 @@ def read_measurement(vector: Sequence[float]) -> StepSummary:
         sign_counts=SignCounts(*(int(next(numbers)) for _ in range(7))),
         observed_change=_read_moments(numbers),
         threshold_sources=tuple(int(next(numbers)) for _ in THRESHOLD_SOURCES),
+        covariance_top=tuple(next(numbers) for _ in TOP_SHARES),
         histograms={
             name: Histogram(symmetric, int(next(numbers)), tuple(int(next(numbers)) for _ in range(BINS)))
             for name, symmetric in HISTOGRAMS.items()

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from isentrope.scores import TokenScores, token_scores
+from isentrope.statistics.covariance_tail import TOP_SHARES
 from isentrope.statistics.report_scalars import summary_scalars
-from isentrope.statistics.step_summary import StepSummary, measure, read_measurement
+from isentrope.statistics.step_summary import StepSummary, measure, nothing_measured, read_measurement
 from isentrope.statistics.token_ledger import TokenBatch
 
 
@@ -71,6 +72,9 @@ def test_scalars_are_what_numpy_says() -> None:
         "ratio/mean": r.mean(),
         "token/effective_fraction": (a != 0).mean(),
     }
+    products = np.sort((lp - lp.mean()) * (a - a.mean()))[::-1]
+    for name, share in TOP_SHARES.items():
+        expected[name] = products[: max(1, int(len(products) * share + 0.5))].mean()
     assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
@@ -86,7 +90,9 @@ def test_summaries_of_micro_batches_merge_to_the_summary_of_the_step() -> None:
     whole = summary_of(*batches)
     first, second, third = (summary_of(batch) for batch in batches)
     for merged in (first.merge(second).merge(third), third.merge(first.merge(second))):
-        assert summary_scalars(merged) == pytest.approx(summary_scalars(whole), rel=1e-9, abs=1e-12)
+        assert merged.covariance_top is None
+        expected = {n: v for n, v in summary_scalars(whole).items() if not n.startswith("covariance/top_")}
+        assert summary_scalars(merged) == pytest.approx(expected, rel=1e-9, abs=1e-12)
         assert {name: sum(h.counts) for name, h in merged.histograms.items()} == dict.fromkeys(
             merged.histograms, whole.tokens
         )
@@ -126,3 +132,13 @@ def test_a_step_whose_mask_is_empty_says_so_and_nothing_more() -> None:
     batch = batch_of(4, 6, 8)
     empty = TokenBatch(batch.scores, batch.advantages, torch.zeros_like(batch.mask), batch.keep_mask, None)
     assert summary_scalars(summary_of(empty)) == {"token/count": 0.0, "token/not_finite": 0.0}
+
+
+def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_changes_no_share() -> None:
+    summary = summary_of(batch_of(30, 40, 9))
+    scalars = summary_scalars(summary)
+    assert scalars["covariance/top_100"] == pytest.approx(scalars["covariance/advantage_logprob"], rel=1e-9)
+    tops = [scalars[name] for name in TOP_SHARES]
+    assert tops == sorted(tops, reverse=True)
+    empty = read_measurement(nothing_measured().tolist())
+    assert summary.merge(empty).covariance_top == empty.merge(summary).covariance_top == summary.covariance_top
