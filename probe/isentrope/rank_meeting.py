@@ -18,6 +18,7 @@ from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import no_threshold_sums
 from isentrope.ranks import Gathered, Ranks
 from isentrope.statistics.across_ranks import ADDITIVE_FROM, MEANS_COLUMNS, THRESHOLD_COLUMNS, failed_rank_vector
+from isentrope.steering.action import Action
 from isentrope_wire.messages import ControlSnapshot
 
 
@@ -34,6 +35,17 @@ class RankMeeting:
         self._basis = basis
         self._relay = ControlRelay(ranks.broadcast) if ranks.size > 1 else None
         self._step: Gathered | None = None
+        self._heard_action: Action | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether what this rank decides counts for all."""
+        return self._ranks.rank == 0
+
+    @property
+    def heard_action(self) -> Action | None:
+        """What rank 0 of several decided for the step that `wanted_control` was asked about."""
+        return self._heard_action
 
     @property
     def alone(self) -> bool:
@@ -53,7 +65,11 @@ class RankMeeting:
         Raises:
             RuntimeError: rank 0 is gone.
         """
-        return (desired, time.time()) if self._relay is None else self._relay.hear(time.time())
+        if self._relay is None:
+            return desired, time.time()
+        heard = self._relay.hear(time.time())
+        self._heard_action = Action.decode(heard.note) if heard.note else None
+        return heard.desired, heard.now
 
     def first_pass(self, sums: Tensor | None) -> None:
         """Bring the sums of this rank's first pass; None: it has none."""
@@ -62,7 +78,15 @@ class RankMeeting:
         gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
         self._thresholds.first_pass(gathered.rows)
 
-    def meet(self, sums: Tensor | None, *, gated: bool, failures: int, desired: ControlSnapshot | None) -> None:
+    def meet(
+        self,
+        sums: Tensor | None,
+        *,
+        gated: bool,
+        failures: int,
+        desired: ControlSnapshot | None,
+        action: Action | None = None,
+    ) -> None:
         """Start sending. Nothing is waited for.
 
         Args:
@@ -70,6 +94,7 @@ class RankMeeting:
             gated: whether it holds any `gate` call.
             failures: on this rank so far.
             desired: the newest control this rank was asked for; rank 0's counts.
+            action: decided for the next step; rank 0's counts.
         """
         try:
             gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
@@ -79,7 +104,7 @@ class RankMeeting:
             self._step = gathered
         finally:
             if self._relay is not None:
-                self._relay.tell(desired, time.time())
+                self._relay.tell(desired, time.time(), b"" if action is None else action.encode())
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""

@@ -70,6 +70,7 @@ def begin_run(
     try:
         _check_control(control)
         config = configure()
+        _check_mode(config, control)
         mine = _Word(
             error="",
             wanted_run_id=wanted_run_id(run_id),
@@ -111,6 +112,14 @@ def _check_control(control: Control | None) -> None:
     wanted = (control or Control()).capability
     if wanted not in CAPABILITIES:
         raise ConfigurationError(f"This probe can carry out {', '.join(CAPABILITIES)}; the control asks for {wanted}.")
+
+
+def _check_mode(config: ProbeConfig, control: Control | None) -> None:
+    if config.mode == "disabled" and control is not None and control.hold is not None:
+        raise ConfigurationError(
+            "hold steers by the numbers of the reports, and mode disabled builds none. Use mode offline or online, or "
+            "leave hold out."
+        )
 
 
 def _check_agreement(words: Sequence[_Word]) -> None:

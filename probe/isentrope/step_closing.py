@@ -25,6 +25,7 @@ from isentrope.statistics.report_scalars import (
 )
 from isentrope.statistics.step_summary import StepSummary
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
+from isentrope.steering.action import Action, hold_labels, hold_scalars
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, StepReport
 
@@ -59,17 +60,24 @@ class StepCloser:
         outcomes: Sequence[ControlOutcome],
         momentum: float | None,
         what_if_source: str = "",
+        control: Control | None = None,
+        action: Action | None = None,
+        take_numbers: Callable[[StepReport], None] = lambda report: None,
     ) -> Callable[[], StepReport]:
         """The function returned builds the report and is called once, later, in step order.
 
         Args:
             measured: on rank 0 the numbers of all ranks, None on the others.
             what_if_source: which of THRESHOLD_SOURCES the what-if sums were counted from.
+            control: that the step ran under. None: the one in force, which nobody changed from step to step.
+            action: what was decided to hold the entropy; None: it is not held.
+            take_numbers: called with the report, once it is built.
         """
         recorded_at = time.time()
+        control = in_force.control if control is None else control
         labels = {
-            "control/method": str(in_force.control.method),
-            "control/scope": str(in_force.control.scope),
+            "control/method": str(control.method),
+            "control/scope": str(control.scope),
             "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
         }
 
@@ -81,7 +89,8 @@ class StepCloser:
                 step=step,
                 recorded_at=recorded_at,
                 scalars=self._scalars(summary, momentum or 0.0)
-                | _selection(summary, in_force.control)
+                | _selection(summary, control)
+                | hold_scalars(action, in_force.control)
                 | {name: float(value) for name, value in logged.items()}
                 | ({} if together is None else _health(together)),
                 histograms=() if summary is None else report_histograms(summary),
@@ -89,11 +98,13 @@ class StepCloser:
                 outcomes=tuple(outcomes),
                 labels=labels
                 | _sources(summary)
-                | _dead(summary, in_force.control)
+                | _dead(summary, control)
+                | hold_labels(action)
                 | ({} if what_if is None else {"what_if/source": what_if_source}),
                 what_if=what_if,
             )
             self.latest = report
+            take_numbers(report)
             return report
 
         return build

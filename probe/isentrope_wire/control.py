@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from isentrope_wire.errors import ControlError
+from isentrope_wire.hold import Hold
 from isentrope_wire.method_parameters import Method, Value, checked_parameters, parameter_value
 from isentrope_wire.presets import preset
 
@@ -52,6 +53,8 @@ class Control:
     """What was given of the method's own parameters (`method_parameters`); read them with `value`, which knows the
     defaults. `preset` among those given fills in what was left out, and does not stay."""
     hold: Mapping[str, object] | None
+    """The entropy to hold by moving thresholds, as `Hold` writes it; None: nobody but people moves them. While it can't
+    be done, the method and thresholds beside it are in force."""
     reason: str
 
     def __init__(
@@ -75,13 +78,16 @@ class Control:
         object.__setattr__(self, "mu_low", _threshold("mu_low", named["mu_low"]))
         object.__setattr__(self, "mu_high", _threshold("mu_high", named["mu_high"]))
         object.__setattr__(self, "parameters", checked_parameters(method, named["parameters"]))
-        object.__setattr__(self, "hold", hold)
+        object.__setattr__(self, "hold", None if hold is None else Hold.from_document(hold).to_document())
         object.__setattr__(self, "reason", reason)
         self._check()
 
     def _check(self) -> None:
-        if self.hold is not None and not isinstance(self.hold, Mapping):
-            raise ControlError(f"hold must be an object or null, got {self.hold!r}.")
+        if self.hold is not None and self.method not in THRESHOLD_METHODS | {Method.NONE}:
+            raise ControlError(
+                f"hold moves the thresholds of {' or '.join(sorted(THRESHOLD_METHODS))}, got method {self.method}. "
+                "Choose one of these methods, or none."
+            )
         if not isinstance(self.reason, str):
             raise ControlError(f"reason must be text, got {self.reason!r}.")
         thresholds_given = self.mu_low is not None or self.mu_high is not None
@@ -148,6 +154,11 @@ class Control:
         if unknown:
             raise ControlError(f"A control has the fields {', '.join(sorted(known))}; got {', '.join(unknown)}.")
         return cls(**document)  # type: ignore[arg-type]  # checked field by field
+
+    @property
+    def held(self) -> Hold | None:
+        """What `hold` says, ready to use."""
+        return None if self.hold is None else Hold.from_document(self.hold)
 
     @property
     def capability(self) -> str:

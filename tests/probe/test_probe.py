@@ -192,12 +192,13 @@ def test_a_pushed_control_is_applied_at_the_next_step_boundary_and_acknowledged_
     assert by_step[44].outcomes == ()
 
 
-def test_a_stale_or_impossible_control_is_refused_and_the_old_one_stays() -> None:
+def test_a_stale_or_impossible_control_is_refused_and_the_old_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isentrope.probe.CAPABILITIES", ("method:none", "method:clip_v"))
     loop = TinyLoop()
     probe, transport = probe_and_transport(control=CLIP)
     transport.set_control(pushed(1, expires_at=time.time() - 1))
     run_steps(loop, probe, 1)
-    transport.set_control(pushed(2, isentrope.Control(hold={"target_entropy": 0.5})))
+    transport.set_control(pushed(2, isentrope.Control(method="clip_b", mu_low=1.0)))
     run_steps(loop, probe, 1, first=1)
     assert [outcome.state for report in reports(transport) for outcome in report.outcomes] == [
         OutcomeState.EXPIRED,

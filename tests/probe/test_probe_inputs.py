@@ -113,7 +113,11 @@ def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch
             {},
             "threshold_source must be one of auto, first_pass, previous_step, micro_batch",
         ),
-        ({"control": isentrope.Control(hold={"target_entropy": 0.5})}, {}, "asks for hold"),
+        (
+            {"control": isentrope.Control(hold={"target_entropy": 0.5}), "mode": "disabled"},
+            {},
+            "hold steers by the numbers of the reports",
+        ),
         ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "must report under one run id"),
         ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "rank must lie in"),
         ({}, {"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from isentrope.control.snapshot_document import decode_snapshot, encode_snapshot
 from isentrope_wire.messages import ControlSnapshot
@@ -14,8 +15,21 @@ Broadcast = Callable[[bytes, int], Callable[[], bytes]]
 FIRST_CAPACITY = 4096
 """Bytes of the first message; a control is a tenth of it."""
 
-_HEADER = struct.Struct("<dQ")
-"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its document has."""
+_HEADER = struct.Struct("<dQQ")
+"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its document and its note have."""
+
+LONGEST_NOTE = 2048
+"""Bytes; a note has room in every message."""
+
+
+class Heard(NamedTuple):
+    """What rank 0 told."""
+
+    desired: ControlSnapshot | None
+    now: float
+    """Its clock, in seconds since the Unix epoch."""
+    note: bytes
+    """What else it told with it; empty: nothing."""
 
 
 class ControlRelay:
@@ -31,32 +45,35 @@ class ControlRelay:
         self._on_its_way: Callable[[], bytes] | None = None
         self._heard: ControlSnapshot | None = None
 
-    def tell(self, desired: ControlSnapshot | None, now: float) -> None:
+    def tell(self, desired: ControlSnapshot | None, now: float, note: bytes = b"") -> None:
         """Start telling what rank 0 knows.
 
         Args:
             desired: the newest snapshot on this rank; rank 0's counts.
             now: seconds since the Unix epoch; rank 0's counts.
+            note: at most LONGEST_NOTE bytes for this step alone; rank 0's counts.
         """
+        assert len(note) <= LONGEST_NOTE, "a note must fit in the first message"
         document = b"" if desired is None else encode_snapshot(desired)
-        fits = _HEADER.size + len(document) <= self._capacity
-        message = _HEADER.pack(now, len(document)) + (document if fits else b"")
+        fits = _HEADER.size + len(note) + len(document) <= self._capacity
+        message = _HEADER.pack(now, len(document), len(note)) + note + (document if fits else b"")
         self._on_its_way = self._broadcast(message, self._capacity)
 
-    def hear(self, now: float) -> tuple[ControlSnapshot | None, float]:
+    def hear(self, now: float) -> Heard:
         """What rank 0 told last, and its clock then; before it told anything, nothing and `now`.
 
         Raises:
             RuntimeError: rank 0 is gone.
         """
         if self._on_its_way is None:
-            return None, now
+            return Heard(None, now, b"")
         receive, self._on_its_way = self._on_its_way, None
         message = receive()
-        now, length = _HEADER.unpack_from(message)
-        end = _HEADER.size + length
+        now, length, note_length = _HEADER.unpack_from(message)
+        start = _HEADER.size + note_length
+        end = start + length
         if end <= self._capacity:
-            self._heard = decode_snapshot(message[_HEADER.size : end]) if length else None
+            self._heard = decode_snapshot(message[start:end]) if length else None
         else:
             self._capacity = 2 * end
-        return self._heard, now
+        return Heard(self._heard, now, message[_HEADER.size : start])

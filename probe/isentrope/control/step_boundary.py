@@ -42,13 +42,14 @@ class StepBoundary:
         """Outcomes that no report has taken yet."""
         return self._untold + self._decided
 
-    def open_step(self, wish: Callable[[], Wish]) -> None:
-        """Begin a step, unless it has begun: the only moment a control may change."""
+    def open_step(self, wish: Callable[[], Wish]) -> bool:
+        """Begin a step, unless it has begun: the only moment a control may change. Returns whether it begins now."""
         if self._is_open:
-            return
+            return False
         self._is_open = True
         desired, now = wish()
         self._decided += self._desk.at_step_boundary(desired, step=self.this_step, now=now)
+        return True
 
     def end_step(self) -> None:
         """The next step may begin, under another control."""

@@ -36,7 +36,7 @@ METHODS: Mapping[Method, Intervention] = {
     Method.RATIO_CLIP: ratio_clip,
 }
 
-CAPABILITIES = tuple(f"method:{method}" for method in (Method.NONE, *METHODS))
+CAPABILITIES = (*(f"method:{method}" for method in (Method.NONE, *METHODS)), "hold")
 """What this probe can be told to do."""
 
 

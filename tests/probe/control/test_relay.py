@@ -40,7 +40,7 @@ def heard_by_two(desired: list[ControlSnapshot | None]) -> list[list[tuple[int |
         heard.append([])
         for step, snapshot in enumerate(desired):
             relay.tell(snapshot if rank == 0 else pushed(99), now=100.0 * (rank + 1) + step)
-            control, now = relay.hear(0.0)
+            control, now, _ = relay.hear(0.0)
             heard[-1].append((None if control is None else control.version, now))
     return heard
 
@@ -57,4 +57,15 @@ def test_a_control_longer_than_the_message_comes_one_step_later_to_all() -> None
 
 
 def test_before_rank_0_has_told_anything_nothing_is_wanted() -> None:
-    assert ControlRelay(Air().of_rank(0)).hear(7.0) == (None, 7.0)
+    assert ControlRelay(Air().of_rank(0)).hear(7.0) == (None, 7.0, b"")
+
+
+def test_a_note_of_rank_0_reaches_every_rank_in_its_step_also_beside_a_control_that_has_no_room() -> None:
+    air, long = Air(), pushed(1, isentrope.Control(method="clip_v", mu_low=1.0, reason="x" * 2 * FIRST_CAPACITY))
+    for rank in (0, 1):
+        relay, heard = ControlRelay(air.of_rank(rank)), []
+        for note in (b"first", b"", b"third"):
+            relay.tell(long, 0.0, note if rank == 0 else b"not this")
+            told = relay.hear(0.0)
+            heard.append((told.desired, told.note))
+        assert heard == [(None, b"first"), (long, b""), (long, b"third")]

@@ -47,7 +47,7 @@ def gradient_of(factors: Tensor, of: GatedTokens, upstream: Tensor) -> Tensor:
 
 def test_every_method_of_the_wire_can_be_carried_out() -> None:
     assert set(METHODS) | {Method.NONE} == set(Method)
-    assert set(CAPABILITIES) == {f"method:{method}" for method in Method}
+    assert set(CAPABILITIES) == {"hold", *(f"method:{method}" for method in Method)}
 
 
 @pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)

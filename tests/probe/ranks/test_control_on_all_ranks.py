@@ -29,14 +29,14 @@ def test_a_control_pushed_to_rank_0_is_in_force_on_all_ranks_from_the_same_step_
     assert all(0 < fraction < 1 for fraction in fractions[2:])
 
 
-def test_what_rank_0_finds_expired_or_impossible_all_ranks_refuse() -> None:
+def test_what_rank_0_finds_expired_or_superseded_all_ranks_refuse() -> None:
     wishes = {
-        0: pushed(1, expires_at=time.time() - 1),
-        1: pushed(2, isentrope.Control(hold={"target_entropy": 0.5})),
+        0: pushed(2, expires_at=time.time() - 1),
+        1: pushed(1),
     }
     results = run_ranks(3, steps_on_rank, SHARES, 3, False, wishes, {"control": CLIP})
     for result in results:
-        assert outcomes(result) == [(1, OutcomeState.EXPIRED, None), (2, OutcomeState.REJECTED, None)]
+        assert outcomes(result) == [(2, OutcomeState.EXPIRED, None), (1, OutcomeState.SUPERSEDED, None)]
         assert [report.control_version for report in result.reports] == [0, 0, 0]
     answered_at = [[o.at for report in result.reports for o in report.outcomes] for result in results]
     assert answered_at[0] == answered_at[1] == answered_at[2]

@@ -1,0 +1,183 @@
+"""The decision for a step: which threshold brings about a bounded correction of the entropy.
+
+The resting point s (`entropy_estimate`) moves by g u per step, u being the step's unit prediction. Wanted is
+
+    g u* = clamp(RATE (H* - s), -max_change_per_step, max_change_per_step)
+
+and the what-if curve of the newest measured step says which mu gives u*: clipping tokens whose update lowers entropy
+(scope `decreasing`) raises u from what it is with nothing clipped, clipping those that raise it lowers u. Numbers arrive
+a step or more late; what was decided since is added to s as it was planned.
+
+A pure function of what was measured and of its state: no clock, no thread, no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isentrope.steering.action import Action, HoldWord
+from isentrope.steering.entropy_estimate import EntropyEstimate
+from isentrope.steering.trust import Calibrated, distrust
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.hold import Hold, HoldSide
+from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+
+RATE = 0.15
+"""Share of what is missing that one step corrects: low enough for numbers that come some steps late and jitter."""
+HYSTERESIS = 0.1
+"""Clipping begins when it is worth this share of the largest correction, and ends when it is worth nothing: at the
+border it would switch on and off with the noise."""
+SLEW_FACTOR = 1.5
+SLEW_STEP = 0.1
+"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back: one step's odd tokens move it little."""
+LARGEST_LAG = 5
+"""Steps; numbers older than that are not acted on."""
+_HALVINGS = 30
+"""Of the interval in which the threshold is looked for: a millionth of a standard deviation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is known of the newest step whose numbers have arrived."""
+
+    step: int
+    """Counted from 0 in steps closed by this process."""
+    entropy: EntropyEstimate
+    calibrated: Calibrated
+    what_if: WhatIfSums
+    """What its unit prediction would have been under any thresholds."""
+
+    @property
+    def unclipped_prediction(self) -> float:
+        """The unit prediction with nothing clipped."""
+        return self.what_if.change_sum / self.what_if.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a decision was meant to bring about."""
+
+    step: int
+    unit_prediction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldState:
+    """What the controller remembers from step to step; all of it, so that it can be written down and read again."""
+
+    acting: bool = False
+    """Whether the calibration was trusted."""
+    scope: Scope | None = None
+    """The side that was clipped; None: neither."""
+    mu: float | None = None
+    plans: tuple[Plan, ...] = ()
+    """For the steps whose numbers have not arrived."""
+
+
+def decide(
+    hold: Hold, state: HoldState, measured: Measured | None, *, step: int, method: Method = Method.CLIP_V
+) -> tuple[HoldState, Action]:
+    """The thresholds for a step that is about to begin.
+
+    Args:
+        measured: the newest there is, of a step before this one; None: nothing has arrived.
+        step: the one about to begin, counted as in `Measured.step`.
+        method: clip_v or clip_b, whose thresholds are moved.
+    Returns: the state to come back with, and the action, whose version is the caller's to fill in.
+    """
+    why = _why_not(measured, state, step)
+    if measured is None or why:
+        return HoldState(plans=_plans(state, measured, step)), Action(version=0, word=HoldWord.FALLBACK, why=why)
+    gain = measured.calibrated.gain or 0.0
+    plans = _outstanding(state, measured)
+    standing = measured.entropy.resting_point(gain) + gain * sum(plan.unit_prediction for plan in plans)
+    largest = hold.largest_change
+    correction = min(max(RATE * (hold.target_entropy - standing), -largest), largest)
+    # In nats: what the step would bring about with nothing clipped, and what clipping has to add.
+    missing = correction - gain * measured.unclipped_prediction
+    scope = _side_to_clip(missing, HYSTERESIS * largest, state)
+    if scope is None or not _allowed(scope, hold.side):
+        word = HoldWord.RESTING if scope is None else HoldWord.SIDE
+        idle = HoldState(acting=True, plans=_plans(state, measured, step))
+        return idle, Action(version=0, word=word, why=_why_idle(scope))
+    curve = WhatIfCurve(measured.what_if, scope, method)
+    mu, word = _threshold(hold, state, curve, scope, correction / gain)
+    plan = Plan(step, curve.at(mu, mu).unit_predicted_change)
+    return (
+        HoldState(acting=True, scope=scope, mu=mu, plans=(*plans, plan)),
+        Action(version=0, word=word, scope=scope, mu=mu),
+    )
+
+
+def _why_not(measured: Measured | None, state: HoldState, step: int) -> str:
+    if measured is None:
+        return "No step's numbers have arrived yet."
+    lag = step - measured.step
+    if lag > LARGEST_LAG:
+        return f"The newest numbers are of {lag} steps before."
+    return distrust(measured.calibrated, acting=state.acting)
+
+
+def _outstanding(state: HoldState, measured: Measured) -> tuple[Plan, ...]:
+    """What was planned for steps that `measured` does not know of yet."""
+    return tuple(plan for plan in state.plans if plan.step > measured.step)
+
+
+def _plans(state: HoldState, measured: Measured | None, step: int) -> tuple[Plan, ...]:
+    """With the step about to begin, in which nothing is clipped."""
+    if measured is None:
+        return ()
+    return (*_outstanding(state, measured), Plan(step, measured.unclipped_prediction))
+
+
+def _side_to_clip(missing: float, band: float, state: HoldState) -> Scope | None:
+    """Which tokens stand in the way.
+
+    Args:
+        missing: what clipping has to add to the step's change, in nats.
+        band: how much that must be before clipping begins, or changes sides.
+    """
+    wanted = Scope.DECREASING if missing > 0 else Scope.INCREASING
+    return wanted if abs(missing) > (0.0 if wanted == state.scope else band) else None
+
+
+def _allowed(scope: Scope, side: HoldSide) -> bool:
+    return side == HoldSide.BOTH or (scope == Scope.DECREASING) == (side == HoldSide.RAISE)
+
+
+def _why_idle(scope: Scope | None) -> str:
+    if scope is None:
+        return ""
+    return f"Only clipping with scope {scope} would bring the entropy nearer, and side does not allow it."
+
+
+def _threshold(
+    hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, unit_prediction: float
+) -> tuple[float, HoldWord]:
+    """The threshold that gives this unit prediction, as far as limits and slew let it."""
+    solved = _solve(curve, scope, unit_prediction, hold.mu_min, hold.mu_max)
+    # Clipping begins from where it hurts least.
+    last = state.mu if state.mu is not None and state.scope == scope else hold.mu_max
+    lowest, highest = (last - SLEW_STEP) / SLEW_FACTOR, last * SLEW_FACTOR + SLEW_STEP
+    mu = min(max(hold.mu_min if solved is None else solved, lowest), highest)
+    mu = min(max(mu, hold.mu_min), hold.mu_max)
+    if solved is None and mu == hold.mu_min:
+        return mu, HoldWord.LIMIT
+    return mu, HoldWord.HOLDING if mu == solved else HoldWord.SLEWING
+
+
+def _solve(curve: WhatIfCurve, scope: Scope, wanted: float, low: float, high: float) -> float | None:
+    """The highest threshold within bounds that does what is wanted; None when none of them clips enough."""
+
+    def enough(mu: float) -> bool:
+        reached = curve.at(mu, mu).unit_predicted_change
+        return reached >= wanted if scope == Scope.DECREASING else reached <= wanted
+
+    if not enough(low):
+        return None
+    if enough(high):
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
+    return low

@@ -1,0 +1,68 @@
+"""Where the entropy stands after a step, and where it would come to rest if all further updates were neutral.
+
+The mean over a step's tokens jitters with the prompts, and an optimiser with momentum goes on along past gradients. With
+the calibrated prediction's regressor x and gain g (`statistics/calibration.py`), and the optimiser's beta_1,
+
+    dH_t = g x_t,   x_t = beta_1 x_(t-1) + (1 - beta_1) u_t        the change that step t brings about
+    s_t = H_t + g x_t beta_1 / (1 - beta_1)                        H after step t, and what momentum still adds
+
+so that s_t = s_(t-1) + g u_t: a unit prediction moves the resting point by its calibrated size at once, however slowly
+the entropy follows. The controller steers s, which is why momentum does not make it swing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEWEST_WEIGHT = 0.3
+"""Of a step's own mean entropy in the estimate; the rest is the estimate before it, moved on by the observed change."""
+
+LARGEST_MOMENTUM = 0.99
+"""Beyond it the resting point lies hundreds of steps ahead, and is not worth steering for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyEstimate:
+    """After one step."""
+
+    mean_entropy: float
+    """Under the policy that the step's update left, in nats."""
+    unit_momentum: float
+    """x beta_1 / (1 - beta_1): what momentum still adds, per unit gain."""
+
+    def resting_point(self, gain: float) -> float:
+        """Where the entropy would come to rest, in nats."""
+        return self.mean_entropy + gain * self.unit_momentum
+
+
+class EntropyEstimator:
+    """Feed it one step at a time, in order."""
+
+    def __init__(self) -> None:
+        self._expected: float | None = None
+        self._average = 0.0
+        self._average_weight = 0.0
+
+    def step(
+        self,
+        *,
+        mean_entropy: float,
+        unit_prediction: float,
+        change: float,
+        momentum: float,
+    ) -> EntropyEstimate:
+        """
+        Args:
+            mean_entropy: over the step's tokens, before its update, in nats.
+            unit_prediction: -mean(keep r A S_c) of the step.
+            change: what its update did to the entropy, observed or else predicted, in nats.
+            momentum: the optimiser's beta_1, 0 for plain SGD.
+        """
+        momentum = min(momentum, LARGEST_MOMENTUM)
+        self._average = momentum * self._average + (1 - momentum) * unit_prediction
+        self._average_weight = momentum * self._average_weight + (1 - momentum)
+        before = mean_entropy if self._expected is None else self._expected
+        estimate = before + NEWEST_WEIGHT * (mean_entropy - before)
+        self._expected = estimate + change
+        regressor = self._average / self._average_weight
+        return EntropyEstimate(self._expected, regressor * momentum / (1 - momentum))

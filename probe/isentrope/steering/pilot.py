@@ -1,0 +1,106 @@
+"""Brings the numbers of closed steps to the controller, and its decision to the step that begins.
+
+Numbers arrive on the writer's thread, some steps late: the training thread waits for none. There the newest replaces the
+one before as a whole, so that the decision, on the training thread, sees one step's numbers and never a mixture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from isentrope.steering.action import Action, clipping_method, control_under, undecided
+from isentrope.steering.controller import HoldState, Measured, decide
+from isentrope.steering.entropy_estimate import EntropyEstimator
+from isentrope.steering.trust import Calibrated
+from isentrope_wire.control import Control
+from isentrope_wire.messages import ControlSnapshot, StepReport
+
+_NEEDED = ("entropy/mean", "entropy/unit_predicted_change")
+
+
+class Pilot:
+    """One per probe. All but what `numbers_of_step` gives belongs to the training thread."""
+
+    def __init__(self) -> None:
+        self._estimator = EntropyEstimator()
+        self._compared_steps = 0
+        self._measured: Measured | None = None
+        self._state = HoldState()
+        self._decided_for: int | None = None
+        self._closed_steps = 0
+        self._action: Action | None = None
+        self._in_force = Control()
+
+    @property
+    def control(self) -> Control:
+        """In force in the step that runs: what was pushed, with the thresholds the controller chose."""
+        return self._in_force
+
+    @property
+    def action(self) -> Action | None:
+        """For the step that runs; None: nobody asked for an entropy to be held."""
+        return self._action
+
+    def decide(self, pushed: ControlSnapshot) -> Action | None:
+        """The action for the next step, from what has arrived.
+
+        Args:
+            pushed: the control that is expected to be in force.
+        """
+        if pushed.version != self._decided_for:
+            # What was done for another target is no place to go on from; what it set in motion still counts.
+            self._state, self._decided_for = HoldState(plans=self._state.plans), pushed.version
+        hold = pushed.control.held
+        if hold is None:
+            return None
+        self._state, action = decide(
+            hold, self._state, self._measured, step=self._closed_steps, method=clipping_method(pushed.control)
+        )
+        return replace(action, version=pushed.version)
+
+    def begin_step(self, pushed: ControlSnapshot, action: Action | None) -> None:
+        """Put in force what was decided; an action for another version of the control counts for nothing.
+
+        Args:
+            action: all ranks must be given the same.
+        """
+        self._action = None
+        if pushed.control.hold is not None:
+            decided = action is not None and action.version == pushed.version
+            self._action = action if decided else undecided(pushed.version)
+        self._in_force = control_under(self._action, pushed.control)
+
+    def end_step(self) -> None:
+        """Its numbers are on their way from here on."""
+        self._closed_steps += 1
+
+    def numbers_of_step(self, momentum: float | None) -> Callable[[StepReport], None]:
+        """The function returned takes the report of the step that ended last, on a thread that may wait.
+
+        Args:
+            momentum: the optimiser's beta_1.
+        """
+        step = self._closed_steps - 1
+        return lambda report: self._take(step, report, momentum or 0.0)
+
+    def _take(self, step: int, report: StepReport, momentum: float) -> None:
+        scalars = report.scalars
+        if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
+            return
+        observed, predicted = (scalars.get(f"entropy/{name}_change") for name in ("observed", "predicted"))
+        self._compared_steps += observed is not None and predicted is not None
+        entropy = self._estimator.step(
+            mean_entropy=scalars["entropy/mean"],
+            unit_prediction=scalars["entropy/unit_predicted_change"],
+            change=observed or predicted or 0.0,
+            momentum=momentum,
+        )
+        calibrated = Calibrated(
+            gain=scalars.get("entropy/gain"),
+            r2=scalars.get("entropy/prediction_r2"),
+            sign_agreement=scalars.get("entropy/prediction_sign_agreement"),
+            compared_steps=self._compared_steps,
+        )
+        self._measured = Measured(step=step, entropy=entropy, calibrated=calibrated, what_if=report.what_if)
