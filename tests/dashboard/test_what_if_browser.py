@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -20,8 +21,13 @@ def share(mu_low: float | None, mu_high: float | None) -> str:
     return f"would clip {100 * (tail(mu_low, 0.45) + tail(mu_high, 0.5)):.2f}%"
 
 
-def chart(page: Page, graph: str, expression: str) -> object:
-    return page.evaluate(f"document.querySelector('#{graph} .js-plotly-plot').{expression}")
+def expect_chart(page: Page, graph: str, expression: str, value: object) -> None:
+    """A chart is drawn a little later than the words beside it."""
+    seen = f"document.querySelector('#{graph} .js-plotly-plot')?.{expression}"
+    page.wait_for_function(
+        f"(value) => {{ try {{ return JSON.stringify({seen}) === value }} catch {{ return false }} }}",
+        arg=json.dumps(value, separators=(",", ":"), ensure_ascii=False),
+    )
 
 
 def test_thresholds_tell_what_they_would_do_before_they_are_pushed(fake: FakeApi, open_page: OpenPage) -> None:
@@ -32,8 +38,8 @@ def test_thresholds_tell_what_they_would_do_before_they_are_pushed(fake: FakeApi
     expect(page.locator("#what-if-graph")).to_be_hidden()
     choose_clip_v(page, "0.75")
     expect(told).to_contain_text("Step 40 " + share(0.75, None))
-    assert chart(page, "what-if-graph", "data[4].x.slice()") == [-0.75]
-    assert chart(page, "what-if-graph", "data[0].line.color") == "#8b9af8"
+    expect_chart(page, "what-if-graph", "data[4].x.slice()", [-0.75])
+    expect_chart(page, "what-if-graph", "data[0].line.color", "#8b9af8")
     page.fill("#mu-low-number", "1.5")
     expect(told).to_contain_text(share(1.5, None))
     page.locator("#mu-high-switch").check(force=True)
@@ -56,7 +62,7 @@ def test_what_is_in_force_is_marked_and_a_newer_step_is_asked_about(fake: FakeAp
     page = open_page(PATH).page
     told = page.locator("#what-if-reading")
     expect(told).to_contain_text("Step 33 " + share(1.25, None))
-    assert chart(page, "what-if-graph", "layout.shapes.map((line) => line.x0)") == [-1.25]
+    expect_chart(page, "what-if-graph", "layout.shapes.map((line) => line.x0)", [-1.25])
     fake.add_steps(run, 2)
     expect(told).to_contain_text("Step 35", timeout=15_000)
 
@@ -80,7 +86,7 @@ def test_what_can_not_be_said_is_said_to_be_missing_with_its_reason(fake: FakeAp
     facts = page.locator("#law-facts")
     expect(facts).to_contain_text(re.compile(r"Ceiling b − a, reward at H = 0\s*0\.\d{3}"))
     expect(facts).to_contain_text("last 10 steps so far")
-    assert chart(page, "law-graph", "data.length") == 6
+    expect_chart(page, "law-graph", "data.length", 6)
     fake.add_run("run-000002", "young", steps=3)
     fake.runs["run-000002"].measures_what_if = False
     watched = open_page("/runs/run-000002")
