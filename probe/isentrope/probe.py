@@ -36,6 +36,7 @@ from isentrope.gate_inputs import (
     check_first_values,
     first_pass_parts,
     loggable,
+    matching,
     ratios_to_sampler,
     step_number,
     valid_mask,
@@ -57,6 +58,7 @@ from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.steering.action import Action
 from isentrope.steering.pilot import Pilot
 from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
+from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import RunFinished, StepReport
@@ -87,6 +89,7 @@ class Probe:
         threshold_source: ThresholdSource = "auto",
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
+        tokenizer: Tokenizer | None = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -102,11 +105,13 @@ class Probe:
             tags: words to find the run by.
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
+            tokenizer: its `decode` gives the text of the tokens shown. Default: their ids are shown.
             transport: where reports go instead of the spool (tests).
 
         Raises:
             ConfigurationError: a setting that can't work.
         """
+        texts = TokenTexts(tokenizer)
         ranks = ranks_of(group)
         begun = begin_run(
             ranks or OneRank(),
@@ -127,7 +132,8 @@ class Probe:
         self.config = begun.config
         self._boundary = StepBoundary(ControlDesk(begun.control, CAPABILITIES))
         self._transport = transport if transport is not None else transport_of(begun)
-        self._closer = StepCloser()
+        self._closer = StepCloser(texts)
+        self._scored = ScoredTokens()
         self._pilot = Pilot()
         self._guard = Guard()
         self._ledger = TokenLedger()
@@ -171,9 +177,11 @@ class Probe:
                 them waits for the device.)
         """
         with self._timed():
-            return checked_token_scores(
+            scores = checked_token_scores(
                 logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
             )
+            self._scored.remember(scores.logprobs, token_ids)
+            return scores
 
     def score_hidden(
         self,
@@ -202,7 +210,7 @@ class Probe:
             InputError: as for `score`.
         """
         with self._timed():
-            return checked_linear_token_scores(
+            scores = checked_linear_token_scores(
                 hidden,
                 lm_head_weight,
                 token_ids,
@@ -214,6 +222,8 @@ class Probe:
                 logits_dtype=logits_dtype,
                 first=not self._guard.settled,
             )
+            self._scored.remember(scores.logprobs, token_ids)
+            return scores
 
     def first_pass(
         self, scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None = None
@@ -247,6 +257,8 @@ class Probe:
         advantages: Tensor,
         mask: Tensor | None = None,
         sampler_logprobs: Tensor | None = None,
+        *,
+        token_ids: Tensor | None = None,
     ) -> Tensor:
         """Record a micro-batch, and let gradient through only where, and as much as, the control in force says.
 
@@ -256,6 +268,8 @@ class Probe:
             mask: same shape, True (or non-zero) where the token counts. None: everywhere.
             sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy,
                 and lets the methods act that look at the importance ratio.
+            token_ids: of the tokens, same shape, to be shown with those that count most. Default: those that `score`
+                was given, where the scores are its very own.
         Returns: `scores.logprobs` with the same values. The very same tensor when no intervention is in force.
 
         Raises:
@@ -271,6 +285,7 @@ class Probe:
             if not self._guard.settled:
                 check_first_values(scores, mask)
             ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
+            token_ids = self._ids_of(scores, token_ids)
             tokens = GatedTokens(
                 detached(scores),
                 advantages,
@@ -282,12 +297,23 @@ class Probe:
             )
             control = self._pilot.control
             if control.method == Method.NONE:
-                self._ledger.add(TokenBatch(tokens.scores, advantages, mask, torch.ones_like(mask), ratios))
+                kept = torch.ones_like(mask)
+                self._ledger.add(TokenBatch(tokens.scores, advantages, mask, kept, ratios, token_ids=token_ids))
                 return scores.logprobs
             source, selection = self._basis.select(control, tokens)
             factors = selection.factors
             self._ledger.add(
-                TokenBatch(tokens.scores, advantages, mask, factors != 0, ratios, source, factors, selection.candidates)
+                TokenBatch(
+                    tokens.scores,
+                    advantages,
+                    mask,
+                    factors != 0,
+                    ratios,
+                    source,
+                    factors,
+                    selection.candidates,
+                    token_ids,
+                )
             )
             return gated_logprobs(scores.logprobs, factors)
         return scores.logprobs
@@ -442,6 +468,11 @@ class Probe:
         )
         self._boundary.reported(step, sent=sent)
         self._logged, self._seconds = {}, 0.0
+
+    def _ids_of(self, scores: TokenScores, token_ids: Tensor | None) -> Tensor | None:
+        if token_ids is None:
+            token_ids = self._scored.ids_of(scores.logprobs)
+        return None if token_ids is None else matching("token_ids", token_ids, scores.logprobs).detach()
 
     def _inactive(self) -> bool:
         """A forked child (a DataLoader worker, say) must not report in its parent's name."""

@@ -16,6 +16,7 @@ from isentrope.interventions.dead_knobs import StepEvidence, dead_knobs
 from isentrope.scores import TokenScores
 from isentrope.statistics.across_ranks import GlobalStep, read_ranks
 from isentrope.statistics.calibration import Calibration
+from isentrope.statistics.driving_tokens import read_driving_tokens
 from isentrope.statistics.report_scalars import (
     calibration_scalars,
     report_histograms,
@@ -45,7 +46,12 @@ class StepCloser:
     Rank 0 reports what all ranks measured together; the others report what is their own, so that there is one truth.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, text_of: Callable[[int], str | None] = lambda token_id: None) -> None:
+        """
+        Args:
+            text_of: what a token id stands for; None: not known. Called off the training thread.
+        """
+        self._text_of = text_of
         self.latest: StepReport | None = None
         self._calibration = Calibration()
         self._told = False
@@ -102,6 +108,7 @@ class StepCloser:
                 | hold_labels(action)
                 | ({} if what_if is None else {"what_if/source": what_if_source}),
                 what_if=what_if,
+                tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
             )
             self.latest = report
             take_numbers(report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from google.protobuf.message import DecodeError
@@ -14,6 +14,7 @@ from isentrope_wire.errors import CodecError, ControlError
 from isentrope_wire.messages import (
     ControlOutcome,
     ControlSnapshot,
+    DrivingToken,
     Gap,
     OutcomeState,
     Payload,
@@ -180,6 +181,7 @@ def _step_report_to_pb(report: StepReport) -> pb.StepReport:
         outcomes=[_outcome_to_pb(outcome) for outcome in report.outcomes],
         labels=report.labels,
         what_if=None if report.what_if is None else _what_if_to_pb(report.what_if),
+        tokens=_tokens_to_pb(report.tokens) if report.tokens else None,
     )
 
 
@@ -196,6 +198,64 @@ def _step_report_from_pb(report: pb.StepReport) -> StepReport:
         outcomes=tuple(_outcome_from_pb(outcome) for outcome in report.outcomes),
         labels=dict(report.labels),
         what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
+        tokens=_tokens_from_pb(report.tokens),
+    )
+
+
+def encode_tokens(tokens: Sequence[DrivingToken]) -> bytes:
+    """The tokens that count most by themselves, for the server's store."""
+    return _tokens_to_pb(tokens).SerializeToString(deterministic=True)
+
+
+def decode_tokens(packed: bytes) -> tuple[DrivingToken, ...]:
+    """Read `encode_tokens` back.
+
+    Raises:
+        CodecError: the bytes are no tokens of this version.
+    """
+    try:
+        return _tokens_from_pb(pb.DrivingTokens.FromString(packed))
+    except DecodeError as error:
+        raise CodecError(f"Expected serialised tokens of a step, got {len(packed)} other bytes.") from error
+
+
+def _tokens_to_pb(tokens: Sequence[DrivingToken]) -> pb.DrivingTokens:
+    return pb.DrivingTokens(
+        tokens=[
+            pb.DrivingToken(
+                rank=token.rank,
+                sequence=token.sequence,
+                position=token.position,
+                token_id=token.token_id,
+                text=token.text,
+                logprob=token.logprob,
+                entropy=token.entropy,
+                vocab_centered_score=token.vocab_centered_score,
+                advantage=token.advantage,
+                contribution=token.contribution,
+                kept=token.kept,
+            )
+            for token in tokens
+        ]
+    )
+
+
+def _tokens_from_pb(tokens: pb.DrivingTokens) -> tuple[DrivingToken, ...]:
+    return tuple(
+        DrivingToken(
+            rank=token.rank,
+            sequence=token.sequence if token.HasField("sequence") else None,
+            position=token.position,
+            token_id=token.token_id if token.HasField("token_id") else None,
+            text=token.text if token.HasField("text") else None,
+            logprob=token.logprob,
+            entropy=token.entropy,
+            vocab_centered_score=token.vocab_centered_score,
+            advantage=token.advantage,
+            contribution=token.contribution,
+            kept=token.kept,
+        )
+        for token in tokens.tokens
     )
 
 

@@ -83,6 +83,28 @@ class ScoreHistogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrivingToken:
+    """One of the tokens of a step that count most for the change of its entropy."""
+
+    rank: int
+    sequence: int | None
+    """Row of the token among the rank's rows of the step, in the order they were gated; None: it was not in rows."""
+    position: int
+    """In its row; among the tokens of its `gate` call where there are no rows."""
+    token_id: int | None
+    text: str | None
+    """At most 40 characters, as the model or a user wrote them: anything may stand there."""
+    logprob: float
+    entropy: float
+    vocab_centered_score: float
+    advantage: float
+    contribution: float
+    """-r A S_c in nats per unit gain, over no count; what it would have been where the token was left out."""
+    kept: bool
+    """Whether its gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """All that was measured in one optimiser update on one rank."""
 
@@ -97,6 +119,8 @@ class StepReport:
     """Facts that are words, e.g. `control/method`, `threshold/source`."""
     what_if: WhatIfSums | None = None
     """What other thresholds would have done to the step; None when it was not measured."""
+    tokens: tuple[DrivingToken, ...] = ()
+    """Those that count most, largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

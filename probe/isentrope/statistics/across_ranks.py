@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from isentrope.interventions.threshold_statistics import ThresholdStatistics
-from isentrope.statistics import step_summary
+from isentrope.statistics import driving_tokens, step_summary
+from isentrope.statistics.driving_tokens import measure_driving_tokens, no_driving_tokens
 from isentrope.statistics.step_summary import StepSummary, measure_tokens, nothing_measured, read_measurement
 from isentrope.statistics.step_tokens import step_tokens
 from isentrope.statistics.token_ledger import TokenBatch
@@ -23,7 +24,9 @@ _HEADER = 4
 THRESHOLD_COLUMNS = slice(_HEADER + step_summary.THRESHOLD_COLUMNS.start, _HEADER + step_summary.THRESHOLD_COLUMNS.stop)
 """Where in a rank's vector the moments stand that the next step's thresholds may be made from."""
 
-ADDITIVE_FROM = _HEADER + step_summary.NUMBERS
+_DRIVING_FROM = _HEADER + step_summary.NUMBERS
+
+ADDITIVE_FROM = _DRIVING_FROM + driving_tokens.NUMBERS
 """From this column on the vectors of ranks may be added up: the what-if sums, most of what there is."""
 
 MEANS_COLUMNS = slice(_HEADER + step_summary.MEANS_COLUMNS.start, _HEADER + step_summary.MEANS_COLUMNS.stop)
@@ -38,6 +41,8 @@ class GlobalStep:
     """None when no rank gated anything."""
     what_if: WhatIfSums | None
     """None when there was no valid token."""
+    driving: tuple[tuple[int, Sequence[float]], ...]
+    """Each rank and its tokens that count most, for `read_driving_tokens`."""
     failures: int
     """Failures inside the probe so far, summed over the ranks."""
     failed_ranks: int
@@ -63,7 +68,13 @@ def rank_vector(
     if tokens is None:
         sums = _nothing(batches[0].mask.device if batches else device)
     else:
-        sums = torch.cat([measure_tokens(tokens, batches, entropies_after), measure_what_if(tokens, thresholds)])
+        sums = torch.cat(
+            [
+                measure_tokens(tokens, batches, entropies_after),
+                measure_driving_tokens(tokens, batches),
+                measure_what_if(tokens, thresholds),
+            ]
+        )
     return _with_header(sums, step, 1, failures, len(batches))
 
 
@@ -84,6 +95,7 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     return GlobalStep(
         summary=reduce(StepSummary.merge, summaries) if summaries else None,
         what_if=read_what_if([sum(column) for column in zip(*additive, strict=True)]),
+        driving=tuple((rank, row[_DRIVING_FROM:ADDITIVE_FROM]) for rank, row in enumerate(rows)),
         failures=int(sum(row[2] for row in rows)),
         failed_ranks=len(rows) - len(took_part),
         steps=tuple(sorted({int(row[0]) for row in took_part})),
@@ -91,7 +103,7 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
 
 
 def _nothing(device: torch.device | None) -> Tensor:
-    return torch.cat([nothing_measured(device), nothing_to_ask(device)])
+    return torch.cat([nothing_measured(device), no_driving_tokens(device), nothing_to_ask(device)])
 
 
 def _with_header(sums: Tensor, *header: int) -> Tensor:

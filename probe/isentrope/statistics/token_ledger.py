@@ -37,6 +37,8 @@ class TokenBatch:
     """By what the token's gradient is multiplied; None: by 1 where it takes part."""
     candidates: Tensor | None = None
     """True where the intervention asked for the token; None when none was in force."""
+    token_ids: Tensor | None = None
+    """None when the loop scored its tokens elsewhere and did not name them."""
 
 
 @dataclass(slots=True)

@@ -356,6 +356,7 @@ class StepReport(google.protobuf.message.Message):
     OUTCOMES_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
     WHAT_IF_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
     step: builtins.int
     recorded_at: builtins.float
     control_version: builtins.int
@@ -374,6 +375,8 @@ class StepReport(google.protobuf.message.Message):
     def what_if(self) -> Global___WhatIfSums:
         """what other thresholds would have done to this step"""
 
+    @property
+    def tokens(self) -> Global___DrivingTokens: ...
     def __init__(
         self,
         *,
@@ -385,12 +388,90 @@ class StepReport(google.protobuf.message.Message):
         outcomes: collections.abc.Iterable[Global___ControlOutcome] | None = ...,
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         what_if: Global___WhatIfSums | None = ...,
+        tokens: Global___DrivingTokens | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_what_if", b"_what_if", "what_if", b"what_if"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_what_if", b"_what_if", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step", "what_if", b"what_if"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "tokens", b"tokens", "what_if", b"what_if"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step", "tokens", b"tokens", "what_if", b"what_if"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tokens", b"_tokens"]) -> typing.Literal["tokens"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_what_if", b"_what_if"]) -> typing.Literal["what_if"] | None: ...
 
 Global___StepReport: typing_extensions.TypeAlias = StepReport
+
+@typing.final
+class DrivingTokens(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: builtins.int
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DrivingToken]:
+        """largest first"""
+
+    def __init__(
+        self,
+        *,
+        tokens: collections.abc.Iterable[Global___DrivingToken] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["tokens", b"tokens"]) -> None: ...
+
+Global___DrivingTokens: typing_extensions.TypeAlias = DrivingTokens
+
+@typing.final
+class DrivingToken(google.protobuf.message.Message):
+    """One of the tokens that count most for a step's change of entropy."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    ENTROPY_FIELD_NUMBER: builtins.int
+    VOCAB_CENTERED_SCORE_FIELD_NUMBER: builtins.int
+    ADVANTAGE_FIELD_NUMBER: builtins.int
+    CONTRIBUTION_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    sequence: builtins.int
+    position: builtins.int
+    token_id: builtins.int
+    text: builtins.str
+    """anything may stand there"""
+    logprob: builtins.float
+    entropy: builtins.float
+    vocab_centered_score: builtins.float
+    advantage: builtins.float
+    contribution: builtins.float
+    """-r A S_c, nats per unit gain"""
+    kept: builtins.bool
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        sequence: builtins.int | None = ...,
+        position: builtins.int = ...,
+        token_id: builtins.int | None = ...,
+        text: builtins.str | None = ...,
+        logprob: builtins.float = ...,
+        entropy: builtins.float = ...,
+        vocab_centered_score: builtins.float = ...,
+        advantage: builtins.float = ...,
+        contribution: builtins.float = ...,
+        kept: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_sequence", b"_sequence", "_text", b"_text", "_token_id", b"_token_id", "sequence", b"sequence", "text", b"text", "token_id", b"token_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_sequence", b"_sequence", "_text", b"_text", "_token_id", b"_token_id", "advantage", b"advantage", "contribution", b"contribution", "entropy", b"entropy", "kept", b"kept", "logprob", b"logprob", "position", b"position", "rank", b"rank", "sequence", b"sequence", "text", b"text", "token_id", b"token_id", "vocab_centered_score", b"vocab_centered_score"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sequence", b"_sequence"]) -> typing.Literal["sequence"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_text", b"_text"]) -> typing.Literal["text"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_token_id", b"_token_id"]) -> typing.Literal["token_id"] | None: ...
+
+Global___DrivingToken: typing_extensions.TypeAlias = DrivingToken
 
 @typing.final
 class WhatIfSums(google.protobuf.message.Message):
