@@ -19,7 +19,7 @@ from isentrope.transport.in_memory import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
 LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
-TWICE = {"num_iterations": 2, "learning_rate": 1e-3}
+TWICE = {"num_iterations": 2}
 SETTINGS: dict[str, dict[str, Any]] = {
     "several generations per update": {"gradient_accumulation_steps": 3, "steps_per_generation": 2},
     "several updates per generation": {"gradient_accumulation_steps": 1, "steps_per_generation": 2},
@@ -37,10 +37,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+PLAIN_DESCENT = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}
+"""The update is the gradient itself. Adam would hide its scale, and make round-off about zero as large as any of it."""
+
+
 def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settings: Any) -> None:
-    """The losses of an attached run are those of the same run alone."""
+    """The losses and updates of an attached run are those of the same run alone."""
+    untrained = tiny_trl.parameters(tiny_trl.trainer(tmp_path, policy=make_policy(), **settings))
     alone, observed, replaced = (
-        tiny_trl.trained(tmp_path, head, policy=make_policy(), **settings) for head in (None, "observe", "replace")
+        tiny_trl.trained(tmp_path, head, policy=make_policy(), **PLAIN_DESCENT, **settings)
+        for head in (None, "observe", "replace")
     )
     expected = torch.tensor(tiny_trl.losses(alone))
     assert expected.isfinite().all()
@@ -49,6 +55,10 @@ def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settin
     # bfloat16 rounds a logit to 8 bits: which way may depend on how a tile's sum is ordered.
     allowed = 2e-2 if settings.get("bf16") else 2e-6
     assert torch.allclose(torch.tensor(tiny_trl.losses(replaced)), expected, rtol=allowed, atol=allowed)
+    # On-policy a loss is about zero whatever its gradient: it is the update that tells.
+    update, theirs = (tiny_trl.parameters(run) - untrained for run in (replaced, alone))
+    assert (update - theirs).norm() <= (2e-2 if settings.get("bf16") else 1e-5) * theirs.norm()
+    assert theirs.norm() > 1e-2
 
 
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
@@ -171,6 +181,6 @@ def test_tokens_the_ratio_clip_silences_add_nothing_to_the_prediction(tmp_path: 
 
 
 def test_the_ratio_of_rloo_is_that_of_whole_sequences(tmp_path: Path) -> None:
-    reports = scalars_of_run(tmp_path, kind="rloo", **TWICE)
+    reports = scalars_of_run(tmp_path, kind="rloo", learning_rate=1e-3, **TWICE)
     assert reports[0]["ratio/mean"] == pytest.approx(1.0, abs=1e-5)
     assert abs(reports[1]["ratio/mean"] - 1.0) > 1e-4
