@@ -24,10 +24,11 @@ from isentrope.config import ThresholdSource
 from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
 from isentrope.integrations.transformers import StepReports
-from isentrope.integrations.trl_gate import Inputs, RatioClip, completion_scores, sampler_logprobs, token_mask
+from isentrope.integrations.trl_gate import Inputs, completion_scores, sampler_logprobs, token_mask
 from isentrope.integrations.trl_head import FusedHead, Head
 from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
+from isentrope.integrations.trl_weights import effective_advantages
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport
@@ -225,16 +226,17 @@ class Attachment(StepReports):
         return output
 
     def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> None:
-        # GRPO may compute no log-probs of the policy here, but those of a reference that is the same model with its
-        # adapters off. RLOO always does, and first.
-        if "old_logps" in output:
-            made = [scores for _, scores in candidates[:1]]
-        elif (old := output.get("old_per_token_logps")) is not None:
-            made = [scores for logprobs, scores in candidates if logprobs is old]
-        else:
+        if "old_logps" not in output and output.get("old_per_token_logps") is None:
             return
-        # Every rank takes part, also one whose scores failed.
-        self._probe.first_pass(made, [token_mask(output)] * len(made))
+        scores: list[TokenScores] = []
+        masks: list[Tensor] = []
+        try:
+            made = _of_policy(candidates, output)
+            masks = [token_mask(output)] * len(made)
+            scores = made
+        finally:
+            # Every rank takes part, also one whose scores failed or can't be read: the others wait for it.
+            self._probe.first_pass(scores, masks)
 
     def _logprobs_for_trl(self, *args: Any, **kwargs: Any) -> Any:
         if self._inputs is None and self._first_pass is None:
@@ -251,8 +253,10 @@ class Attachment(StepReports):
     def _gated(self, scores: TokenScores, inputs: Inputs) -> Tensor:
         level = getattr(self._trainer, "importance_sampling_level", "token")
         old, advantages = sampler_logprobs(inputs, scores.logprobs, level), inputs["advantages"]
-        if old is not None and (clip := RatioClip.of(self._trainer)) is not None:
-            advantages = clip.effective_advantages(advantages, importance_ratios(scores.logprobs.detach(), old))
+        if old is not None:
+            logprobs = scores.logprobs.detach()
+            ratios = importance_ratios(logprobs, old)
+            advantages = effective_advantages(self._trainer, inputs, logprobs, ratios)
         gated = self._probe.gate(scores, advantages, token_mask(inputs), old)
         self._micro_batches.append(MicroBatch.of(inputs))
         return gated
@@ -267,3 +271,12 @@ class Attachment(StepReports):
 
     def _observing(self) -> bool:
         return not self._finished and cast(bool, self._trainer.model.training) and torch.is_grad_enabled()
+
+
+def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> list[TokenScores]:
+    """Those of the policy. GRPO may have computed no others than those of a reference, which is the same model with its
+    adapters off; RLOO always computes the policy's, and first."""
+    if "old_logps" in output:
+        return [scores for _, scores in candidates[:1]]
+    old = output["old_per_token_logps"]
+    return [scores for logprobs, scores in candidates if logprobs is old]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,9 +13,6 @@ from isentrope.scores import TokenScores
 
 Inputs = Mapping[str, Any]
 """What TRL's `_compute_loss` is given: prompt and completion ids and masks, advantages ..."""
-
-CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""Loss types with PPO's clip; RLOO has it too, and no loss type."""
 
 
 def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> TokenScores:
@@ -59,36 +56,3 @@ def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | N
         return old
     lengths = mask.sum(1).clamp(min=1)
     return logprobs - (((logprobs - old) * mask).sum(1) / lengths).unsqueeze(1)
-
-
-@dataclass(frozen=True, slots=True)
-class RatioClip:
-    """Beyond which importance ratios TRL's surrogate is flat, so that a token is not pushed at all."""
-
-    low: float
-    """epsilon: flat below 1 - epsilon where A < 0."""
-    high: float
-    """Flat above 1 + epsilon_high where A > 0."""
-    either: float | None = None
-    """delta: flat above it whatever the sign of A."""
-
-    @classmethod
-    def of(cls, trainer: Any) -> RatioClip | None:
-        """The clip of the trainer's loss; None for losses that weigh tokens but silence none."""
-        if getattr(trainer, "loss_type", "grpo") not in CLIPPED_LOSSES:
-            return None
-        return cls(trainer.epsilon_low, trainer.epsilon_high, getattr(trainer.args, "delta", None))
-
-    def effective_advantages(self, advantages: Tensor, importance_ratios: Tensor) -> Tensor:
-        """A, one per token, and 0 where the clip silences the token: it adds nothing to the change that is predicted.
-
-        Args:
-            advantages: [batch] or [batch, tokens].
-            importance_ratios: [batch, tokens].
-        """
-        advantages = (advantages if advantages.dim() == 2 else advantages.unsqueeze(1)).expand_as(importance_ratios)
-        silenced = (advantages > 0) & (importance_ratios > 1 + self.high)
-        silenced |= (advantages < 0) & (importance_ratios < 1 - self.low)
-        if self.either is not None:
-            silenced |= importance_ratios > self.either
-        return torch.where(silenced, 0.0, advantages)

@@ -237,3 +237,22 @@ def test_nothing_is_scored_again_when_told_so(tmp_path: Path) -> None:
     trainer, _, transport = attached(tmp_path, rescore_tokens=0)
     trainer.train()
     assert all("entropy/observed_change" not in report.scalars for report in tiny_trl.reports(transport))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+def test_a_rank_that_cant_read_its_first_pass_meets_the_others_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    trainer, probe, transport = attached(tmp_path, kind=kind, steps=2, num_iterations=2)
+    met: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(probe, "first_pass", lambda scores, mask: met.append((scores, mask)))
+
+    def broken(*_: Any) -> None:
+        raise MemoryError("no room for the scores")
+
+    monkeypatch.setattr("isentrope.integrations.trl._of_policy", broken)
+    # The guard raises under pytest, where a person is watching.
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    trainer.train()
+    assert met == [([], [])]
+    assert tiny_trl.reports(transport)[-1].scalars["probe/attachment_failures"] == 1
