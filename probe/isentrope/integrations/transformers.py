@@ -8,14 +8,20 @@ module registers nothing. For scores, and for a control that acts, attach to the
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
+from isentrope.errors import IsentropeError
 from isentrope.probe import Probe
 from isentrope.transport.transport import Transport
 
@@ -78,7 +84,11 @@ class StepReports(TrainerCallback, ABC):
 
 
 class IsentropeCallback(StepReports):
-    """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy and gates nothing."""
+    """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy and gates nothing.
+
+    A training that fails ends its run as failed and says why, at once where the trainer was built with this callback.
+    One added later (`add_callback`) never meets the trainer: its run ends when the process does.
+    """
 
     def __init__(
         self,
@@ -102,10 +112,16 @@ class IsentropeCallback(StepReports):
         self._run, self._project, self._config = run, project, dict(config or {})
         self._mode, self._transport = mode, transport
 
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The trainer has been built: from here on a failure of its `train` is seen."""
+        if (trainer := _trainer_that_calls()) is not None:
+            self._watch(trainer)
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The run begins with training, not with the trainer: a second `train()` is a second run."""
+        self._fail("Training began anew.", alone=args.world_size == 1)
         self.probe = Probe(
             self._run or args.run_name,
             self._project,
@@ -114,6 +130,8 @@ class IsentropeCallback(StepReports):
             mode=self._mode,
             transport=self._transport,
         )
+        # After the probe's own, so that it is called before: a goodbye is still sent.
+        atexit.register(self._left_unfinished)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         if self.probe is not None:
@@ -123,9 +141,56 @@ class IsentropeCallback(StepReports):
         if self.probe is not None:
             self.probe.step(step)
 
-    def finish(self) -> None:
+    def finish(self, status: str = "finished", error: str = "") -> None:
         if self.probe is not None:
-            self.probe.finish()
+            self.probe.finish(status, error)
+            atexit.unregister(self._left_unfinished)
+
+    def _watch(self, trainer: Any) -> None:
+        theirs = trainer.train
+
+        @functools.wraps(theirs)
+        def train(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return theirs(*args, **kwargs)
+            except BaseException as error:
+                self._fail(_named(error), alone=trainer.args.world_size == 1)
+                raise
+
+        trainer.train = train
+
+    def _fail(self, error: str, *, alone: bool) -> None:
+        """End a run that training did not; nothing to do where it did.
+
+        What failed may have been an evaluation or a save after an update: alone on its rank its report is sent. The other
+        ranks may have got further, and would not be there to meet.
+        """
+        if alone:
+            with contextlib.suppress(IsentropeError):
+                self.close_open_step()
+        self._done = None
+        self.finish("failed", error)
+
+    def _left_unfinished(self) -> None:
+        """The process ends, and training never did."""
+        error: BaseException | None = getattr(sys, "last_value", None)
+        known = "for a reason unknown" if error is None else f"the last error that nobody handled is {_named(error)}"
+        self.finish("failed", f"Training stopped before its end; {known}.")
+
+
+def _trainer_that_calls() -> Trainer | None:
+    """A trainer hands its callbacks everything but itself. It is the `self` of the nearest caller that is one."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Trainer):
+            return caller
+        frame = frame.f_back
+    return None
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def register() -> None:

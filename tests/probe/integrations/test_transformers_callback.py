@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
 from isentrope.integrations.transformers import IsentropeCallback, register, scalars_of
 from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope_wire.codec import decode_payload
 from isentrope_wire.messages import RunFinished, RunStarted
 from tests.probe.integrations.tiny_trl import reports
 
@@ -21,8 +28,13 @@ class Regression(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(1, 1)
+        self.fails_at: int | None = None
+        self.forwards = 0
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        self.forwards += 1
+        if self.forwards == self.fails_at:
+            raise RuntimeError("CUDA out of memory")
         predicted = self.layer(inputs).squeeze(-1)
         return {"loss": (predicted - labels).square().mean(), "logits": predicted}
 
@@ -100,6 +112,95 @@ def test_the_run_is_named_shows_its_settings_and_ends(tmp_path: Path) -> None:
     assert callback.probe.config.run == "fit"
     assert not [message for message in transport.messages if isinstance(message, RunStarted)]
     assert [message.status for message in transport.messages if isinstance(message, RunFinished)] == ["finished"]
+
+
+def goodbyes(transport: InMemoryTransport) -> list[RunFinished]:
+    return [message for message in transport.messages if isinstance(message, RunFinished)]
+
+
+def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Path) -> None:
+    transport = InMemoryTransport()
+    failing = trainer(tmp_path, [IsentropeCallback(transport=transport)], max_steps=5)
+    failing.model.fails_at = 3
+    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+        failing.train()
+    assert [report.step for report in reports(transport)] == [1, 2]
+    assert [(one.status, one.error) for one in goodbyes(transport)] == [("failed", "RuntimeError: CUDA out of memory")]
+
+
+def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:
+    transport = InMemoryTransport()
+    failing = trainer(tmp_path, [IsentropeCallback(transport=transport)], save_strategy="steps", save_steps=2)
+
+    def full_disk(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    failing._save_checkpoint = full_disk
+    with pytest.raises(OSError, match="No space left"):
+        failing.train()
+    assert ["loss" in report.scalars for report in reports(transport)] == [True, True]
+    assert [one.status for one in goodbyes(transport)] == ["failed"]
+
+
+def test_a_training_begun_anew_ends_the_run_that_failed_before(tmp_path: Path) -> None:
+    first, second = InMemoryTransport(), InMemoryTransport()
+    callback = IsentropeCallback(transport=first)
+    failing = trainer(tmp_path, [])
+    failing.add_callback(callback)
+    failing.model.fails_at = 3
+    with pytest.raises(RuntimeError):
+        failing.train()
+    assert goodbyes(first) == []  # added later, the callback has not met the trainer
+    callback._transport = second
+    failing.train()
+    assert [(one.status, one.error) for one in goodbyes(first)] == [("failed", "Training began anew.")]
+    assert [report.step for report in reports(first)] == [1, 2]
+    assert [report.step for report in reports(second)] == [1, 2, 3]
+    assert [one.status for one in goodbyes(second)] == ["finished"]
+
+
+def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_nor_later() -> None:
+    # The other ranks may not be there to merge it with.
+    transport, state, control = InMemoryTransport(), TrainerState(global_step=7), TrainerControl()
+    args = SimpleNamespace(world_size=2, run_name="fit", to_sanitized_dict=dict)
+    callback = IsentropeCallback(transport=transport)
+    callback.on_train_begin(args, state, control)
+    callback.on_step_end(args, state, control)
+    callback.on_train_begin(args, state, control)
+    callback.on_step_begin(args, state, control)
+    assert reports(transport) == []
+    assert [one.status for one in goodbyes(transport)] == ["failed"]
+    callback.finish()
+
+
+def test_a_run_whose_process_dies_has_failed(tmp_path: Path) -> None:
+    script = f"""
+        from pathlib import Path
+        from isentrope.integrations.transformers import IsentropeCallback
+        from tests.probe.integrations.test_transformers_callback import trainer
+
+        failing = trainer(Path({str(tmp_path)!r}), [])
+        failing.add_callback(IsentropeCallback("fit"))
+        failing.model.fails_at = 3
+        failing.train()
+    """
+    home = tmp_path / "home"
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "ISENTROPE_HOME": str(home), "ISENTROPE_MODE": "offline"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "RuntimeError: CUDA out of memory" in ended.stderr
+    (segment,) = home.rglob("*.seg")
+    records = SpoolReader(segment.parent).next_batch(1000, 10**9)
+    last = decode_payload(records[-1].payload)
+    assert isinstance(last, RunFinished)
+    assert last.status == "failed"
+    assert last.error.endswith("the last error that nobody handled is RuntimeError: CUDA out of memory.")
 
 
 def test_report_to_knows_isentrope_once_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
