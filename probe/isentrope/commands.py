@@ -15,11 +15,20 @@ import click
 
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import ControlError
+from isentrope_wire.hold import HoldSide
 from isentrope_wire.method_parameters import name_and_value
 
 if TYPE_CHECKING:
     from isentrope.client import Client
 
+_HOLD_FIELDS = {
+    "hold_target": "target_entropy",
+    "hold_max_change": "max_change_per_step",
+    "hold_mu_min": "mu_min",
+    "hold_mu_max": "mu_max",
+    "hold_side": "side",
+}
+"""Of a control's hold, by the name of their option."""
 _CONTROL_FIELDS = ("method", "mu_low", "mu_high", "scope", "parameters", "hold", "reason")
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -91,6 +100,17 @@ def metrics(
     metavar="NAME=VALUE",
     help="One of the method's own, such as ratio=0.001; may be repeated. preset=trinity fills in what is left out.",
 )
+@click.option("--hold-target", type=float, default=None, metavar="NATS", help="Hold the mean entropy there.")
+@click.option("--hold-max-change", type=float, default=None, metavar="NATS", help="Largest correction in a step.")
+@click.option("--hold-mu-min", type=float, default=None, help="Lowest threshold the hold may set.")
+@click.option("--hold-mu-max", type=float, default=None, help="Highest threshold; beyond it nothing is clipped.")
+@click.option(
+    "--hold-side",
+    type=click.Choice([str(side) for side in HoldSide]),
+    default=None,
+    help="Which way the hold may move the entropy.",
+)
+@click.option("--no-hold", is_flag=True, help="End the hold: the thresholds stay as they are given.")
 @click.option("--reason", default=None, help="Why; kept in the history.")
 @click.option("--expires-in", type=click.IntRange(min=1), default=None, metavar="SECONDS", help="Time to live.")
 @click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless APPLIED.")
@@ -100,6 +120,7 @@ def metrics(
 def control(
     run: str,
     parameters: tuple[str, ...],
+    no_hold: bool,
     expires_in: int | None,
     wait: bool,
     wait_seconds: float,
@@ -112,6 +133,11 @@ def control(
     With --method the new control is what the options say. Without it, the options change the newest control.
     """
     changes = {name: value for name, value in given.items() if value is not None}
+    hold = {field: changes.pop(option) for option, field in _HOLD_FIELDS.items() if option in changes}
+    if no_hold and hold:
+        raise click.UsageError("--no-hold ends what the other --hold options begin: give one or the other.")
+    if no_hold or hold:
+        changes["hold"] = hold or None
     if parameters:
         changes["parameters"] = _named(parameters)
     if not changes:
@@ -200,9 +226,11 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
         Control.from_document(changes)
         return
     # The options meet the newest control's method: any with thresholds checks theirs, parameters have to wait for it.
-    Control.from_document(
-        {"method": "clip_v", "mu_low": 1.0, **{name: changes[name] for name in changes if name != "parameters"}}
-    )
+    known = {name: value for name, value in changes.items() if name != "parameters"}
+    if changes.get("hold"):
+        # A field alone meets the target that is held already.
+        known["hold"] = {"target_entropy": 1.0, **changes["hold"]}
+    Control.from_document({"method": "clip_v", "mu_low": 1.0, **known})
 
 
 def _named(parameters: Sequence[str]) -> dict[str, object]:
@@ -218,6 +246,8 @@ def _change_control(client: Client, run: str, changes: Mapping[str, Any], expire
     document = {**base, **changes}
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}
+    if changes.get("hold") and base.get("hold"):
+        document["hold"] = {**base["hold"], **changes["hold"]}
     return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest["version"])
 
 
@@ -250,6 +280,10 @@ def _control_line(item: Mapping[str, Any]) -> str:
     words += [f"{name} {'off' if value is None else _cell(value)}" for name, value in item["parameters"].items()]
     if thresholds or item["scope"] != "all":
         words.append(f"scope {item['scope']}")
+    if item.get("hold"):
+        hold = item["hold"]
+        words.append(f"holding {hold['target_entropy']:g} nats with µ {hold['mu_min']:g} to {hold['mu_max']:g}")
+        words.append(f"side {hold['side']}")
     words.append(str(item["state"]))
     if item["applied_step"] is not None:
         words.append(f"at step {item['applied_step']}")

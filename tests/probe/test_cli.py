@@ -124,6 +124,30 @@ def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServ
     assert "clip_v µ⁻ 2 max_fraction off denominator shrink" in shown
 
 
+def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: RunningServer, run: str) -> None:
+    options = ["--method", "none", "--hold-target", "0.5", "--hold-side", "raise", "--hold-mu-min", "0.5"]
+    item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
+    expected = {"target_entropy": 0.5, "max_change_per_step": 0.025, "mu_min": 0.5, "mu_max": 10.0, "side": "raise"}
+    assert item["hold"] == expected
+    item = json.loads(isentrope_command(server, "control", run, "--hold-mu-max", "4", "--json").stdout)
+    assert item["hold"] == expected | {"mu_max": 4.0}
+    shown = isentrope_command(server, "control", run).stdout
+    assert "none holding 0.5 nats with µ 0.5 to 4 side raise" in shown
+    assert json.loads(isentrope_command(server, "control", run, "--no-hold", "--json").stdout)["hold"] is None
+
+
+def test_a_hold_that_cannot_be_is_a_wrong_use(server: RunningServer, run: str) -> None:
+    for options, words in (
+        (["--hold-target", "0"], "hold.target_entropy counts nats and must be above 0, got 0.0"),
+        (["--method", "none", "--hold-mu-min", "1"], "hold needs target_entropy"),
+        (["--hold-mu-min", "5", "--hold-mu-max", "2"], "hold.mu_min must not lie above mu_max"),
+        (["--no-hold", "--hold-target", "1"], "give one or the other"),
+    ):
+        result = isentrope_command(server, "control", run, *options)
+        assert_one_sentence(result, 2)
+        assert words in result.stderr
+
+
 def test_a_preset_is_a_parameter(server: RunningServer, run: str) -> None:
     item = json.loads(
         isentrope_command(server, "control", run, "--method", "clip_v", "-p", "preset=trinity", "--json").stdout

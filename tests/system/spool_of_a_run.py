@@ -10,7 +10,7 @@ from isentrope.transport.spool_folder import SpoolFolder
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.messages import Payload, RunStarted, ScoreHistogram, StepReport
 
-CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v")
+CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v", "hold")
 
 
 def run_started(run_id: str) -> RunStarted:

@@ -1,8 +1,8 @@
 """The decision for a step: which threshold brings about a bounded correction of the entropy.
 
-The resting point s (`entropy_estimate`) moves by g u per step, u being the step's unit prediction. Wanted is
+The resting point s (`entropy_estimate`) moves by g u + b per step, u being the step's unit prediction. Wanted is
 
-    g u* = clamp(RATE (H* - s), -max_change_per_step, max_change_per_step)
+    g u* + b = clamp(RATE (H* - s), -max_change_per_step, max_change_per_step)
 
 and the what-if curve of the newest measured step says which mu gives u*: clipping tokens whose update lowers entropy
 (scope `decreasing`) raises u from what it is with nothing clipped, clipping those that raise it lowers u. Numbers arrive
@@ -22,12 +22,12 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.hold import Hold, HoldSide
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
-RATE = 0.15
+RATE = 0.2
 """Share of what is missing that one step corrects: low enough for numbers that come some steps late and jitter."""
 HYSTERESIS = 0.1
 """Clipping begins when it is worth this share of the largest correction, and ends when it is worth nothing: at the
 border it would switch on and off with the noise."""
-SLEW_FACTOR = 1.5
+SLEW_FACTOR = 2.0
 SLEW_STEP = 0.1
 """From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back: one step's odd tokens move it little."""
 LARGEST_LAG = 5
@@ -90,9 +90,10 @@ def decide(
         return HoldState(plans=_plans(state, measured, step)), Action(version=0, word=HoldWord.FALLBACK, why=why)
     gain = measured.calibrated.gain or 0.0
     plans = _outstanding(state, measured)
-    standing = measured.entropy.resting_point(gain) + gain * sum(plan.unit_prediction for plan in plans)
+    drift = measured.entropy.drift
+    standing = measured.entropy.resting_point(gain) + sum(gain * plan.unit_prediction + drift for plan in plans)
     largest = hold.largest_change
-    correction = min(max(RATE * (hold.target_entropy - standing), -largest), largest)
+    correction = min(max(RATE * (hold.target_entropy - standing), -largest), largest) - drift
     # In nats: what the step would bring about with nothing clipped, and what clipping has to add.
     missing = correction - gain * measured.unclipped_prediction
     scope = _side_to_clip(missing, HYSTERESIS * largest, state)

@@ -94,7 +94,8 @@ class Pilot:
         entropy = self._estimator.step(
             mean_entropy=scalars["entropy/mean"],
             unit_prediction=scalars["entropy/unit_predicted_change"],
-            change=observed or predicted or 0.0,
+            observed_change=observed,
+            gain=scalars.get("entropy/gain"),
             momentum=momentum,
         )
         calibrated = Calibrated(

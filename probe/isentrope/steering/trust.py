@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-COMPARED_STEPS = 8
+COMPARED_STEPS = 5
 """Predictions that must have met their observation before the first action."""
 SIGN_AGREEMENT_TO_BEGIN = 0.65
 SIGN_AGREEMENT_TO_GO_ON = 0.35

@@ -1,0 +1,80 @@
+"""A run whose mean entropy falls by itself, for the controller alone: no policy, no tokens, no torch."""
+
+from __future__ import annotations
+
+import random
+
+from isentrope.steering.action import Action, HoldWord
+from isentrope.steering.controller import HoldState, Measured, decide
+from isentrope.steering.entropy_estimate import EntropyEstimator
+from isentrope.steering.trust import Calibrated
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.hold import Hold
+from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
+
+TRUSTED = Calibrated(gain=0.5, r2=0.6, sign_agreement=0.9, compared_steps=20)
+
+
+def step_sums(lowering: float, raising: float) -> WhatIfSums:
+    """100 tokens. Of the 40 that lower entropy one lies in each of the bins from 0 to 2, and so do those that raise it.
+
+    Args:
+        lowering, raising: the sum of either kind's changes over the number of tokens, in nats per unit gain.
+    """
+
+    def cells(group: TokenGroup, side: int) -> list[int]:
+        return [(group * SIDES + side) * len(EDGES) + index for index in range(40)]
+
+    falling, rising = cells(TokenGroup.POSITIVE_DECREASING, 1), cells(TokenGroup.POSITIVE_INCREASING, 0)
+    changes = dict.fromkeys(falling, -lowering * 100 / 40) | dict.fromkeys(rising, raising * 100 / 40)
+    occupied = tuple(sorted(changes))
+    bins = BinSums(occupied, (1,) * len(occupied), tuple(changes[cell] for cell in occupied))
+    return WhatIfSums(tokens=100, change_sum=100 * (raising - lowering), clip_v=bins)
+
+
+class CollapsingPlant:
+    """H follows the clipped unit prediction through momentum, with noise; the controller hears of it `lag` steps late."""
+
+    def __init__(
+        self, *, lag: int, drift: float = -0.02, momentum: float = 0.9, noise: float = 0.004, bias: float = 0.0
+    ) -> None:
+        self._random = random.Random(0)
+        self._lag, self._drift, self._momentum, self._noise = lag, drift, momentum, noise
+        self._bias = bias
+        self._estimator = EntropyEstimator()
+        self._average = 0.0
+        self._arriving: list[Measured] = []
+        self.entropy = 0.66
+        self.entropies: list[float] = []
+        self.actions: list[Action] = []
+
+    def run(self, hold: Hold, steps: int) -> None:
+        state = HoldState()
+        for step in range(steps):
+            arrived = self._arriving[step - self._lag] if step >= self._lag else None
+            state, action = decide(hold, state, arrived, step=step)
+            self.actions.append(action)
+            self._advance(step, action)
+
+    def _advance(self, step: int, action: Action) -> None:
+        raising = 0.05 + self._random.gauss(0, 0.01)
+        sums = step_sums(raising - self._drift / 0.5, raising)
+        scope = action.scope if action.mu is not None else Scope.ALL
+        unit = WhatIfCurve(sums, scope, Method.CLIP_V).at(action.mu, action.mu).unit_predicted_change
+        seen = self.entropy + self._random.gauss(0, self._noise)
+        self._average = self._momentum * self._average + (1 - self._momentum) * unit
+        change = 0.5 * self._average / (1 - self._momentum ** (step + 1)) + self._bias
+        self.entropies.append(self.entropy)
+        self.entropy += change
+        estimate = self._estimator.step(
+            mean_entropy=seen,
+            unit_prediction=unit,
+            observed_change=change,
+            gain=TRUSTED.gain,
+            momentum=self._momentum,
+        )
+        self._arriving.append(Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums))
+
+
+def words(plant: CollapsingPlant) -> set[HoldWord]:
+    return {action.word for action in plant.actions}

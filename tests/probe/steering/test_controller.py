@@ -1,0 +1,142 @@
+"""The threshold of each step is the one whose predicted change is wanted, within every bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from isentrope.steering.action import HoldWord
+from isentrope.steering.controller import (
+    HYSTERESIS,
+    LARGEST_LAG,
+    RATE,
+    HoldState,
+    Measured,
+    Plan,
+    decide,
+)
+from isentrope.steering.entropy_estimate import EntropyEstimate
+from isentrope.steering.trust import Calibrated
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.hold import Hold, HoldSide
+from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+from tests.probe.steering.collapsing_plant import TRUSTED, CollapsingPlant, step_sums
+
+# With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats a step.
+FALLING = step_sums(lowering=0.09, raising=0.05)
+HOLD = Hold(target_entropy=0.5)
+
+
+def measured(
+    entropy: float = 0.5,
+    *,
+    regressor: float = 0.0,
+    drift: float = 0.0,
+    calibrated: Calibrated = TRUSTED,
+    what_if: WhatIfSums = FALLING,
+) -> Measured:
+    """At rest, unless told otherwise."""
+    estimate = EntropyEstimate(entropy, regressor, drift, inertia=9.0)
+    return Measured(step=9, entropy=estimate, calibrated=calibrated, what_if=what_if)
+
+
+def clipping_at(mu: float, scope: Scope = Scope.DECREASING) -> HoldState:
+    return HoldState(acting=True, scope=scope, mu=mu)
+
+
+@pytest.mark.parametrize("entropy", [0.45, 0.49, 0.5, 0.55])
+def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> None:
+    state, action = decide(HOLD, clipping_at(1.0), measured(entropy), step=10)
+    assert (action.word, action.scope) == (HoldWord.HOLDING, Scope.DECREASING)
+    curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
+    reached = curve.at(action.mu, action.mu).unit_predicted_change
+    assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
+    assert state.mu == action.mu
+    assert state.plans[-1] == Plan(10, reached)
+
+
+def test_tokens_that_lower_the_entropy_are_clipped_below_the_target_and_those_that_raise_it_above() -> None:
+    level = step_sums(lowering=0.05, raising=0.05)
+    assert decide(HOLD, HoldState(), measured(0.45, what_if=level), step=10)[1].scope == Scope.DECREASING
+    assert decide(HOLD, HoldState(), measured(0.55, what_if=level), step=10)[1].scope == Scope.INCREASING
+
+
+@pytest.mark.parametrize(("side", "entropy"), [("lower", 0.4), ("raise", 0.9)])
+def test_a_side_that_is_not_allowed_is_left_alone(side: str, entropy: float) -> None:
+    state, action = decide(replace(HOLD, side=HoldSide(side)), HoldState(), measured(entropy), step=10)
+    assert (action.word, action.mu, state.mu) == (HoldWord.SIDE, None, None)
+    assert "side does not allow it" in action.why
+
+
+def test_a_correction_is_never_larger_than_asked_for() -> None:
+    hold = replace(HOLD, max_change_per_step=0.002)
+    state, _ = decide(hold, clipping_at(1.0), measured(0.1), step=10)
+    assert 0.5 * state.plans[-1].unit_prediction == pytest.approx(0.002, abs=1e-6)
+
+
+def test_a_threshold_stays_within_its_limits_and_says_when_it_would_leave_them() -> None:
+    hold = replace(HOLD, mu_min=0.8, mu_max=1.2)
+    _, low = decide(hold, clipping_at(0.9), measured(0.3), step=10)
+    assert (low.word, low.mu) == (HoldWord.LIMIT, 0.8)
+    _, high = decide(hold, clipping_at(1.1), measured(0.599), step=10)
+    assert (high.word, high.mu) == (HoldWord.HOLDING, 1.2)
+
+
+def test_a_threshold_moves_only_so_far_in_a_step() -> None:
+    _, down = decide(HOLD, clipping_at(4.1), measured(0.5), step=10)
+    _, up = decide(HOLD, clipping_at(0.1), measured(0.5), step=10)
+    assert down.word == up.word == HoldWord.SLEWING
+    assert (down.mu, up.mu) == (pytest.approx(2.0), pytest.approx(0.3))
+    _, first = decide(replace(HOLD, mu_max=6.1), HoldState(), measured(0.5), step=10)
+    assert first.mu == pytest.approx(3.0)
+
+
+def test_clipping_begins_beyond_a_band_and_ends_at_its_middle() -> None:
+    # Falls by itself just as fast as is wanted, but for half the band.
+    band = HYSTERESIS * HOLD.largest_change
+    entropy = 0.5 + (0.02 - band / 2) / RATE
+    assert decide(HOLD, HoldState(), measured(entropy), step=10)[1].word == HoldWord.RESTING
+    assert decide(HOLD, clipping_at(1.9), measured(entropy), step=10)[1].scope == Scope.DECREASING
+    assert decide(HOLD, clipping_at(1.9), measured(entropy + band / RATE), step=10)[1].word == HoldWord.RESTING
+    assert decide(HOLD, HoldState(), measured(entropy - band / RATE), step=10)[1].scope == Scope.DECREASING
+
+
+def test_what_momentum_and_steps_not_yet_measured_will_do_is_counted_in() -> None:
+    falling = measured(0.5, regressor=-0.01)  # 0.5 * -0.01 * 9 nats to come
+    state = replace(clipping_at(1.0), plans=(Plan(8, -1.0), Plan(9, -1.0), Plan(10, 0.02), Plan(11, 0.04)))
+    after, _ = decide(HOLD, state, falling, step=12)
+    standing = 0.5 - 0.045 + 0.5 * (0.02 + 0.04)
+    assert 0.5 * after.plans[-1].unit_prediction == pytest.approx(RATE * (0.5 - standing), abs=1e-6)
+    assert [plan.step for plan in after.plans] == [10, 11, 12]
+
+
+def test_what_the_prediction_misses_on_average_is_made_up_for() -> None:
+    standing_still = measured(0.5, regressor=0.002, drift=-0.001)
+    after, _ = decide(HOLD, clipping_at(1.0), standing_still, step=10)
+    assert 0.5 * after.plans[-1].unit_prediction == pytest.approx(0.001, abs=1e-6)
+
+
+def test_without_numbers_or_trust_the_pushed_control_stays_and_the_reason_is_told() -> None:
+    for numbers, step, words in (
+        (None, 10, "No step's numbers"),
+        (measured(), 10 + LARGEST_LAG, "6 steps before"),
+        (measured(calibrated=replace(TRUSTED, gain=-0.1)), 10, "gain is -0.1"),
+        (measured(calibrated=replace(TRUSTED, compared_steps=3)), 10, "compared in 3 steps"),
+    ):
+        state, action = decide(HOLD, clipping_at(1.0), numbers, step=step)
+        assert (action.word, action.mu, state.acting, state.scope) == (HoldWord.FALLBACK, None, False, None)
+        assert words in action.why
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+@pytest.mark.parametrize(("drift", "bias"), [(-0.02, 0.0), (-0.02, -0.004), (0.01, 0.004)])
+def test_a_run_that_collapses_or_explodes_is_held_however_late_its_numbers_are(
+    lag: int, drift: float, bias: float
+) -> None:
+    alone, held = (CollapsingPlant(lag=lag, drift=drift, bias=bias) for _ in range(2))
+    alone.run(replace(HOLD, target_entropy=0.5, mu_min=10.0), 150)
+    held.run(HOLD, 150)
+    assert abs(alone.entropies[-1] - 0.5) > 1.0
+    assert max(abs(entropy - 0.5) for entropy in held.entropies[60:]) < 0.03
+    assert sum(abs(entropy - 0.5) for entropy in held.entropies[60:]) / 90 < 0.01

@@ -1,0 +1,164 @@
+"""An entropy is held near its target where it collapses when left to itself, alone and on several ranks."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+import isentrope
+from isentrope.steering.action import Action, HoldWord
+from isentrope.steering.pilot import Pilot
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.messages import ControlSnapshot, OutcomeState, StepReport
+from isentrope_wire.what_if import what_if
+from tests.probe.ranks.gang import run_ranks
+from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
+
+STEPS = 120
+
+
+def entropies(run: list[StepReport]) -> list[float]:
+    return [report.scalars["entropy/mean"] for report in run]
+
+
+def run_of(
+    control: isentrope.Control, steps: int = STEPS, transport: InMemoryTransport | None = None
+) -> list[StepReport]:
+    if transport is None:
+        probe, transport = probe_and_transport(control=control)
+    else:
+        probe = isentrope.Probe("test", transport=transport, control=control)
+    run_steps(TinyLoop(), probe, steps)
+    return reports(transport)
+
+
+class LateTransport(InMemoryTransport):
+    """Builds a report when the next one comes, as a writer that is behind does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[Any] = []
+
+    def put(self, make: Any) -> bool:
+        self._waiting.append(make)
+        return super().put(self._waiting.pop(0)) if len(self._waiting) > 1 else True
+
+
+def assert_held(run: list[StepReport], target: float) -> None:
+    settled = entropies(run)[60:]
+    assert fmean(abs(entropy - target) for entropy in settled) < 0.06 * target
+    assert {report.labels["hold/state"] for report in run[20:]} <= {"holding", "slewing", "limit", "resting"}
+
+
+def test_the_entropy_is_held_near_the_target_where_it_collapses_by_itself() -> None:
+    alone = entropies(run_of(isentrope.Control()))
+    target = 0.75 * alone[0]
+    assert alone[-1] < 0.85 * target
+    for method in ("none", "clip_b"):
+        assert_held(run_of(isentrope.Control(method=method, hold={"target_entropy": target})), target)
+
+
+def test_numbers_that_arrive_a_step_late_hold_it_too() -> None:
+    target = 2.26
+    assert_held(run_of(isentrope.Control(hold={"target_entropy": target}), transport=LateTransport()), target)
+
+
+def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
+    run = run_of(isentrope.Control(hold={"target_entropy": 2.9, "side": "raise"}), 30)
+    assert all(report.scalars["hold/target"] == 2.9 and report.control_version == 0 for report in run)
+    assert (run[0].labels["hold/state"], run[0].labels["control/method"]) == ("fallback", Method.NONE)
+    assert run[0].labels["hold/why"] == "No step's numbers have arrived yet."
+    assert "hold/mu" not in run[0].scalars
+    clipping = [report for report in run if "hold/mu" in report.scalars]
+    assert len(clipping) > 5
+    for report in clipping:
+        assert (report.labels["control/method"], report.labels["control/scope"]) == (Method.CLIP_V, Scope.DECREASING)
+        mu = report.scalars["hold/mu"]
+        assert report.scalars["control/mu_low"] == report.scalars["control/mu_high"] == mu
+        # Thresholds come from the step before and the what-if's from the same: it knows the share that was clipped.
+        assert report.what_if is not None
+        asked = what_if(report.what_if, mu, mu, Scope.DECREASING, Method.CLIP_V)
+        off = abs(asked.clip_fraction - report.scalars["clip/fraction"])
+        assert off <= asked.clip_fraction_bound + 1e-9
+    mus = [report.scalars["hold/mu"] for report in clipping]
+    assert len(set(mus)) > 3
+    assert fmean(report.scalars["clip/fraction"] for report in clipping) > 0
+
+
+def test_without_an_observed_change_the_pushed_thresholds_stay_and_the_reason_is_told() -> None:
+    control = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0, hold={"target_entropy": 2.9})
+    probe, transport = probe_and_transport(control=control)
+    plain, plain_transport = probe_and_transport(control=CLIP)
+    for each in (probe, plain):
+        loop = TinyLoop()
+        for step in range(12):
+            logits, token_ids, advantages = loop.sample()
+            loop.update(each.gate(each.score(logits, token_ids), advantages, loop.mask), advantages)
+            each.step(step, loop.optimizer)
+    last = reports(transport)[-1]
+    assert last.labels["hold/state"] == "fallback"
+    assert "needs steps with rescore=" in last.labels["hold/why"]
+    assert last.scalars["control/mu_low"] == 1.0
+    assert entropies(reports(transport)) == entropies(reports(plain_transport))
+    assert last.scalars["clip/fraction"] == reports(plain_transport)[-1].scalars["clip/fraction"] > 0
+
+
+def test_a_hold_is_pushed_and_ended_while_the_run_is_live() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 20)
+    hold = isentrope.Control(hold={"target_entropy": 3.2})
+    transport.set_control(pushed(1, hold))
+    run_steps(loop, probe, 10, first=20)
+    transport.set_control(pushed(2))
+    run_steps(loop, probe, 2, first=30)
+    run = reports(transport)
+    assert [(o.version, o.state, o.step) for report in run for o in report.outcomes] == [
+        (1, OutcomeState.APPLIED, 20),
+        (2, OutcomeState.APPLIED, 30),
+    ]
+    # The calibration was ready: the first step under it holds already.
+    assert all(report.labels["hold/state"] in ("slewing", "holding", "limit") for report in run[20:30])
+    assert [report.labels["control/method"] for report in run[28:]] == ["clip_v", "clip_v", "clip_v", "clip_v"]
+    assert "hold/state" not in run[30].labels
+    assert probe.control == CLIP
+
+
+def held_on_rank(rank: int, steps: int, control: isentrope.Control) -> tuple[list[StepReport], list[float]]:
+    """Both ranks train the same policy on the same tokens; only rank 0 measures for both."""
+    probe, transport = probe_and_transport(control=control)
+    loop = TinyLoop()
+    run_steps(loop, probe, steps)
+    probe.finish()
+    return reports(transport), loop.weights().tolist()
+
+
+def test_all_ranks_run_under_what_rank_0_decided() -> None:
+    target = 2.26
+    (first, first_weights), (second, second_weights) = run_ranks(
+        2, held_on_rank, STEPS, isentrope.Control(hold={"target_entropy": target})
+    )
+    assert_held(first, target)
+    for left, right in zip(first, second, strict=True):
+        assert left.labels["hold/state"] == right.labels["hold/state"]
+        assert left.scalars.get("hold/mu") == right.scalars.get("hold/mu")
+    assert first_weights == second_weights
+    assert first[0].labels["hold/why"] == "Nothing is decided about this control yet."
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_an_action_for_another_version_counts_for_nothing(version: int) -> None:
+    pilot = Pilot()
+    snapshot = ControlSnapshot(
+        version=7, control=isentrope.Control(hold={"target_entropy": 1.0}), author="ada", requested_at=0.0
+    )
+    action = Action(version=version, word=HoldWord.HOLDING, scope=Scope.DECREASING, mu=2.0)
+    pilot.begin_step(snapshot, Action.decode(action.encode()))
+    if version == 7:
+        assert (pilot.action, pilot.control.mu_low, pilot.control.method) == (action, 2.0, Method.CLIP_V)
+    else:
+        assert pilot.action is not None
+        assert (pilot.action.word, pilot.control) == (HoldWord.FALLBACK, snapshot.control)

@@ -1,0 +1,55 @@
+"""What is to be held is checked where it is written down."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from isentrope_wire.control import Control
+from isentrope_wire.errors import ControlError
+from isentrope_wire.hold import Hold, HoldSide
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "hold needs target_entropy"),
+        ({"target_entropy": None}, "hold needs target_entropy"),
+        ({"target_entropy": 0}, "hold.target_entropy counts nats and must be above 0, got 0"),
+        ({"target_entropy": -0.5}, "hold.target_entropy .* above 0, got -0.5"),
+        ({"target_entropy": math.nan}, "hold.target_entropy .* finite number, got nan"),
+        ({"target_entropy": "0.5"}, "hold.target_entropy .* got '0.5'"),
+        ({"target_entropy": True}, "hold.target_entropy .* got True"),
+        ({"target_entropy": 0.5, "max_change_per_step": 0}, "hold.max_change_per_step .* above 0"),
+        ({"target_entropy": 0.5, "max_change_per_step": math.inf}, "hold.max_change_per_step .* finite"),
+        ({"target_entropy": 0.5, "mu_min": -1}, "hold.mu_min .* not be negative, got -1"),
+        ({"target_entropy": 0.5, "mu_min": 3, "mu_max": 2}, "mu_min must not lie above mu_max, got 3 and 2"),
+        ({"target_entropy": 0.5, "side": "up"}, "hold.side must be one of raise, lower, both; got 'up'"),
+        ({"target_entropy": 0.5, "gain": 1}, "hold has the fields target_entropy, .*; got gain"),
+        ([0.5], r"hold must be an object or null, got \[0.5\]"),
+    ],
+)
+def test_a_wrong_hold_is_refused_with_one_sentence_on_the_field(document: object, words: str) -> None:
+    with pytest.raises(ControlError, match=words):
+        Control.from_document({"hold": document})
+
+
+def test_a_hold_is_written_down_with_its_defaults_and_reads_itself() -> None:
+    control = Control(hold={"target_entropy": 0.5, "side": "raise", "mu_max": None})
+    assert control.hold == {
+        "target_entropy": 0.5,
+        "max_change_per_step": 0.025,
+        "mu_min": 0.0,
+        "mu_max": 10.0,
+        "side": "raise",
+    }
+    assert Control.from_document(control.to_document()) == control
+    assert control.held == Hold(target_entropy=0.5, max_change_per_step=0.025, side=HoldSide.RAISE)
+    assert Control().held is None
+
+
+def test_only_thresholds_can_be_held_with() -> None:
+    assert Control(method="clip_b", hold={"target_entropy": 0.5}).mu_low is None
+    with pytest.raises(ControlError, match="hold moves the thresholds of clip_b or clip_v, got method kl_cov"):
+        Control(method="kl_cov", hold={"target_entropy": 0.5})
