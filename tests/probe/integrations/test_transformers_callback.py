@@ -161,15 +161,17 @@ def test_a_training_begun_anew_ends_the_run_that_failed_before(tmp_path: Path) -
 
 def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_nor_later() -> None:
     # The other ranks may not be there to merge it with.
-    transport, state, control = InMemoryTransport(), TrainerState(global_step=7), TrainerControl()
+    first, second = InMemoryTransport(), InMemoryTransport()
+    state, control = TrainerState(global_step=7), TrainerControl()
     args = SimpleNamespace(world_size=2, run_name="fit", to_sanitized_dict=dict)
-    callback = IsentropeCallback(transport=transport)
+    callback = IsentropeCallback(transport=first)
     callback.on_train_begin(args, state, control)
     callback.on_step_end(args, state, control)
+    callback._transport = second
     callback.on_train_begin(args, state, control)
     callback.on_step_begin(args, state, control)
-    assert reports(transport) == []
-    assert [one.status for one in goodbyes(transport)] == ["failed"]
+    assert reports(first) == reports(second) == []
+    assert [one.status for one in goodbyes(first)] == ["failed"]
     callback.finish()
 
 
