@@ -3,6 +3,8 @@
 - `messages`: frozen dataclasses of the domain (RunStarted, StepReport, ControlSnapshot ...)
 - `control`: the control document, checked where it is built
 - `method_parameters`: the methods, and what each can be told beside thresholds and scope; `presets`: named settings
+- `hold`: an entropy to be held, and its limits
+- `what_if`: what other thresholds would have done to a step
 - `codec`: dataclass <-> protobuf, the only file that knows both
 - `errors`: the root of every error raised on purpose
 - `v1`: telemetry.proto and its generated code
