@@ -46,6 +46,7 @@ RECENT_METRICS = (
     "entropy/predicted_change",
     "entropy/prediction_r2",
     "entropy/prediction_sign_agreement",
+    "entropy/interval_coverage",
     "entropy/gain",
     "clip/fraction",
     "reward/mean",

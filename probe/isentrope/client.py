@@ -28,6 +28,7 @@ Columns = dict[str, list[Any]]
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TOKEN_NUMBERS = ("logprob", "entropy", "vocab_centered_score", "advantage", "contribution")
 _WHAT_IF_NUMBERS = (
     "unit_predicted_change",
     "unit_predicted_change_bound",
@@ -219,6 +220,24 @@ class Client:
             },
         )
         return answer | {name: _number(answer[name]) for name in _WHAT_IF_NUMBERS}
+
+    def tokens(self, run_id: str, *, step: int | None = None) -> list[Json]:
+        """The tokens that counted most for the change of entropy in a step, largest first; at most 16.
+
+        Their `text` is whatever a model or a user wrote.
+
+        Args:
+            step: None: the newest that names any.
+        """
+        answer = self._json("GET", f"runs/{_segment(run_id)}/tokens", params={"step": step})
+        return [
+            item | {name: _number(item[name]) for name in _TOKEN_NUMBERS} | {"step": answer["step"]}
+            for item in answer["items"]
+        ]
+
+    def alerts(self, run_id: str) -> list[Json]:
+        """What a person should know of a run, newest first: `step`, `kind`, `reason`, `evidence`."""
+        return list(self._items(f"runs/{_segment(run_id)}/alerts", {}))
 
     def law(self, run_id: str, *, points: int | None = None) -> Json:
         """R = -a exp(H) + b fitted to a run: `fit` with intervals and ceiling, `forecast`, `curve`, `points`.

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,7 @@ from isentrope.errors import InputError
 from isentrope.interventions.dead_knobs import StepEvidence, dead_knobs
 from isentrope.scores import TokenScores
 from isentrope.statistics.across_ranks import GlobalStep, read_ranks
+from isentrope.statistics.alerts import AlertWatch
 from isentrope.statistics.calibration import Calibration
 from isentrope.statistics.driving_tokens import read_driving_tokens
 from isentrope.statistics.report_scalars import (
@@ -54,6 +56,7 @@ class StepCloser:
         self._text_of = text_of
         self.latest: StepReport | None = None
         self._calibration = Calibration()
+        self._alerts = AlertWatch()
         self._told = False
 
     def close(
@@ -110,6 +113,8 @@ class StepCloser:
                 what_if=what_if,
                 tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
             )
+            if summary is not None:
+                report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
             self.latest = report
             take_numbers(report)
             return report

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from isentrope_wire.control import Control
 from isentrope_wire.errors import CodecError, ControlError
 from isentrope_wire.messages import (
+    Alert,
     ControlOutcome,
     ControlSnapshot,
     DrivingToken,
@@ -182,6 +183,7 @@ def _step_report_to_pb(report: StepReport) -> pb.StepReport:
         labels=report.labels,
         what_if=None if report.what_if is None else _what_if_to_pb(report.what_if),
         tokens=_tokens_to_pb(report.tokens) if report.tokens else None,
+        alerts=[pb.Alert(kind=a.kind, reason=a.reason, evidence=a.evidence) for a in report.alerts],
     )
 
 
@@ -199,6 +201,7 @@ def _step_report_from_pb(report: pb.StepReport) -> StepReport:
         labels=dict(report.labels),
         what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
         tokens=_tokens_from_pb(report.tokens),
+        alerts=tuple(Alert(kind=a.kind, reason=a.reason, evidence=dict(a.evidence)) for a in report.alerts),
     )
 
 

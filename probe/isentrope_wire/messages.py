@@ -105,6 +105,17 @@ class DrivingToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something a person should know, said at the step it was found."""
+
+    kind: str
+    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob` or `zero_advantage`."""
+    reason: str
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    """The numbers the reason is made from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """All that was measured in one optimiser update on one rank."""
 
@@ -121,6 +132,7 @@ class StepReport:
     """What other thresholds would have done to the step; None when it was not measured."""
     tokens: tuple[DrivingToken, ...] = ()
     """Those that count most, largest first."""
+    alerts: tuple[Alert, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from isentrope_server.api import (
     access_tokens,
+    alerts,
     control,
     error_answers,
     health,
@@ -24,6 +25,7 @@ from isentrope_server.api import (
     metrics,
     runs,
     steps,
+    tokens,
     what_if,
 )
 from isentrope_server.api.schemas import ErrorBody
@@ -37,7 +39,7 @@ from isentrope_server.settings import Settings
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
-_API_MODULES = (runs, metrics, steps, histograms, law, what_if, control, methods, live, access_tokens)
+_API_MODULES = (runs, metrics, steps, histograms, tokens, alerts, law, what_if, control, methods, live, access_tokens)
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 

@@ -101,7 +101,7 @@ def test_ids_given_to_gate_name_tokens_that_were_scored_elsewhere() -> None:
         probe.step(step)
     unknown, known = reports(transport)
     assert all(token.token_id is None for token in unknown.tokens)
-    assert all(token.token_id == int(token_ids[token.sequence, token.position]) for token in known.tokens)  # type: ignore[index]
+    assert all(token.token_id == int(token_ids[token.sequence, token.position]) for token in known.tokens)
 
 
 def test_flattened_tokens_have_a_position_and_no_row_and_no_token_gives_no_name() -> None:

@@ -23,7 +23,7 @@ from isentrope_dashboard.components.control_panel import dead_knobs_props
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
-from isentrope_dashboard.figures.entropy import ENTROPY, OBSERVED, PREDICTED, extension, outgrows_its_drawing
+from isentrope_dashboard.figures.entropy import LIVE_METRICS, extension, outgrows_its_drawing
 from isentrope_dashboard.pages.notice import control_notifications
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import (
@@ -286,7 +286,7 @@ async def _show_controls(page: _Page, following: _Following, moved: Advance) -> 
 def _remember_in_series(following: _Following, moved: Advance) -> None:
     """Keep the chart's columns in step with what was appended in the browser, for the next full drawing."""
     series = dict(following.snapshot.series)
-    for name in {*series, ENTROPY, OBSERVED, PREDICTED}:
+    for name in {*series, *LIVE_METRICS}:
         columns = series.get(name, SeriesColumns())
         rows = [row for row in moved.new_rows if name in row.scalars]
         values = [row.scalars[name] for row in rows]

@@ -357,6 +357,7 @@ class StepReport(google.protobuf.message.Message):
     LABELS_FIELD_NUMBER: builtins.int
     WHAT_IF_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
+    ALERTS_FIELD_NUMBER: builtins.int
     step: builtins.int
     recorded_at: builtins.float
     control_version: builtins.int
@@ -377,6 +378,8 @@ class StepReport(google.protobuf.message.Message):
 
     @property
     def tokens(self) -> Global___DrivingTokens: ...
+    @property
+    def alerts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Alert]: ...
     def __init__(
         self,
         *,
@@ -389,15 +392,56 @@ class StepReport(google.protobuf.message.Message):
         labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         what_if: Global___WhatIfSums | None = ...,
         tokens: Global___DrivingTokens | None = ...,
+        alerts: collections.abc.Iterable[Global___Alert] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "tokens", b"tokens", "what_if", b"what_if"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step", "tokens", b"tokens", "what_if", b"what_if"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "alerts", b"alerts", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step", "tokens", b"tokens", "what_if", b"what_if"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_tokens", b"_tokens"]) -> typing.Literal["tokens"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_what_if", b"_what_if"]) -> typing.Literal["what_if"] | None: ...
 
 Global___StepReport: typing_extensions.TypeAlias = StepReport
+
+@typing.final
+class Alert(google.protobuf.message.Message):
+    """Something a person should know, said at the step it was found."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class EvidenceEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    KIND_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    EVIDENCE_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    reason: builtins.str
+    @property
+    def evidence(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        reason: builtins.str = ...,
+        evidence: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["evidence", b"evidence", "kind", b"kind", "reason", b"reason"]) -> None: ...
+
+Global___Alert: typing_extensions.TypeAlias = Alert
 
 @typing.final
 class DrivingTokens(google.protobuf.message.Message):

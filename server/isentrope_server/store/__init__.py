@@ -4,6 +4,6 @@
 - `database`: engines and read-only connections; `writer`: the one thread that writes, with group commit
 - `events`: what a transaction announces once it is committed
 - `runs`, `streams`, `records`, `layouts`, `quarantine`: what comes in
-- `timeline`: which report speaks for a step; `series`, `steps`, `histograms`, `what_if_sums`: what is read back
+- `timeline`: which report speaks for a step; `series`, `steps`, `histograms`, `what_if_sums`, `driving_tokens`, `alerts`: what is read back
 - `controls`, `audit`, `tokens`: what people did
 """

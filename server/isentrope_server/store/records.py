@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
-from isentrope_server.store import layouts, what_if_sums
+from isentrope_server.store import alerts, driving_tokens, layouts, what_if_sums
 from isentrope_server.store.tables import gaps, histograms, records
 from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, ScoreHistogram, StepReport
 
@@ -69,7 +69,8 @@ def append(
     if rows:
         connection.execute(insert(records), rows)
     _append_histograms(connection, run_key, stream_key, reports)
-    what_if_sums.append(connection, run_key, stream_key, reports)
+    for module in (what_if_sums, driving_tokens, alerts):
+        module.append(connection, run_key, stream_key, reports)
     _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
     layouts.mark_used(
         connection, stream_key, {layout_keys[layouts.names_of(r.scalars)]: position for position, r in reports}

@@ -174,6 +174,31 @@ what_if_sums = Table(
     Index("ix_what_if_sums_run_key_step", "run_key", "step"),
 )
 
+driving_tokens = Table(
+    "driving_tokens",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `histograms`
+    Column("step", BigInteger, nullable=False),
+    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_tokens: text may hold anything
+    Index("ix_driving_tokens_run_key_step", "run_key", "step"),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("number", Integer, primary_key=True),  # a report may hold several
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `histograms`
+    Column("step", BigInteger, nullable=False),
+    Column("recorded_at", Double, nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("evidence", JSON, nullable=False),
+)
+
 quarantine = Table(
     "quarantine",
     metadata,

@@ -1,0 +1,206 @@
+"""When to call a person: alerts, each with its reason and the numbers behind it.
+
+They are found where the steps are closed, and not in the server: every step is seen once, in order and of all ranks, a
+run without a server has them too, and what was said at the time stays said. No threshold is in nats or in steps: a run
+is compared with its own early level and its own age, a prediction with its own past.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median, stdev
+
+from isentrope_wire.messages import Alert
+
+EARLY_STEPS = 10
+"""Steps whose median is the run's early level."""
+
+FLOOR, CEILING = 0.25, 2.0
+"""Of the early entropy: where a collapse, or an explosion, has arrived."""
+
+PART_OF_THE_WAY = 0.25
+"""From the early level to the floor or ceiling: nearer to home nothing is said."""
+
+WINDOW = 20
+"""Steps over which a mean is taken, and a rate at least."""
+
+LONGEST_WINDOW = 250
+"""Steps over which a rate is taken at most, however old the run."""
+
+PERSISTENCE = 5
+"""Steps in a row that a condition must hold before anything is said."""
+
+REARM = 20
+"""Steps in a row without it, before the same is said again."""
+
+SIGMAS = 5.0
+"""How far from 0 the self-check's mean must be, in standard errors of two kinds."""
+
+
+@dataclass(slots=True)
+class _Trigger:
+    """Says a thing once, when it has held for a while."""
+
+    held: int = 0
+    clear: int = REARM
+    said: bool = False
+
+    def fires(self, holds: bool) -> bool:
+        self.held, self.clear = (self.held + 1, 0) if holds else (0, self.clear + 1)
+        if self.clear >= REARM:
+            self.said = False
+        if self.held < PERSISTENCE or self.said:
+            return False
+        self.said = True
+        return True
+
+
+@dataclass(slots=True)
+class _Early:
+    """The level of a quantity in the run's first steps."""
+
+    values: list[float] = field(default_factory=list)
+
+    def level(self, value: float) -> float | None:
+        """The median of the first EARLY_STEPS values; None before there are so many."""
+        if len(self.values) < EARLY_STEPS:
+            self.values.append(value)
+            return None
+        return median(self.values)
+
+
+def _window() -> deque[float]:
+    return deque(maxlen=WINDOW)
+
+
+Found = tuple[str, dict[str, float]]
+"""A reason, and the numbers in it."""
+
+
+@dataclass(slots=True)
+class AlertWatch:
+    """Feed it the scalars and labels of each report, in order."""
+
+    _age: int = 0
+    _entropy: _Early = field(default_factory=_Early)
+    _signal: _Early = field(default_factory=_Early)
+    _course: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW))
+    """Entropy, and its predicted change, of the last steps."""
+    _checks: deque[float] = field(default_factory=_window)
+    _signals: deque[float] = field(default_factory=_window)
+    _trusted: int = 0
+    _triggers: dict[str, _Trigger] = field(default_factory=dict)
+
+    def step(self, scalars: Mapping[str, float], labels: Mapping[str, str]) -> tuple[Alert, ...]:
+        """What is new to say of this step; usually nothing."""
+        finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
+        self._age += 1
+        found = {
+            **self._arrivals(finite),
+            "self_check": self._self_check(finite.get("score/self_check_z")),
+            "prediction": self._prediction(finite.get("entropy/prediction_r2")),
+            "dead_knob": _dead_knob(labels.get("control/dead")),
+            "zero_advantage": self._zero_advantage(finite.get("advantage/zero_group_fraction")),
+        }
+        return tuple(
+            Alert(kind=kind, reason=what[0], evidence=what[1])
+            for kind, what in found.items()
+            if self._triggers.setdefault(kind, _Trigger()).fires(what is not None) and what is not None
+        )
+
+    def _arrivals(self, scalars: Mapping[str, float]) -> dict[str, Found | None]:
+        """Collapse and explosion: at the predicted rate the entropy gets there before the run is half as old again.
+
+        The rate is the mean of the calibrated predictions over the last quarter of the run. Before anything is said
+        the entropy itself must have gone a part of the way, and, over that same quarter, at half that rate or more:
+        one fast stretch is no course.
+        """
+        nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
+        entropy, predicted = scalars.get("entropy/mean"), scalars.get("entropy/predicted_change")
+        early = None if entropy is None else self._entropy.level(entropy)
+        if entropy is None or early is None or early <= 0 or predicted is None:
+            return nothing
+        self._course.append((entropy, predicted))
+        steps = min(max(WINDOW, self._age // 4), LONGEST_WINDOW)
+        if len(self._course) < steps:
+            return nothing
+        recent = list(self._course)[-steps:]
+        rate = fmean(change for _, change in recent)
+        edge = steps // 4
+        now = fmean(value for value, _ in recent[-edge:])
+        moved = (now - fmean(value for value, _ in recent[:edge])) / (steps - edge)
+        kind, share = ("collapse", FLOOR) if rate < 0 else ("explosion", CEILING)
+        goal = share * early
+        gone = (now - early) / (goal - early)
+        for reached, its_share in (("collapse", FLOOR), ("explosion", CEILING)):
+            if (now - early) / (its_share * early - early) >= 1:
+                reason = f"The entropy is at {now:.3g} nats, {now / early:.0%} of its early {early:.3g}."
+                return nothing | {reached: (reason, {"entropy": now, "early_entropy": early})}
+        if rate == 0 or moved / rate < 0.5 or gone < PART_OF_THE_WAY:
+            return nothing
+        arrival = max((goal - now) / rate, 0.0)
+        if arrival > self._age / 2:
+            return nothing
+        reason = (
+            f"At the predicted {rate:+.3g} nats a step the entropy reaches {goal:.3g} nats, {share:.0%} of its early "
+            f"{early:.3g}, in {arrival:.0f} steps; the run is {self._age} steps old."
+        )
+        evidence = {"entropy": now, "early_entropy": early, "goal": goal, "rate": rate, "steps_left": arrival}
+        return nothing | {kind: (reason, evidence)}
+
+    def _self_check(self, z: float | None) -> Found | None:
+        """The mean of S_c is 0 where tokens were drawn from the very distribution that is scored."""
+        if z is None:
+            return None
+        self._checks.append(z)
+        if len(self._checks) < WINDOW:
+            return None
+        mean, spread = fmean(self._checks), stdev(self._checks)
+        # Tokens of a sequence resemble each other, so z may scatter more than its own standard error says.
+        in_errors = mean * math.sqrt(WINDOW) / max(1.0, spread)
+        if abs(in_errors) < SIGMAS:
+            return None
+        reason = (
+            f"Over {WINDOW} steps the mean of S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
+            "drawn from the distribution that is scored. Compare temperature, mask and top-k or top-p of the sampler."
+        )
+        return reason, {"standard_errors": in_errors, "mean_z": mean}
+
+    def _prediction(self, r2: float | None) -> Found | None:
+        if r2 is None:
+            return None
+        if r2 > 0:
+            self._trusted += 1
+            return None
+        if self._trusted < WINDOW:
+            return None
+        return (
+            (
+                f"The calibrated prediction was of use for {self._trusted} steps and now does worse than the past's mean "
+                f"change: R² {r2:.2f}."
+            ),
+            {"r2": r2, "trusted_steps": float(self._trusted)},
+        )
+
+    def _zero_advantage(self, zero_share: float | None) -> Found | None:
+        if zero_share is None:
+            return None
+        early = self._signal.level(1 - zero_share)
+        self._signals.append(1 - zero_share)
+        if early is None or len(self._signals) < WINDOW or fmean(self._signals) >= early / 2:
+            return None
+        now = fmean(self._signals)
+        return (
+            (
+                f"Only {now:.0%} of the groups have an advantage that is not 0, in the first steps it was {early:.0%}: "
+                "most rollouts teach nothing."
+            ),
+            {"share": now, "early_share": early},
+        )
+
+
+def _dead_knob(reasons: str | None) -> Found | None:
+    return (reasons, {}) if reasons else None

@@ -1,0 +1,115 @@
+"""The tokens that counted most, and alerts: stored with their step, told with their reason."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from alembic import command
+
+from isentrope.client import Client, NotFound
+from isentrope_server.store.database import Database
+from isentrope_server.store.migrate import alembic_config
+from isentrope_wire.messages import Alert, DrivingToken, StepReport
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+HOSTILE = "<img src=x onerror=alert(1)>\x00\u202e{{7*7}}"
+
+
+def token(contribution: float = -0.5, **known: object) -> DrivingToken:
+    fields: dict[str, object] = {
+        "rank": 0,
+        "sequence": 3,
+        "position": 7,
+        "token_id": 42,
+        "text": HOSTILE,
+        "logprob": -0.25,
+        "entropy": 1.5,
+        "vocab_centered_score": 0.5,
+        "advantage": 1.0,
+        "contribution": contribution,
+        "kept": True,
+    }
+    return DrivingToken(**(fields | known))  # type: ignore[arg-type]
+
+
+def send(rank: Rank, step: int, *tokens: DrivingToken, alerts: tuple[Alert, ...] = ()) -> None:
+    rank.send(StepReport(step=step, recorded_at=1.5, scalars={"entropy/mean": 1.0}, tokens=tokens, alerts=alerts))
+
+
+def alert(kind: str = "collapse", **evidence: float) -> Alert:
+    return Alert(kind=kind, reason=f"{kind} \x00 because", evidence=evidence)
+
+
+def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, token(-0.5), token(0.25, sequence=None, token_id=None, text=None, kept=False, logprob=-math.inf))
+    send(rank, 2, token(0.125))
+    with Client(server.url, server.owner_token) as client:
+        first, second = client.tokens(rank.run_id, step=1)
+        assert first == {
+            "step": 1, "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25,
+            "entropy": 1.5, "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": -0.5, "kept": True,
+        }  # fmt: skip
+        assert (second["sequence"], second["token_id"], second["text"], second["kept"]) == (None, None, None, False)
+        assert second["logprob"] == -math.inf
+        assert [one["contribution"] for one in client.tokens(rank.run_id)] == [0.125]
+        with pytest.raises(NotFound, match="no report of step 9"):
+            client.tokens(rank.run_id, step=9)
+
+
+def test_a_step_that_names_no_token_answers_with_none(server: ServerInThread) -> None:
+    rank = Rank(server)
+    assert server.http.get(f"{rank.path}/tokens").json() == {"step": None, "items": [], "next_cursor": None}
+    send(rank, 1)
+    assert server.http.get(f"{rank.path}/tokens?step=1").json()["items"] == []
+
+
+def test_a_resumed_run_speaks_of_tokens_and_alerts_from_its_first_step_on(server: ServerInThread) -> None:
+    first = Rank(server, started_at=1.0)
+    for step in range(5):
+        send(first, step, token(float(step + 1)), alerts=(alert(f"first_{step}"),))
+    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2.0)
+    send(second, 3, token(-8.0), alerts=(alert("second_3"),))
+    assert server.http.get(f"{first.path}/tokens").json()["items"][0]["contribution"] == -8.0
+    assert server.http.get(f"{first.path}/tokens?step=2").json()["items"][0]["contribution"] == 3.0
+    kinds = [item["kind"] for item in server.http.get(f"{first.path}/alerts").json()["items"]]
+    assert kinds == ["second_3", "first_2", "first_1", "first_0"]
+
+
+def test_alerts_are_told_newest_first_with_reason_and_numbers_page_by_page(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, alerts=(alert("dead_knob"), alert("collapse", rate=-0.5, r2=math.nan)))
+    send(rank, 2)
+    send(rank, 3, alerts=(alert("prediction"),))
+    found = server.http.get(f"{rank.path}/alerts?limit=2").json()
+    assert [(item["step"], item["kind"]) for item in found["items"]] == [(3, "prediction"), (1, "collapse")]
+    assert found["items"][1]["evidence"] == {"rate": -0.5, "r2": None}
+    assert (found["items"][1]["reason"], found["items"][1]["recorded_at"]) == ("collapse  because", 1.5)
+    rest = server.http.get(f"{rank.path}/alerts", params={"cursor": found["next_cursor"]}).json()
+    assert ([item["kind"] for item in rest["items"]], rest["next_cursor"]) == (["dead_knob"], None)
+    with Client(server.url, server.owner_token) as client:
+        assert [item["step"] for item in client.alerts(rank.run_id)] == [3, 1, 1]
+    assert server.http.get(f"{rank.path}/alerts?cursor=x").status_code == 400
+
+
+def test_a_database_from_before_gets_room_for_them_and_keeps_what_it_has(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    home = tmp_path / "old"
+    before = make_server(home)
+    rank = Rank(before)
+    send(rank, 1)
+    before.stop()
+    database = Database(before.backend.settings.resolved_database_url)
+    with database.writing_engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "0002")
+    database.close()
+    after = make_server(home)
+    assert after.http.get(f"{rank.path}/steps/1").json()["scalars"] == {"entropy/mean": 1.0}
+    assert after.http.get(f"{rank.path}/alerts").json()["items"] == []
+    send(Rank(after, run_id=rank.run_id, incarnation="second"), 2, token(), alerts=(alert(),))
+    assert after.http.get(f"{rank.path}/tokens").json()["step"] == 2
