@@ -38,6 +38,8 @@ def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--method", "entropy_magic"), "'entropy_magic' is not one of 'none', 'clip_b', 'clip_v'"),
         (("--method", "top_entropy", "-p", "fraction=2"), "parameters.fraction must be .* at most 1, got 2"),
         (("--method", "top_entropy", "-p", "fraction"), "NAME=VALUE"),
+        (("--hold-target", "0"), "hold.target_entropy counts nats and must be above 0, got 0.0"),
+        (("--method", "kl_cov", "--hold-target", "1"), "hold moves the thresholds of clip_b or clip_v"),
         (("--mu-high", "1"), "act only with clip_b, clip_v, got method none"),
         (("--steps", "0"), "steps must be a whole number of at least 1, got 0"),
         (("--group-size", "1"), "group_size must be a whole number of at least 2, got 1"),

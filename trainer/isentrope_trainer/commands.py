@@ -46,6 +46,9 @@ def _training_options(command: _Command) -> _Command:
             metavar="NAME=VALUE",
             help="One of the method's own, such as fraction=0.2; may be repeated.",
         ),
+        click.option(
+            "--hold-target", type=float, metavar="NATS", help="Hold the mean entropy there.  [default: never]"
+        ),
         click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
         click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a step."),
         click.option("--group-size", default=_DEFAULTS.group_size, show_default=True, help="Rollouts of each problem."),
@@ -164,6 +167,7 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
             mu_high=options["mu_high"],
             scope=options["scope"],
             parameters=dict(name_and_value(text) for text in options["parameters"]),
+            hold=None if options["hold_target"] is None else {"target_entropy": options["hold_target"]},
         )
     except IsentropeError as error:
         raise click.UsageError(str(error)) from error

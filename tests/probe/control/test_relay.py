@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import isentrope
 from isentrope.control.relay import FIRST_CAPACITY, ControlRelay
+from isentrope.control.snapshot_document import encode_snapshot
 from isentrope_wire.messages import ControlSnapshot
 from tests.probe.tiny_loop import pushed
 
@@ -69,3 +70,16 @@ def test_a_note_of_rank_0_reaches_every_rank_in_its_step_also_beside_a_control_t
             told = relay.hear(0.0)
             heard.append((told.desired, told.note))
         assert heard == [(None, b"first"), (long, b""), (long, b"third")]
+
+
+def test_a_control_that_fits_alone_but_not_beside_a_note_waits_for_a_longer_message() -> None:
+    air = Air()
+    snapshot = pushed(1, isentrope.Control(method="clip_v", mu_low=1.0))
+    room = FIRST_CAPACITY - len(encode_snapshot(snapshot)) - 30
+    snug = pushed(1, isentrope.Control(method="clip_v", mu_low=1.0, reason="x" * room))
+    for rank in (0, 1):
+        relay = ControlRelay(air.of_rank(rank))
+        relay.tell(snug, 0.0, b"a note of some length")
+        assert relay.hear(0.0) == (None, 0.0, b"a note of some length")
+        relay.tell(snug, 1.0, b"another")
+        assert relay.hear(0.0) == (snug, 1.0, b"another")

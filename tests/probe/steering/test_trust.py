@@ -33,5 +33,5 @@ def test_one_that_did_not_is_refused_with_the_reason(calibrated: Calibrated, wor
 def test_signs_that_are_chance_end_no_hold_but_signs_and_sizes_that_are_wrong_do() -> None:
     assert distrust(replace(PROVED, sign_agreement=0.45), acting=True) == ""
     assert distrust(replace(PROVED, sign_agreement=0.3), acting=True) == ""
-    assert distrust(replace(PROVED, r2=-0.5), acting=True) == ""
+    assert distrust(replace(PROVED, sign_agreement=0.45, r2=-0.5), acting=True) == ""
     assert "R² is -0.50" in distrust(replace(PROVED, sign_agreement=0.3, r2=-0.5), acting=True)
