@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -64,6 +66,22 @@ def test_the_entropy_is_held_near_the_target_where_it_collapses_by_itself() -> N
 def test_numbers_that_arrive_a_step_late_hold_it_too() -> None:
     target = 2.26
     assert_held(run_of(isentrope.Control(hold={"target_entropy": target}), transport=LateTransport()), target)
+
+
+def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    loop, states = TinyLoop(), []
+    control = isentrope.Control(hold={"target_entropy": 3.2, "max_change_per_step": 0.05})
+    with isentrope.Probe("test", mode="offline", control=control) as probe:
+        for step in range(24):
+            run_steps(loop, probe, 1, first=step)
+            deadline = time.monotonic() + 20
+            while (probe.latest is None or probe.latest.step < step) and time.monotonic() < deadline:
+                time.sleep(0.005)  # as a generation would
+            assert probe.latest is not None
+            states.append(probe.latest.labels["hold/state"])
+    assert states[0] == "fallback"
+    assert set(states[-8:]) <= {"slewing", "holding", "limit"}
 
 
 def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
