@@ -15,6 +15,7 @@ import httpx
 from httpx_sse import ServerSentEvent, aconnect_sse
 
 from isentrope_dashboard.credentials import Credentials
+from isentrope_dashboard.diagnosis import AlertRow, Diagnosis, TokenRow
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.json_values import measured
 from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
@@ -143,6 +144,24 @@ class ApiClient:
     async def law(self, run_id: str) -> Law:
         return Law.from_json((await self._request("GET", f"{_run_path(run_id)}/law")).json())
 
+    async def diagnosis(self, run_id: str) -> Diagnosis:
+        """Alerts, and the newest tokens that counted most; nothing from a server that does not tell."""
+        path = _run_path(run_id)
+        try:
+            tokens, alerts = await asyncio.gather(
+                self._request("GET", f"{path}/tokens"), self._request("GET", f"{path}/alerts", params={"limit": 5})
+            )
+        except ApiError as error:
+            if error.status == 404:
+                return Diagnosis()
+            raise
+        named = tokens.json()
+        return Diagnosis(
+            step=named.get("step"),
+            tokens=[TokenRow.from_json(item) for item in named["items"]],
+            alerts=[AlertRow.from_json(item) for item in alerts.json()["items"]],
+        )
+
     async def control(self, run_id: str) -> ControlState:
         answer = await self._request("GET", f"{_run_path(run_id)}/control")
         return ControlState.from_json(answer.json(), answer.headers.get("etag", ""))
@@ -189,9 +208,10 @@ class ApiClient:
         run, methods = await asyncio.gather(self.run(run_id), self.methods())
         newest = run.step or 0
         chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
-        law, dead, (chart, recent, histograms, control, history) = await asyncio.gather(
+        law, dead, diagnosis, (chart, recent, histograms, control, history) = await asyncio.gather(
             self.law(run_id),
             self.dead_knobs(run_id, run.step),
+            self.diagnosis(run_id),
             asyncio.gather(
                 self.series(run_id, CHART_METRICS, from_step=chart_from),
                 self.series(run_id, RECENT_METRICS, from_step=max(0, newest - RECENT_STEPS + 1)),
@@ -210,6 +230,7 @@ class ApiClient:
             recent=rows_of(recent)[-RECENT_STEPS:],
             histograms=histograms,
             law=law,
+            diagnosis=diagnosis,
         )
 
     async def live(self, run_id: str, after: str | None = None) -> AsyncIterator[LiveEvent]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from isentrope_dashboard.diagnosis import Diagnosis
 from isentrope_dashboard.json_values import measured
 from isentrope_dashboard.predictions import Law
 
@@ -304,6 +305,7 @@ class RunSnapshot:
     """The last steps in full, oldest first."""
     histograms: HistogramColumns = field(default_factory=HistogramColumns)
     law: Law = field(default_factory=Law)
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
 
 
 def seconds_since_epoch(value: object) -> float | None:

@@ -83,6 +83,8 @@ class FakeRun:
         self.refuse_next: str | None = None
         self.author = "owner"
         self.labels: dict[str, str] = {}
+        self.tokens: list[dict[str, Any]] = []
+        self.alerts: list[dict[str, Any]] = []
         self.measures_what_if = True
         self._random = random.Random(seed)
         self._entropy = 2.2
@@ -358,6 +360,15 @@ class FakeApi:
         @app.get(api + "/runs/{run_id}/law")
         async def law(run_id: str) -> Any:
             return law_answer(self.runs[run_id].rows, run_over=self.runs[run_id].status == "finished")
+
+        @app.get(api + "/runs/{run_id}/tokens")
+        async def tokens(run_id: str) -> Any:
+            named = self.runs[run_id].tokens
+            return {"step": self.runs[run_id].step if named else None, "items": named, "next_cursor": None}
+
+        @app.get(api + "/runs/{run_id}/alerts")
+        async def alerts(run_id: str, limit: int = 50) -> Any:
+            return {"items": self.runs[run_id].alerts[:limit], "next_cursor": None}
 
         @app.get(api + "/runs/{run_id}/control")
         async def control(run_id: str, response: Response) -> Any:

@@ -6,6 +6,7 @@ kpi_cards      four numbers with their trend
 status_line    which run, how far, how fresh
 control_panel  the form that pushes a control, and what became of the last push
 what_if        under the thresholds: what they would have done
+diagnosis      alerts, and the tokens that counted most
 law_facts      what the law says, in numbers
 history_grid   every control version
 runs_grid      every run

@@ -20,6 +20,7 @@ from dash.exceptions import PreventUpdate, WebsocketDisconnected
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import SCORE_HISTOGRAM, ApiClient, ApiSource
 from isentrope_dashboard.components.control_panel import dead_knobs_props
+from isentrope_dashboard.components.diagnosis import diagnosis_props
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
@@ -309,14 +310,16 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     window = following.view.steps
     run_id = following.snapshot.run.id
     from_step = None if window is None else max(0, step - window + 1)
-    histograms, dead = await asyncio.gather(
+    histograms, dead, diagnosis = await asyncio.gather(
         api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step),
         api.dead_knobs(run_id, following.snapshot.run.step),
+        api.diagnosis(run_id),
     )
     following.snapshot = replace(following.snapshot, histograms=histograms)
     following.histograms_at, following.histograms_step = time.monotonic(), step
     page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
     page.show(dead_knobs_props(dead))
+    page.show(diagnosis_props(diagnosis))
     page.show({ids.WHAT_IF_STEP: {"data": step}})  # the page asks anew for its form
 
 

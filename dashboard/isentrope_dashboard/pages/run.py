@@ -9,6 +9,7 @@ from dash import dcc, html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import control_panel
+from isentrope_dashboard.components.diagnosis import diagnosis_columns
 from isentrope_dashboard.components.history_grid import history_grid
 from isentrope_dashboard.components.kpi_cards import kpi_cards
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
@@ -45,6 +46,7 @@ def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
             dmc.GridCol(control_panel(forms), span={"base": 12, "lg": 3.4}),
             dmc.GridCol(_score_panel(), span={"base": 12, "md": 6.6}),
             dmc.GridCol(_split_panel(), span={"base": 12, "md": 5.4}),
+            *diagnosis_columns(),
             dmc.GridCol(history_grid(), span=12),
         ],
         gutter="md",

@@ -15,6 +15,7 @@ from dash import html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import control_props, dead_knobs_props, method_props
+from isentrope_dashboard.components.diagnosis import diagnosis_props
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.law_facts import law_facts
 from isentrope_dashboard.components.status_line import status_props
@@ -45,6 +46,7 @@ def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
         **split_props(snapshot.run.id, snapshot.recent, view),
         **law_props(snapshot.run.id, snapshot.law),
         **control_and_history_props(snapshot.control, snapshot.history),
+        **diagnosis_props(snapshot.diagnosis),
         ids.WHAT_IF_STEP: {"data": snapshot.run.step},
     }
 
