@@ -7,6 +7,7 @@ Read `probe.py` first. Then:
 - `statistics/`: mergeable sums of a step
 - `interventions/`: which tokens' gradients take part
 - `integrations/`: `attach(trainer)` for TRL, `IsentropeCallback` for transformers
+- `steering/`: thresholds moved from step to step to hold an entropy
 - `transport/`, `control/`: reports up, thresholds down, through a folder on disk
 - `cli.py`, `commands.py`, `client.py`: the command line and the REST client
 
