@@ -75,6 +75,15 @@ def test_a_run_that_lies_below_the_floor_is_named_once() -> None:
     assert kinds(said(rows)).count("collapse") == 1
 
 
+def test_a_prediction_that_the_entropy_does_not_follow_foretells_nothing() -> None:
+    def rows(slope: float) -> list[dict[str, float]]:
+        early = [{"entropy/mean": 2.0}] * EARLY_STEPS + [{"entropy/mean": 1.4}] * 20
+        return early + [{"entropy/mean": 1.4 - slope * step, "entropy/predicted_change": -0.05} for step in range(30)]
+
+    assert said(rows(0.0)) == []
+    assert kinds(said(rows(0.025))) == ["collapse"]
+
+
 def test_without_a_prediction_no_collapse_is_foretold() -> None:
     rows = [{"entropy/mean": row["entropy/mean"]} for row in reports_of(collapsing(60), 100, 0)]
     assert said(rows) == []
