@@ -99,6 +99,7 @@ def attach(
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
             mode=mode,
             threshold_source=threshold_source,
+            tokenizer=getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
             transport=transport,
         )
     except BaseException:
@@ -257,7 +258,7 @@ class Attachment(StepReports):
             logprobs = scores.logprobs.detach()
             ratios = importance_ratios(logprobs, old)
             advantages = effective_advantages(self._trainer, inputs, logprobs, ratios)
-        gated = self._probe.gate(scores, advantages, token_mask(inputs), old)
+        gated = self._probe.gate(scores, advantages, token_mask(inputs), old, token_ids=inputs["completion_ids"])
         self._micro_batches.append(MicroBatch.of(inputs))
         return gated
 

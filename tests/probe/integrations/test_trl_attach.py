@@ -123,3 +123,15 @@ def test_what_trl_logs_rides_along_under_its_own_and_the_promised_names(tmp_path
         assert report.scalars["completion/length_mean"] == pytest.approx(logged["completions/mean_length"])
         assert report.scalars["advantage/zero_group_fraction"] == pytest.approx(logged["frac_reward_zero_std"])
         assert report.scalars["entropy/mean"] == pytest.approx(logged["entropy"], abs=1e-5)
+
+
+def test_the_tokens_that_counted_most_are_named_with_their_ids_and_text(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path, steps=2), InMemoryTransport()
+    attach(trainer, transport=transport)
+    trainer.train()
+    assert len(tiny_trl.reports(transport)) == 2
+    for report in tiny_trl.reports(transport):
+        assert report.tokens
+        for token in report.tokens:
+            assert token.token_id is not None
+            assert token.text == trainer.processing_class.decode([token.token_id])
