@@ -78,10 +78,10 @@ class RecordedBatches:
             loss: Tensor = compute_loss(model, inputs)
             return loss
 
-        def recorded_gate(scores: TokenScores, advantages: Tensor, mask: Tensor, *rest: Any) -> Tensor:
+        def recorded_gate(scores: TokenScores, advantages: Tensor, mask: Tensor, *rest: Any, **named: Any) -> Tensor:
             self.scores.append(scores)
             self.masks.append(mask.bool())
-            gated: Tensor = gate(scores, advantages, mask, *rest)
+            gated: Tensor = gate(scores, advantages, mask, *rest, **named)
             return gated
 
         trainer._compute_loss, probe.gate = recorded_loss, recorded_gate

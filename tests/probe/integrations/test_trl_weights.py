@@ -40,6 +40,7 @@ def test_sapos_weight_is_the_slope_of_its_gate(advantage: float) -> None:
     temperature = 1.5 if advantage > 0 else 2.5
     (4 / temperature * torch.sigmoid(temperature * (logprobs.exp() - 1))).sum().backward()
     weight = sapo_weight(torch.full_like(MOVED, advantage), MOVED.double(), 1.5, 2.5)
+    assert logprobs.grad is not None
     assert torch.allclose(weight * MOVED, logprobs.grad)
     assert weight[0, 2] == 1
 
@@ -72,12 +73,13 @@ class Weights:
         self._logprobs = logprobs
         return logprobs, *rest
 
-    def gate(self, scores: Any, advantages: Tensor, mask: Tensor, old: Tensor | None) -> Tensor:
+    def gate(self, scores: Any, advantages: Tensor, mask: Tensor, old: Tensor | None, **named: Any) -> Tensor:
         assert old is not None
         ratios = (scores.logprobs.detach() - old).exp()
         self.told.append((ratios * advantages)[mask != 0])
         self._ratios, self._mask = ratios, mask
-        return self._gate(scores, advantages, mask, old)
+        gated: Tensor = self._gate(scores, advantages, mask, old, **named)
+        return gated
 
     def loss(self, model: Any, inputs: Any) -> Any:
         loss = self._loss(model, inputs)
