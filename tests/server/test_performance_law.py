@@ -148,3 +148,9 @@ def test_blocks_cover_every_step_once() -> None:
 @pytest.mark.parametrize(("degrees", "quantile"), [(3, 2.3534), (5, 2.0150), (10, 1.8125), (30, 1.6973), (48, 1.6772)])
 def test_quantiles_are_students(degrees: float, quantile: float) -> None:
     assert t_quantile(0.95, degrees) == pytest.approx(quantile, rel=0.01)
+
+
+def test_a_forecast_counts_steps_by_their_numbers_where_rewards_are_rare() -> None:
+    entropies, rewards = run(200, 1)
+    every_tenth = np.arange(200) * 10  # 2000 steps, a reward at every tenth
+    assert forecast(every_tenth, entropies, rewards, horizon=2000).through_step == 290

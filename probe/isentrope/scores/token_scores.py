@@ -47,7 +47,8 @@ def token_scores(
     Args:
         logits: [..., vocabulary], floating point; row t is the distribution token_ids[t] was drawn from.
         token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device
-            (`Probe.score` checks its first call).
+            (`Probe.score` checks its first call). An id outside has log p = -inf, so that log p times a mask of 0 is
+            NaN: replace padding ids such as -100 by any real id.
         temperature: T of the sampler, positive.
         entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 

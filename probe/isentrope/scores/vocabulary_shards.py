@@ -34,7 +34,7 @@ def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperatu
     Args:
         logits_shard: [..., columns], the logits of tokens `start` to `start + columns`.
         token_ids: [...], integer, counted over the whole vocabulary; most lie outside this slice.
-        start: the token of the shard's first column.
+        start: the token of the shard's first column. A wrong one shows as tokens that no shard holds: log p = -inf.
         temperature: T of the sampler, positive; the same for every shard.
 
     Returns: float64 numbers [rows], rows in the token ids' order, detached. `merge` takes them together.
@@ -63,6 +63,11 @@ def merge(*shards: Moments, group: Group | None = None) -> TokenScores:
     """
     if not shards:
         raise InputError("merge takes the moments of at least one shard, got none. shard_moments makes them.")
+    for shard in shards:
+        if not isinstance(shard, Moments):
+            raise InputError(
+                f"merge takes what shard_moments gives, one argument a shard (merge(*shards)), got {type(shard).__name__}."
+            )
     rows = {shard.total.numel() for shard in shards}
     if len(rows) > 1:
         raise InputError(f"Shards must be of the same tokens, got shards of {sorted(rows)} tokens.")

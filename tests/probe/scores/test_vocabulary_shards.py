@@ -168,3 +168,9 @@ def test_shards_that_do_not_belong_together_are_refused() -> None:
         shard_moments(logits, token_ids, -1)
     with pytest.raises(InputError, match="one row per token"):
         sharded_token_scores(logits, token_ids[:-1], 0)
+
+
+@pytest.mark.parametrize("wrong", [[], [torch.zeros(3)], "moments"])
+def test_merge_names_what_it_takes(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"merge\(\*shards\)"):
+        merge(wrong)
