@@ -1,58 +1,27 @@
-"""Clip_V: leave out the tokens whose vocabulary-centred score is large."""
+"""Clip_V: leave out the tokens whose vocabulary-centred score is large.
+
+    keep while  -mu_low sigma' <= S_c <= mu_high sigma',   sigma' = std_B(S_c)     arXiv:2602.03392, eq. 16
+
+in nats. S_c = S* - E[S] is centred once, as in the paper's text (eq. 16 as printed subtracts E[S] twice). A side that is
+None does not clip; a score that is not finite is kept.
+"""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from isentrope.interventions import threshold_clip
 from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
-from isentrope.interventions.threshold_clip import cap_cutoff, clipped, distance_beyond
-from isentrope.interventions.threshold_statistics import ThresholdStatistics
-from isentrope.scores import TokenScores
 from isentrope_wire.control import Control
-
-
-def outside_thresholds(
-    scores: TokenScores, statistics: ThresholdStatistics, mu_low: float | None, mu_high: float | None
-) -> Tensor:
-    """True where the token is NOT kept by
-
-        -mu_low sigma' <= S_c <= mu_high sigma',   sigma' = std_B(S_c)         arXiv:2602.03392, eq. 16
-
-    S_c = S* - E[S] is centred once, as in the paper's text (eq. 16 as printed subtracts E[S] twice). A side that is
-    None does not clip; a score that is not finite is kept.
-
-    Args:
-        scores: of any shape.
-        statistics: of the batch the thresholds refer to.
-        mu_low, mu_high: in standard deviations, not negative.
-    """
-    centred = scores.vocab_centered_scores.detach().double()
-    outside = torch.zeros_like(centred, dtype=torch.bool)
-    if mu_low is not None:
-        outside |= centred < -mu_low * statistics.vocab_centered_std
-    if mu_high is not None:
-        outside |= centred > mu_high * statistics.vocab_centered_std
-    return outside
 
 
 def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
     """Where the `max_fraction` furthest out begin, in standard deviations beyond the threshold."""
-    if control.value("max_fraction") is None:
-        return None
-    outside = outside_thresholds(tokens.scores, centres.thresholds, control.mu_low, control.mu_high)
-    return cap_cutoff(control, tokens, outside, _distances(control, tokens, centres))
+    centred = tokens.scores.vocab_centered_scores.detach().double()
+    return threshold_clip.count_cutoff(control, tokens, centred, centres.thresholds.vocab_centered_std)
 
 
 def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
     """Leave out what lies outside the thresholds, in scope, and among the furthest `max_fraction` if there is such."""
-    outside = outside_thresholds(tokens.scores, centres.thresholds, control.mu_low, control.mu_high)
-    if cutoff is None:
-        return clipped(control, tokens, outside)
-    return clipped(control, tokens, outside & (_distances(control, tokens, centres) >= cutoff), asked=outside)
-
-
-def _distances(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
-    statistics = centres.thresholds
     centred = tokens.scores.vocab_centered_scores.detach().double()
-    return distance_beyond(control, centred / statistics.vocab_centered_std)
+    return threshold_clip.select(control, tokens, centred, centres.thresholds.vocab_centered_std, cutoff)
