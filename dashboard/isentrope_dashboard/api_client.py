@@ -14,25 +14,22 @@ from urllib.parse import quote
 import httpx
 from httpx_sse import ServerSentEvent, aconnect_sse
 
+from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
 from isentrope_dashboard.credentials import Credentials
 from isentrope_dashboard.diagnosis import AlertRow, Diagnosis, TokenRow
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
-from isentrope_dashboard.json_values import measured
+from isentrope_dashboard.json_values import measured, seconds_since_epoch
+from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
 from isentrope_dashboard.records import (
-    ControlItem,
-    ControlState,
-    ControlValues,
     HistogramColumns,
     LiveEvent,
-    MethodForm,
     RunSnapshot,
     RunSummary,
     SeriesColumns,
     StepRow,
     View,
     rows_of,
-    seconds_since_epoch,
 )
 
 CHART_METRICS = (

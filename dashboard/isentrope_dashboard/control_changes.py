@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlValues
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.formatting import method, parameter, scope, threshold
-from isentrope_dashboard.records import IN_FORCE_STATES, ControlItem, ControlValues
 
 ARROW = "→"
 UNCHANGED = "no change"

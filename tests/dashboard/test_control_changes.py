@@ -9,19 +9,12 @@ import pytest
 
 from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, history_rows, markers
+from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
 from isentrope_dashboard.errors import FormError
 from isentrope_dashboard.figures.marker_labels import ControlMarker
-from isentrope_dashboard.json_values import measured
+from isentrope_dashboard.json_values import measured, seconds_since_epoch
 from isentrope_dashboard.pages.push import form_parameters, form_values, unseen_parameters
-from isentrope_dashboard.records import (
-    ControlItem,
-    ControlState,
-    ControlValues,
-    RunSummary,
-    SeriesColumns,
-    rows_of,
-    seconds_since_epoch,
-)
+from isentrope_dashboard.records import RunSummary, SeriesColumns, rows_of
 
 NONE = ControlValues()
 CLIP = ControlValues(method="clip_v", mu_low=1.0)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.status_line import status_props, step_seconds
+from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
 from isentrope_dashboard.pages.run import run_page
 from isentrope_dashboard.pages.run_content import quality_props, split_props
 from isentrope_dashboard.pages.run_state import advance
-from isentrope_dashboard.records import (
-    ControlItem,
-    ControlState,
-    ControlValues,
-    LiveEvent,
-    RunSnapshot,
-    RunSummary,
-    StepRow,
-    View,
-)
+from isentrope_dashboard.records import LiveEvent, RunSnapshot, RunSummary, StepRow, View
 
 RUN = RunSummary(id="r1", name="countdown", project="demo", status="running", step=None)
 

@@ -13,8 +13,10 @@ from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.components.parameter_fields import parameter_fields
 from isentrope_dashboard.components.what_if import what_if_block
 from isentrope_dashboard.control_changes import describe, previous_in_force
+from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
 from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
-from isentrope_dashboard.records import ControlItem, ControlState, ControlValues, MethodForm, RunSummary
+from isentrope_dashboard.method_forms import MethodForm
+from isentrope_dashboard.records import RunSummary
 
 SLIDER_MAXIMUM = 5.0
 DEFAULT_THRESHOLD = 1.0

@@ -10,7 +10,7 @@ from dash import dcc, html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.formatting import parameter
-from isentrope_dashboard.records import MethodForm, ParameterForm
+from isentrope_dashboard.method_forms import MethodForm, ParameterForm
 
 HIDDEN = {"display": "none"}
 

@@ -11,7 +11,8 @@ from dash import set_props
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, previous_in_force
-from isentrope_dashboard.records import ControlItem, RunSnapshot
+from isentrope_dashboard.controls import ControlItem
+from isentrope_dashboard.records import RunSnapshot
 
 _log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from dash import ALL, Dash, Input, Output, State, no_update
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import ApiClient, ApiSource
 from isentrope_dashboard.control_changes import describe
+from isentrope_dashboard.controls import ControlState, ControlValues
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError, FormError
 from isentrope_dashboard.pages.notice import notification
 from isentrope_dashboard.pages.polling import show
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import control_and_history_props
-from isentrope_dashboard.records import ControlState, ControlValues
 
 THRESHOLD_METHODS = frozenset({"clip_b", "clip_v"})
 

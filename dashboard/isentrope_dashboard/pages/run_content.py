@@ -20,6 +20,7 @@ from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.law_facts import law_facts
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.control_changes import history_rows, markers
+from isentrope_dashboard.controls import ControlItem, ControlState
 from isentrope_dashboard.figures import change_split
 from isentrope_dashboard.figures.change_split import change_split_figure
 from isentrope_dashboard.figures.entropy import entropy_figure
@@ -28,7 +29,7 @@ from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
 from isentrope_dashboard.formatting import MISSING, number, percent
 from isentrope_dashboard.predictions import Law
-from isentrope_dashboard.records import ControlItem, ControlState, HistogramColumns, RunSnapshot, StepRow, View
+from isentrope_dashboard.records import HistogramColumns, RunSnapshot, StepRow, View
 
 Props = dict[str, dict[str, Any]]
 

@@ -6,15 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from isentrope_dashboard.api_client import CHART_POINTS, RECENT_STEPS
-from isentrope_dashboard.records import (
-    IN_FORCE_STATES,
-    ControlItem,
-    ControlState,
-    LiveEvent,
-    RunSnapshot,
-    StepRow,
-    View,
-)
+from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlState
+from isentrope_dashboard.records import LiveEvent, RunSnapshot, StepRow, View
 
 GROWTH_POINTS = 2 * CHART_POINTS
 """A chart of all steps grows to this many points before the server is asked to reduce it again."""
