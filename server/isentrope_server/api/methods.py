@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -49,6 +49,9 @@ class MethodOut(BaseModel):
     method: str
     thresholds: bool = Field(description="Whether mu_low and mu_high act.")
     presets: list[str] = Field(description="What `parameters.preset` may name.")
+    preset_values: dict[str, dict[str, Any]] = Field(
+        description="The fields of a control that each of them stands for."
+    )
     parameters: list[ParameterOut]
 
     @classmethod
@@ -57,6 +60,7 @@ class MethodOut(BaseModel):
             method=method,
             thresholds=method in THRESHOLD_METHODS,
             presets=[name for of_method, name in PRESETS if of_method == method],
+            preset_values={name: dict(stands_for) for (of, name), stands_for in PRESETS.items() if of == method},
             parameters=[ParameterOut.of(parameter) for parameter in PARAMETERS[method]],
         )
 
