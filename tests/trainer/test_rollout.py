@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from isentrope_trainer.models.policy import PolicyConfig, build_policy, completion_logits
+from isentrope_trainer.models.prefix_tree import prefix_tree, tree_logits
 from isentrope_trainer.rollout import Rollouts, sample_rollouts
 from isentrope_trainer.tasks.vocabulary import EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, encode_prompt
 
@@ -36,21 +37,33 @@ def test_rescored_logprobs_are_those_the_tokens_were_drawn_with(
     torch.testing.assert_close(rescored[rollouts.mask], rollouts.sampler_logprobs[rollouts.mask], atol=2e-5, rtol=0)
 
 
-def test_sharing_a_prompt_among_its_group_changes_neither_logits_nor_gradients(
+def test_reading_what_completions_share_once_changes_neither_logits_nor_gradients(
     tiny_policy_config: PolicyConfig,
 ) -> None:
     rollouts = sampled(tiny_policy_config)
-    shared, plain = (build_policy(tiny_policy_config, seed=1) for _ in range(2))
-    logits = completion_logits(shared, rollouts.prompts, rollouts.completions)
     whole = torch.cat([rollouts.prompts.repeat_interleave(GROUP_SIZE, dim=0), rollouts.completions], dim=1)
+    tree = prefix_tree(rollouts.prompts, rollouts.completions, rollouts.mask)
+    beginnings = {
+        tuple(row[: PROMPTS.shape[1] + length])
+        for row, mask in zip(whole.tolist(), rollouts.mask.tolist(), strict=True)
+        for length in range(sum(mask))
+    }
+    assert len(tree.tokens) == len(beginnings) < rollouts.mask.sum()
+    plain = build_policy(tiny_policy_config, seed=1)
     # Position i of a plain forward pass holds the distribution of token i + 1.
     reference = plain(input_ids=whole).logits[:, PROMPTS.shape[1] - 1 : -1]
-    torch.testing.assert_close(logits, reference, atol=1e-5, rtol=1e-4)
-    weights = torch.linspace(-1, 1, logits.numel()).reshape(logits.shape)
-    (logits * weights).sum().backward()
+    weights = torch.linspace(-1, 1, reference.numel()).reshape(reference.shape) * rollouts.mask[..., None]
     (reference * weights).sum().backward()
-    for left, right in zip(shared.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
+    for shared in (True, False):
+        policy = build_policy(tiny_policy_config, seed=1)
+        if shared:
+            logits = tree_logits(policy, rollouts.prompts, tree)
+        else:
+            logits = completion_logits(policy, rollouts.prompts, rollouts.completions)
+        torch.testing.assert_close(logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4)
+        (logits * weights).sum().backward()
+        for left, right in zip(policy.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
 
 
 def test_the_same_generator_seed_draws_the_same_tokens(tiny_policy_config: PolicyConfig) -> None:

@@ -13,8 +13,9 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import LlamaForCausalLM
 
 import isentrope
+from isentrope_trainer.algorithms.adaptive_entropy import AdaptiveEntropyCoefficient, mean_entropy
 from isentrope_trainer.algorithms.grpo import group_advantages, policy_gradient_loss, zero_advantage_groups
-from isentrope_trainer.models.policy import completion_logits
+from isentrope_trainer.models.prefix_tree import PrefixTree, prefix_tree, tree_logits
 from isentrope_trainer.rollout import Rollouts, sample_rollouts
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
@@ -50,6 +51,7 @@ def train(
         betas=config.betas,
         weight_decay=config.weight_decay,
     )
+    bonus = None if config.adaptive_entropy is None else AdaptiveEntropyCoefficient(config.adaptive_entropy)
     policy.train()
     # Counted as optimiser updates are: the last of 30 steps is step 30.
     for step in range(1, config.steps + 1):
@@ -61,10 +63,16 @@ def train(
         rewards = judge(task, problems, rollouts)
         advantages = group_advantages(rewards).reshape(-1, 1).expand_as(rollouts.mask)
 
-        score = partial(_score, policy, rollouts, probe, config.temperature)
+        tree = prefix_tree(rollouts.prompts, rollouts.completions, rollouts.mask)
+        score = partial(_score, policy, rollouts, tree, probe, config.temperature, entropy_gradient=bonus is not None)
         scores = score()
         logprobs = probe.gate(scores, advantages, rollouts.mask)
         loss = policy_gradient_loss(logprobs, advantages, rollouts.mask)
+        if bonus is not None:
+            entropy = mean_entropy(scores.entropies, rollouts.mask)
+            probe.log({"train/entropy_coefficient": bonus.applied})
+            loss = loss - bonus.applied * entropy
+            bonus.step(entropy.item())
         optimizer.zero_grad()
         loss.backward()
         gradient_norm = clip_grad_norm_(policy.parameters(), config.max_gradient_norm)
@@ -94,10 +102,16 @@ def judge(task: Countdown, problems: list[CountdownProblem], rollouts: Rollouts)
 
 
 def _score(
-    policy: LlamaForCausalLM, rollouts: Rollouts, probe: isentrope.Probe, temperature: float
+    policy: LlamaForCausalLM,
+    rollouts: Rollouts,
+    tree: PrefixTree,
+    probe: isentrope.Probe,
+    temperature: float,
+    *,
+    entropy_gradient: bool,
 ) -> isentrope.TokenScores:
-    logits = completion_logits(policy, rollouts.prompts, rollouts.completions)
-    return probe.score(logits, rollouts.completions, temperature=temperature)
+    logits = tree_logits(policy, rollouts.prompts, tree)
+    return probe.score(logits, rollouts.completions, temperature=temperature, entropy_gradient=entropy_gradient)
 
 
 def _prompt_tokens(problems: list[CountdownProblem]) -> Tensor:

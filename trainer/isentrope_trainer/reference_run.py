@@ -32,6 +32,7 @@ def train_reference_policy(
     policy_config: PolicyConfig = PolicyConfig(),  # noqa: B008  (frozen)
     warm_start: WarmStartConfig = WarmStartConfig(),  # noqa: B008  (frozen)
     transport: Transport | None = None,
+    threads: int = THREADS,
     announce: Callable[[str], None] = lambda run_id: None,
 ) -> None:
     """Train the reference policy under a probe.
@@ -39,9 +40,10 @@ def train_reference_policy(
     Args:
         control: the intervention the run starts with.
         transport: where reports go instead of the spool.
+        threads: that torch computes with. Another number gives another run: sums end in other last digits.
         announce: called with the run's id, when the run begins.
     """
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     shown_config = {
         "task": "reasoning-gym countdown",
         "algorithm": "GRPO, strictly on-policy",

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from isentrope_trainer.models.policy import read_prompts
-from isentrope_trainer.tasks.vocabulary import EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID
+from isentrope_trainer.tasks.vocabulary import EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,15 @@ def sample_rollouts(
         prompts: int64 [prompts, prompt length], all of one length.
         temperature: the logits are divided by it; the trainer must score with the same one.
     """
-    prompt_of_row = torch.arange(len(prompts)).repeat_interleave(group_size)
-    cache = read_prompts(policy, prompts, prompt_of_row)
-    last_tokens = prompts[prompt_of_row, -1]
-    unfinished = torch.ones(len(last_tokens), dtype=torch.bool)
+    # Completions that began alike go on from one and the same distribution: it is computed once.
+    beginning_of_row = torch.arange(len(prompts)).repeat_interleave(group_size)
+    cache = read_prompts(policy, prompts, torch.arange(len(prompts)))
+    next_to_read = prompts[:, -1]
+    unfinished = torch.ones(len(beginning_of_row), dtype=torch.bool)
     tokens, masks, logprobs = [], [], []
     for _ in range(max_completion_length):
-        logits = policy(input_ids=last_tokens[:, None], past_key_values=cache).logits[:, -1]
-        distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
+        logits = policy(input_ids=next_to_read[:, None], past_key_values=cache).logits[:, -1]
+        distribution = torch.log_softmax(logits.float() / temperature, dim=-1)[beginning_of_row]
         drawn = torch.multinomial(distribution.exp(), 1, generator=generator)
         last_tokens = torch.where(unfinished, drawn[:, 0], PAD_ID)
         tokens.append(last_tokens)
@@ -57,6 +58,11 @@ def sample_rollouts(
         unfinished = unfinished & (last_tokens != EOS_ID)
         if not unfinished.any():
             break
+        beginnings = beginning_of_row[unfinished] * len(WORDS) + last_tokens[unfinished]
+        distinct, place = beginnings.unique(return_inverse=True)
+        cache.batch_select_indices(distinct // len(WORDS))
+        next_to_read = distinct % len(WORDS)
+        beginning_of_row = torch.zeros_like(beginning_of_row).masked_scatter(unfinished, place)
     return Rollouts(
         prompts=prompts,
         completions=torch.stack(tokens, dim=1),

@@ -13,6 +13,31 @@ class SettingsError(IsentropeError, ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveEntropyConfig:
+    """An entropy bonus whose coefficient follows the entropy, see `algorithms/adaptive_entropy.py`. TRL's defaults.
+
+    Raises:
+        SettingsError: naming the field, what was expected and what came.
+    """
+
+    target_entropy: float
+    """In nats: the bonus is applied while the mean entropy lies at or below it."""
+    initial_coefficient: float = 0.0
+    change_per_step: float = 0.005
+    smallest_coefficient: float = 0.0
+    largest_coefficient: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("target_entropy", "change_per_step"):
+            _above_zero(f"adaptive_entropy.{name}", getattr(self, name))
+        if not self.smallest_coefficient <= self.initial_coefficient <= self.largest_coefficient:
+            raise SettingsError(
+                f"adaptive_entropy.initial_coefficient must lie between {self.smallest_coefficient:g} and "
+                f"{self.largest_coefficient:g}, got {self.initial_coefficient}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
     """What, beside the policy it starts from, determines a run.
 
@@ -35,6 +60,8 @@ class TrainingConfig:
     """Against the rare wild batch only. A norm that often binds would hide the gradient's size from the prediction."""
     temperature: float = 1.0
     """Of the sampler, and so of every score and log-prob."""
+    adaptive_entropy: AdaptiveEntropyConfig | None = None
+    """A bonus to compare a held entropy with. None: the loss has no entropy term."""
 
     def __post_init__(self) -> None:
         for name, lowest in (("steps", 1), ("seed", 0), ("prompts", 1), ("group_size", 2)):
@@ -42,6 +69,9 @@ class TrainingConfig:
             if value < lowest:
                 raise SettingsError(f"{name} must be a whole number of at least {lowest}, got {value}.")
         for name in ("learning_rate", "max_gradient_norm", "temperature"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value <= 0:
-                raise SettingsError(f"{name} must be finite and above 0, got {value}.")
+            _above_zero(name, getattr(self, name))
+
+
+def _above_zero(name: str, value: float) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise SettingsError(f"{name} must be finite and above 0, got {value}.")

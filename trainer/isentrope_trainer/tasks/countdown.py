@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import reasoning_gym
@@ -59,9 +62,10 @@ class Countdown:
         Args:
             answer: an expression with its words apart by spaces; None for a completion that never ended.
         """
-        if answer is None or not _is_safe_to_parse(answer):
+        if answer is None or not _is_safe_to_parse(answer) or _value(answer) != problem.target:
             return 0.0
-        # The verifier parses with sympy, at 0.2 to 0.4 ms an answer, and a policy repeats itself.
+        # The verifier parses with sympy, at 0.2 to 0.4 ms an answer: it is asked about those alone that come to the
+        # target, and once, for a policy repeats itself.
         key = (problem.numbers, problem.target, answer)
         if key not in self._verdicts:
             if len(self._verdicts) >= _CACHED_VERDICTS:
@@ -75,3 +79,27 @@ def _is_safe_to_parse(answer: str) -> bool:
     # `/ /` becomes a floor division, which it doesn't have either.
     words = answer.split()
     return not any(left == right and left in "*/" for left, right in itertools.pairwise(words))
+
+
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+def _value(answer: str) -> Fraction | None:
+    """What an expression comes to, exactly; None for anything else."""
+    try:
+        return _value_of(ast.parse(answer, mode="eval").body)
+    except (SyntaxError, ZeroDivisionError):
+        return None
+
+
+def _value_of(node: ast.expr) -> Fraction | None:
+    match node:
+        case ast.Constant(value=int(number)):
+            return Fraction(number)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
+            value = _value_of(inner)
+            return value if value is None or isinstance(sign, ast.UAdd) else -value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            first, second = _value_of(left), _value_of(right)
+            return None if first is None or second is None else _OPERATIONS[type(op)](first, second)
+    return None
