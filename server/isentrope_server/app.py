@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import entry_points, version
 from typing import NoReturn
 
@@ -31,10 +33,14 @@ from isentrope_server.api import (
 from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.ingest.listener import start_grpc
+from isentrope_server.security.bookkeeping import kept_book
 from isentrope_server.security.gate import Gate
+from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
+from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.request_limits import BodyLimit
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
+from isentrope_server.store import runs as run_store
 
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
@@ -73,6 +79,9 @@ def create_app(settings: Settings) -> FastAPI:
         tokens=lambda: _tokens(app),
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         script_hashes=lambda: _script_hashes(app),
+        open_streams=lambda: _open_streams(app),
+        open_streams_per_token=settings.open_streams_per_token,
+        metrics_open=settings.metrics_open,
     )
     return app
 
@@ -106,14 +115,26 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     async with open_backend(settings) as backend:
         app.state.backend = backend
-        grpc_server, app.state.grpc_port = await start_grpc(backend)
-        try:
-            if settings.dashboard:
-                await _warm_up(app, backend)
-            yield
-        finally:
-            backend.hub.close()
-            await grpc_server.stop(_GRPC_GRACE_SECONDS)
+        app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
+        gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend))
+        grpc_server, app.state.grpc_port = await start_grpc(backend, [gate])
+        async with kept_book(backend):
+            try:
+                if settings.dashboard:
+                    await _warm_up(app, backend)
+                yield
+            finally:
+                backend.hub.close()
+                await grpc_server.stop(_GRPC_GRACE_SECONDS)
+
+
+async def _known_as(backend: Backend, run_id: str) -> KnownAs | None:
+    run = await backend.read(
+        lambda connection: run_store.find(
+            connection, run_id, silent_after_seconds=backend.settings.silent_after_seconds
+        )
+    )
+    return None if run is None else KnownAs(run.name, run.project)
 
 
 async def _warm_up(app: FastAPI, backend: Backend) -> None:
@@ -125,6 +146,11 @@ async def _warm_up(app: FastAPI, backend: Backend) -> None:
 def _tokens(app: FastAPI) -> TokenBook:
     backend: Backend = app.state.backend
     return backend.tokens
+
+
+def _open_streams(app: FastAPI) -> OpenStreams:
+    streams: OpenStreams = app.state.open_streams
+    return streams
 
 
 def _script_hashes(app: FastAPI) -> Sequence[str]:

@@ -28,6 +28,10 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=7071, ge=0, le=65535)
     allowed_hosts: tuple[str, ...] = ()
     """Host names besides localhost, the machine's own name and IP addresses under which browsers may come in."""
+    metrics_open: bool = False
+    """Whether `/metrics` answers without a token, for a scraper that can't send one."""
+    open_streams_per_token: int = Field(default=512, ge=1)
+    """How many requests, live streams and WebSockets one token may hold open at once."""
     dashboard: bool = True
     """Whether installed pages (entry-point group `isentrope.pages`) are put in front of the API."""
 

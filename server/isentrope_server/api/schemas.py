@@ -191,7 +191,15 @@ class LiveStep(BaseModel):
 
 class TokenRequest(Body):
     scope: Scope
-    name: str | None = Field(default=None, min_length=1, max_length=128)
+    name: str | None = Field(
+        default=None, min_length=1, max_length=128, description="Stands beside every change made with it; the scope."
+    )
+    run: str | None = Field(
+        default=None, min_length=1, max_length=128, description="Only with ingest: the one run it reports, id or name."
+    )
+    project: str | None = Field(
+        default=None, min_length=1, max_length=500, description="Only with ingest: the project whose runs it reports."
+    )
 
 
 class TokenOut(BaseModel):
@@ -202,6 +210,9 @@ class TokenOut(BaseModel):
     scope: Scope
     created_at: float
     revoked_at: float | None
+    last_used_at: float | None = Field(description="To within some seconds; null: never.")
+    run: str | None = Field(description="The only run it may report, by id or name; null: any.")
+    project: str | None = Field(description="The only project it may report; null: any.")
 
     @classmethod
     def of(cls, token: StoredToken) -> Self:
@@ -211,6 +222,9 @@ class TokenOut(BaseModel):
             scope=Scope(token.scope),
             created_at=token.created_at,
             revoked_at=token.revoked_at,
+            last_used_at=token.last_used_at,
+            run=token.run,
+            project=token.project,
         )
 
 

@@ -3,7 +3,7 @@
 - `tokens`: scopes, and the book of tokens in force; `owner`: the first token
 - `permissions`: which scope a request needs, deny by default
 - `gate`: the one door in front of every HTTP route and WebSocket; `browsers`: what browsers need besides
+- `grpc_gate`: the same in front of every gRPC method
+- `open_streams`: what ends when a token is revoked; `bookkeeping`: what other servers revoked, and when tokens were used
 - `request_limits`: how large a body may be
-
-gRPC methods stand behind `ingest.listener.TokenInterceptor`, with the same book.
 """

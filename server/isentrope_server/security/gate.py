@@ -19,6 +19,7 @@ from isentrope_server.security.browsers import (
     security_headers,
     session_cookie,
 )
+from isentrope_server.security.open_streams import OpenStreams, while_allowed
 from isentrope_server.security.permissions import changes_something, is_open, required_scope
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.security.tokens import Scope as TokenScope
@@ -34,9 +35,24 @@ class Gate:
         tokens: Callable[[], TokenBook],
         allowed_hosts: Iterable[str],
         script_hashes: Callable[[], Sequence[str]],
+        open_streams: Callable[[], OpenStreams],
+        open_streams_per_token: int,
+        metrics_open: bool = False,
     ) -> None:
+        """
+        Args:
+            tokens: the book of tokens in force; asked for at each request, as are the next two.
+            allowed_hosts: names under which browsers may come in.
+            script_hashes: CSP hashes of the inline scripts the pages need.
+            open_streams: what is open, so that it ends when its token is revoked.
+            open_streams_per_token: how many requests and streams one token may hold open.
+            metrics_open: whether the server's figures answer without a token.
+        """
         self._app = app
         self._tokens = tokens
+        self._open_streams = open_streams
+        self._open_streams_per_token = open_streams_per_token
+        self._metrics_open = metrics_open
         self._allowed_hosts = tuple(allowed_hosts)
         self._script_hashes = script_hashes
 
@@ -47,16 +63,24 @@ class Gate:
         send = _with_headers(send, security_headers(self._script_hashes()))
         answer = self._admit(scope)
         if answer is None:
-            await self._app(scope, receive, send)
+            await self._let_in(scope, receive, send)
         elif scope["type"] == "websocket":
             await _refuse_websocket(answer, scope, receive, send)
         else:
             await answer(scope, receive, send)
 
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        principal = scope.get("state", {}).get("principal")
+        if principal is None:
+            await self._app(scope, receive, send)
+            return
+        with self._open_streams().opened(principal) as leave:
+            await while_allowed(self._app, leave)(scope, receive, send)
+
     def _admit(self, scope: Scope) -> Response | None:
         """None: come in, else what to answer instead."""
-        method, path = scope.get("method", "GET"), scope["path"]
-        if scope["type"] == "http" and is_open(method, path):
+        method, path = scope.get("method", "WEBSOCKET"), scope["path"]
+        if scope["type"] == "http" and is_open(method, path, metrics_open=self._metrics_open):
             return None
         headers = Headers(scope=scope)
         if not is_own_host(headers.get("host", ""), self._allowed_hosts):
@@ -73,14 +97,21 @@ class Gate:
         principal = self._tokens().of_authorization(headers.get("authorization", ""))
         if principal is None and "authorization" not in headers:
             principal = self._tokens().of_secret(_session_secret(headers))
-            must_be_own_page = changes_something(method) or scope["type"] == "websocket"
-            if principal and must_be_own_page and not comes_from_own_page(headers, scope["scheme"]):
+            if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
             return _unauthenticated(headers)
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
+        if self._open_streams().count(principal) >= self._open_streams_per_token:
+            return _refusal(
+                429,
+                "too_many_open",
+                f"The token {principal.name!r} holds {self._open_streams_per_token} requests and streams open, as many "
+                "as one may. Close some, or use a token of its own for each program.",
+                limit=self._open_streams_per_token,
+            )
         scope.setdefault("state", {})["principal"] = principal
         return None
 
@@ -126,7 +157,7 @@ def _forbidden(principal: Principal, needed: TokenScope) -> Response:
     return _refusal(
         403,
         "forbidden",
-        f"The token {principal.name!r} has the scope {principal.scope}; this needs {needed}.",
+        f"The token {principal.name!r} has the scope {principal.scope}; this address, if there is one, needs {needed}.",
         scope=str(principal.scope),
         needed=str(needed),
     )

@@ -7,9 +7,22 @@ from isentrope_server.store import audit, tokens
 from isentrope_server.store.writer import Transaction
 
 
-def issue_token(transaction: Transaction, name: str, scope: Scope, *, by: str, now: float) -> NewToken:
-    """Make and store a token; only the returned object knows its secret."""
-    issued = new_token(name, scope)
+def issue_token(
+    transaction: Transaction,
+    name: str,
+    scope: Scope,
+    *,
+    by: str,
+    now: float,
+    run: str | None = None,
+    project: str | None = None,
+) -> NewToken:
+    """Make and store a token; only the returned object knows its secret.
+
+    Raises:
+        Unprocessable: a run or a project for a token that doesn't report.
+    """
+    issued = new_token(name, scope, run=run, project=project)
     tokens.add(transaction.connection, issued.stored)
     audit.record(
         transaction.connection,
@@ -17,7 +30,7 @@ def issue_token(transaction: Transaction, name: str, scope: Scope, *, by: str, n
         actor=by,
         action="token.created",
         subject=f"tokens/{issued.stored.id}",
-        change={"name": name, "scope": str(scope)},
+        change={"name": name, "scope": str(scope), "run": run, "project": project},
     )
     return issued
 

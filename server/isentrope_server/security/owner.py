@@ -8,7 +8,7 @@ from pathlib import Path
 from isentrope_server.errors import StartupError
 from isentrope_server.home import write_private
 from isentrope_server.security.tokens import Scope, new_token, token_hash
-from isentrope_server.store import tokens
+from isentrope_server.store import audit, tokens
 from isentrope_server.store.writer import Transaction
 
 
@@ -30,6 +30,14 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None)
             tokens.revoke(connection, token.id, time.time())
         owner = new_token("owner", Scope.ADMIN, secret=chosen, is_owner=True)
         tokens.add(connection, owner.stored)
+        audit.record(
+            connection,
+            at=owner.stored.created_at,
+            actor="server",
+            action="token.created",
+            subject=f"tokens/{owner.stored.id}",
+            change={"name": "owner", "scope": str(Scope.ADMIN), "revoked": [token.id for token in in_force]},
+        )
         write_private(file, owner.secret + "\n")
     except OSError as error:
         raise StartupError(

@@ -1,14 +1,55 @@
-"""The audit trail: who changed what. Each entry's hash covers the one before, so that a missing one shows."""
+"""The audit trail: who changed what.
+
+Each entry's hash covers the one before, so that a changed, missing or moved entry shows; the head knows how many there
+are and the newest hash, so that a cut end shows too. Somebody who can write to the database can make all of it anew:
+against them, keep a hash that `isentrope audit verify` printed elsewhere, and ask later whether it still stands.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 
-from isentrope_server.store.tables import audit
+from isentrope_server.store.tables import audit, audit_head
+
+_ROWS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One change, by whom and of what."""
+
+    key: int
+    at: float
+    actor: str
+    action: str
+    subject: str
+    change: Mapping[str, Any]
+    chain_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What a look at every entry found."""
+
+    entries: int
+    head: bytes
+    """Hash of the newest entry; empty where there is none."""
+    broken_at: int | None
+    """Key of the first entry whose hash doesn't fit; None when every link holds."""
+    is_cut: bool
+    """Entries are missing at the end, or were added past the head."""
+    knows_earlier_head: bool | None
+    """Whether the hash that was asked for is one of the chain's; None when none was."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.broken_at is None and not self.is_cut and self.knows_earlier_head is not False
 
 
 def record(
@@ -22,27 +63,50 @@ def record(
         subject: e.g. `runs/RUN/control/3`.
         change: what is different now, old and new where both exist.
     """
-    previous = connection.execute(select(audit.c.chain_hash).order_by(audit.c.key.desc()).limit(1)).scalar()
+    # Locked until COMMIT: of two servers on one database neither links to what the other is about to follow.
+    head = connection.execute(select(audit_head).with_for_update()).one_or_none()
+    previous = bytes(head.chain_hash) if head is not None else b""
+    chain_hash = _chained(previous, at, actor, action, subject, change)
     connection.execute(
         insert(audit).values(
-            at=at,
-            actor=actor,
-            action=action,
-            subject=subject,
-            change=dict(change),
-            chain_hash=_chained(previous or b"", at, actor, action, subject, change),
+            at=at, actor=actor, action=action, subject=subject, change=dict(change), chain_hash=chain_hash
         )
+    )
+    connection.execute(update(audit_head).values(entries=audit_head.c.entries + 1, chain_hash=chain_hash))
+
+
+def page(connection: Connection, *, before_key: int | None, limit: int) -> list[AuditEntry]:
+    """Entries, newest first."""
+    query = select(audit).order_by(audit.c.key.desc()).limit(limit)
+    if before_key is not None:
+        query = query.where(audit.c.key < before_key)
+    return [_entry(dict(row._mapping)) for row in connection.execute(query)]
+
+
+def verify(connection: Connection, *, earlier_head: bytes | None = None) -> Verification:
+    """Read every entry and check its hash. On one connection in one transaction, so that nobody writes in between."""
+    previous, entries, broken_at, knows_earlier = b"", 0, None, earlier_head == b""
+    rows = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(audit).order_by(audit.c.key))
+    for row in rows:
+        entries += 1
+        if broken_at is None and _chained(previous, row.at, row.actor, row.action, row.subject, row.change) != bytes(
+            row.chain_hash
+        ):
+            broken_at = int(row.key)
+        previous = bytes(row.chain_hash)
+        knows_earlier = knows_earlier or previous == earlier_head
+    head = connection.execute(select(audit_head)).one_or_none()
+    return Verification(
+        entries=entries,
+        head=previous,
+        broken_at=broken_at,
+        is_cut=head is None or head.entries != entries or bytes(head.chain_hash) != previous,
+        knows_earlier_head=None if earlier_head is None else knows_earlier,
     )
 
 
-def first_broken_link(connection: Connection) -> int | None:
-    """The key of the first entry whose hash doesn't fit; None when the chain is whole."""
-    previous = b""
-    for row in connection.execute(select(audit).order_by(audit.c.key)):
-        if _chained(previous, row.at, row.actor, row.action, row.subject, row.change) != bytes(row.chain_hash):
-            return int(row.key)
-        previous = bytes(row.chain_hash)
-    return None
+def _entry(values: Mapping[str, Any]) -> AuditEntry:
+    return AuditEntry(**{**values, "chain_hash": bytes(values["chain_hash"])})
 
 
 def _chained(previous: bytes, at: float, actor: str, action: str, subject: str, change: Mapping[str, object]) -> bytes:

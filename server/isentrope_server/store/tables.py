@@ -260,6 +260,14 @@ audit = Table(
     Column("chain_hash", LargeBinary(32), nullable=False),
 )
 
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("key", Integer, primary_key=True),  # one row: whoever writes an entry holds it until COMMIT
+    Column("entries", BigInteger, nullable=False),
+    Column("chain_hash", LargeBinary(32), nullable=False),  # of the newest entry; without it a cut end would not show
+)
+
 tokens = Table(
     "tokens",
     metadata,
@@ -270,4 +278,7 @@ tokens = Table(
     Column("created_at", Double, nullable=False),
     Column("revoked_at", Double),
     Column("is_owner", Boolean, nullable=False),
+    Column("run", String(128)),  # an ingest token's only run, by id or name; NULL: any
+    Column("project", Text),  # likewise
+    Column("last_used_at", Double),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from isentrope_server.store.tables import tokens
 
@@ -21,6 +22,12 @@ class StoredToken:
     created_at: float
     revoked_at: float | None
     is_owner: bool
+    run: str | None = None
+    """An ingest token's only run, by id or name; None: any."""
+    project: str | None = None
+    """An ingest token's only project; None: any."""
+    last_used_at: float | None = None
+    """To within some seconds; None: never."""
 
 
 def add(connection: Connection, token: StoredToken) -> None:
@@ -33,6 +40,9 @@ def add(connection: Connection, token: StoredToken) -> None:
             created_at=token.created_at,
             revoked_at=token.revoked_at,
             is_owner=token.is_owner,
+            run=token.run,
+            project=token.project,
+            last_used_at=token.last_used_at,
         )
     )
 
@@ -49,3 +59,13 @@ def revoke(connection: Connection, token_id: str, now: float) -> bool:
         update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
     )
     return result.rowcount == 1
+
+
+def used(connection: Connection, last_used_at: Mapping[str, float]) -> None:
+    """Note when tokens were used, by id. A later time that another server noted stays."""
+    for token_id, at in last_used_at.items():
+        connection.execute(
+            update(tokens)
+            .where(tokens.c.id == token_id, func.coalesce(tokens.c.last_used_at, 0) < at)
+            .values(last_used_at=at)
+        )

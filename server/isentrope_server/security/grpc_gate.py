@@ -1,0 +1,171 @@
+"""The door in front of every gRPC method, with the same book of tokens as the HTTP gate's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+
+from isentrope_server.security.open_streams import OpenStreams
+from isentrope_server.security.permissions import required_grpc_scope
+from isentrope_server.security.tokens import Principal, TokenBook
+from isentrope_wire.v1 import telemetry_pb2 as pb
+
+if TYPE_CHECKING:
+    # The stubs make them generic; at run time they are not.
+    _Context = grpc.aio.ServicerContext[Any, Any]
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+_Request = pb.HelloRequest | pb.PushRequest | pb.WatchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAs:
+    """A run as tokens may be bound to it."""
+
+    name: str
+    project: str
+
+
+FindRun = Callable[[str], Awaitable[KnownAs | None]]
+"""How the store knows a run, by its id; None: it doesn't."""
+
+
+class GrpcGate(grpc.aio.ServerInterceptor):
+    """Refuses every method, known or not, without a token of the scope it needs; ends streams of a revoked token."""
+
+    def __init__(self, tokens: TokenBook, open_streams: OpenStreams, find_run: FindRun) -> None:
+        self._tokens = tokens
+        self._open_streams = open_streams
+        self._find_run = find_run
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        handler = await continuation(handler_call_details)
+        metadata = dict(handler_call_details.invocation_metadata or ())
+        principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
+        refusal = _refusal(principal, str(handler_call_details.method))
+        if refusal is not None:
+            # It must have the cardinality of the method, or the client sees a protocol error instead of it.
+            return _refusing(*refusal, like=handler)
+        assert principal is not None
+        return None if handler is None else self._guarded(handler, principal)
+
+    def _guarded(self, handler: _Handler, principal: Principal) -> _Handler:
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(handler.unary_stream, principal),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._answer(handler.unary_unary, principal), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _answer(self, method: Any, principal: Principal) -> Any:
+        async def answer(request: _Request, context: _Context) -> object:
+            await self._check_run(request, context, principal)
+            return await method(request, context)
+
+        return answer
+
+    def _stream(self, method: Any, principal: Principal) -> Any:
+        async def stream(request: _Request, context: _Context) -> AsyncIterator[object]:
+            await self._check_run(request, context, principal)
+            with self._open_streams.opened(principal) as leave:
+                gone = asyncio.ensure_future(leave.wait_withdrawn())
+                try:
+                    async for reply in _until(gone, method(request, context)):
+                        yield reply
+                finally:
+                    gone.cancel()
+            if leave.is_withdrawn:
+                await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
+
+        return stream
+
+    async def _check_run(self, request: _Request, context: _Context, principal: Principal) -> None:
+        """A bound token reports its own run: as the request describes it, and as the store knows it."""
+        if not principal.is_bound:
+            return
+        run_id = request.run.run_id if isinstance(request, pb.HelloRequest) else request.run_id
+        stored = await self._find_run(run_id)
+        descriptions = [] if stored is None else [stored]
+        if isinstance(request, pb.HelloRequest):
+            descriptions.append(KnownAs(request.run.name, request.run.project))
+        if not all(principal.may_report(run_id, known.name, known.project) for known in descriptions):
+            bound_to = " of ".join(
+                words
+                for words in (
+                    f"the run {principal.run!r}" if principal.run is not None else "",
+                    f"the project {principal.project!r}" if principal.project is not None else "",
+                )
+                if words
+            )
+            await _abort(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"The token {principal.name!r} may report {bound_to} alone, not run {run_id[:140]!r}.",
+            )
+
+
+async def _until(gone: asyncio.Future[None], replies: Any) -> AsyncIterator[object]:
+    """The replies, until `gone` is done."""
+    try:
+        while not gone.done():
+            following = asyncio.ensure_future(anext(replies, _END))
+            await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                # A generator can't be closed while it runs.
+                await asyncio.wait((following,))
+            if gone.done() or (reply := following.result()) is _END:
+                return
+            yield reply
+    finally:
+        await replies.aclose()
+
+
+_END = object()
+
+
+def _refusal(principal: Principal | None, method: str) -> tuple[grpc.StatusCode, str] | None:
+    if principal is None:
+        return grpc.StatusCode.UNAUTHENTICATED, (
+            "This server takes reports only with a token it knows: set ISENTROPE_TOKEN, "
+            "or make one with `isentrope token create --scope ingest`."
+        )
+    needed = required_grpc_scope(method)
+    if not principal.may(needed):
+        return grpc.StatusCode.PERMISSION_DENIED, (
+            f"The token {principal.name!r} may {principal.scope}, not {needed}: "
+            f"make one with `isentrope token create --scope {needed}`."
+        )
+    return None
+
+
+def _refusing(status: grpc.StatusCode, message: str, *, like: _Handler | None) -> _Handler:
+    async def refuse(_request: object, context: _Context) -> NoReturn:
+        await _abort(context, status, message)
+
+    async def refuse_stream(request: object, context: _Context) -> Any:
+        await refuse(request, context)
+        yield
+
+    if like is not None and like.request_streaming:
+        if like.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(refuse_stream)
+        return grpc.stream_unary_rpc_method_handler(refuse)
+    if like is not None and like.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(refuse_stream)
+    return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+async def _abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
+    await context.abort(code, message)
+    raise AssertionError("grpc.aio raises in abort")

@@ -1,0 +1,142 @@
+"""What is still open when a token is revoked: answers without an end, WebSockets, Watch streams.
+
+Each asks the gate's `OpenStreams` for a `Leave` of its token, and ends when it is withdrawn. Withdrawing happens on the
+event loop, whichever thread read that the token is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from isentrope_server.security.tokens import Principal, TokenBook
+
+
+class Leave:
+    """Permission to stay, until it is withdrawn."""
+
+    def __init__(self) -> None:
+        self._withdrawn = asyncio.Event()
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return self._withdrawn.is_set()
+
+    def withdraw(self) -> None:
+        self._withdrawn.set()
+
+    async def wait_withdrawn(self) -> None:
+        await self._withdrawn.wait()
+
+
+class OpenStreams:
+    """Every open request and stream by the token it came with. Lives on one event loop."""
+
+    def __init__(self, tokens: TokenBook, loop: asyncio.AbstractEventLoop) -> None:
+        self._tokens = tokens
+        self._loop = loop
+        self._leaves: dict[str, set[Leave]] = defaultdict(set)
+        tokens.on_revocation(self._revoked)
+
+    def count(self, principal: Principal) -> int:
+        """How many this token holds open."""
+        leaves = self._leaves.get(principal.token_id)
+        return 0 if leaves is None else len(leaves)
+
+    @property
+    def total(self) -> int:
+        return sum(len(leaves) for leaves in self._leaves.values())
+
+    @contextmanager
+    def opened(self, principal: Principal) -> Iterator[Leave]:
+        """Count something as open while it runs."""
+        leave = Leave()
+        self._leaves[principal.token_id].add(leave)
+        try:
+            # Revoked between the look at the book and this line.
+            if not self._tokens.is_in_force(principal.token_id):
+                leave.withdraw()
+            yield leave
+        finally:
+            self._leaves[principal.token_id].discard(leave)
+            if not self._leaves[principal.token_id]:
+                del self._leaves[principal.token_id]
+
+    def _revoked(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._withdraw)
+
+    def _withdraw(self) -> None:
+        for token_id, leaves in self._leaves.items():
+            if not self._tokens.is_in_force(token_id):
+                for leave in leaves:
+                    leave.withdraw()
+
+
+def while_allowed(app: ASGIApp, leave: Leave) -> ASGIApp:
+    """The same application, to which the client seems gone once the leave is withdrawn."""
+
+    async def allowed(scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = _Exchange(scope["type"], receive, send, leave)
+        await app(scope, exchange.receive, exchange.send)
+        await exchange.end()
+
+    return allowed
+
+
+_BODY_READ = "http.request"
+_GONE: dict[str, Message] = {
+    "http": {"type": "http.disconnect"},
+    "websocket": {"type": "websocket.disconnect", "code": 1008, "reason": "The token was revoked."},
+}
+
+
+class _Exchange:
+    """One request and its answer, or one WebSocket."""
+
+    def __init__(self, kind: str, receive: Receive, send: Send, leave: Leave) -> None:
+        self._kind = kind
+        self._receive = receive
+        self._send = send
+        self._leave = leave
+        # A request's body is short and has a deadline; from its end on, waiting has none.
+        self._waits = kind == "websocket"
+        self._is_open = False
+
+    async def receive(self) -> Message:
+        if not self._waits:
+            message = await self._receive()
+            self._waits = message["type"] != _BODY_READ or not message.get("more_body", False)
+            return message
+        return await self._next_or_gone()
+
+    async def send(self, message: Message) -> None:
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.accept"):
+            self._is_open = True
+        elif kind == "websocket.close" or (kind == "http.response.body" and not message.get("more_body", False)):
+            self._is_open = False
+        await self._send(message)
+
+    async def end(self) -> None:
+        """Close what the application left open because it took the client for gone."""
+        if not (self._is_open and self._leave.is_withdrawn):
+            return
+        if self._kind == "websocket":
+            await self._send({"type": "websocket.close", "code": 1008, "reason": "The token was revoked."})
+        else:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next_or_gone(self) -> Message:
+        waiting = asyncio.ensure_future(self._receive())
+        gone = asyncio.ensure_future(self._leave.wait_withdrawn())
+        try:
+            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+            return _GONE[self._kind] if self._leave.is_withdrawn else waiting.result()
+        finally:
+            for task in (waiting, gone):
+                task.cancel()
