@@ -90,7 +90,7 @@ def tree_logits(policy: LlamaForCausalLM, prompts: Tensor, tree: PrefixTree) -> 
     hidden = policy.model(input_ids=token_ids, position_ids=positions, attention_mask=visible[:, None])
     logits = policy.lm_head(hidden.last_hidden_state[tree.prompts, places])
     of_tokens: Tensor = logits.index_select(0, tree.node_before_token.flatten())
-    return of_tokens.unflatten(0, tree.node_before_token.shape)
+    return of_tokens.reshape(*tree.node_before_token.shape, -1)
 
 
 def _rank_within(groups: Tensor, count: int) -> Tensor:
