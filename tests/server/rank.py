@@ -20,7 +20,7 @@ from isentrope_wire.messages import (
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 
-CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v")
+CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v", "hold")
 
 
 class Rank:
