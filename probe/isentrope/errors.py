@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isentrope_wire.errors import CodecError, ControlError, IsentropeError
 
-__all__ = ["CodecError", "ConfigurationError", "ControlError", "InputError", "IsentropeError"]
+__all__ = ["CheckpointError", "CodecError", "ConfigurationError", "ControlError", "InputError", "IsentropeError"]
 
 
 class ConfigurationError(IsentropeError, ValueError):
@@ -13,3 +13,7 @@ class ConfigurationError(IsentropeError, ValueError):
 
 class InputError(IsentropeError, ValueError):
     """Tensors the equations can't be applied to: shapes, types, token ids or values."""
+
+
+class CheckpointError(IsentropeError, ValueError):
+    """A state that `Probe.load_state_dict` can't go on from."""

@@ -22,12 +22,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
 from isentrope.config import ProbeConfig, ThresholdSource
+from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.control.desk import ControlDesk
 from isentrope.control.step_boundary import StepBoundary, Wish
 from isentrope.errors import InputError
@@ -391,6 +392,45 @@ class Probe:
         if self._inactive() or self._finished:
             return
         self._finished = True
+    def state_dict(self) -> dict[str, Any]:
+        """What the probe remembers from step to step, for the training's checkpoint: plain values, as torch.save and
+        JSON take them. Call it after `step` and before the next `gate`; it may wait for the device and the last report.
+
+        Returns: an empty dict where it could not be had; to load that is to begin anew.
+        """
+        state: dict[str, Any] = {}
+        if not self._inactive():
+            with self._guard.protect("writing down the probe's state"):
+                state = state_of(self._memory())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from a checkpoint, as a new incarnation of the run. Call it before the first `gate`, on every rank.
+
+        The checkpoint's control is in force from the first step on, unless a newer version was asked for since; it is
+        not applied, nor acknowledged, a second time. Rank 0's state counts for all.
+
+        Args:
+            state: what `state_dict` gave, on this rank or on rank 0. None or empty: this rank has none.
+
+        Raises:
+            CheckpointError: on all ranks, when one of them can't go on from what it was given: it is something else, of a
+                later layout or damaged, or the probe has begun a step. The probe is then as it was.
+        """
+        if not self._inactive():
+            resume(self._memory(), state, self._transport.desired_control())
+
+    def _memory(self) -> Memory:
+        return Memory(
+            config=self.config,
+            boundary=self._boundary,
+            thresholds=self._thresholds,
+            basis=self._basis,
+            closer=self._closer,
+            pilot=self._pilot,
+            meeting=self._meeting,
+        )
+
         with self._guard.protect("finishing the run"):
             goodbye = RunFinished(
                 status=status,
@@ -485,3 +525,5 @@ class Probe:
             yield
         finally:
             self._seconds += time.perf_counter() - started
+        if not sent or self.config.mode == "disabled":
+            self._closer.not_sent()

@@ -7,7 +7,8 @@ with empty hands; that is why `Probe.step` calls `meet` in a `finally`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,17 @@ from isentrope.ranks import Gathered, Ranks
 from isentrope.statistics.across_ranks import ADDITIVE_FROM, MEANS_COLUMNS, THRESHOLD_COLUMNS, failed_rank_vector
 from isentrope.steering.action import Action
 from isentrope_wire.messages import ControlSnapshot
+
+
+class ResumeWord(NamedTuple):
+    """What a rank goes on from after a checkpoint."""
+
+    error: str = ""
+    """Why it can't; empty when it can."""
+    state: Mapping[str, Any] | None = None
+    """Of rank 0, whose word counts for all."""
+    action: bytes = b""
+    """Of rank 0: decided for the step that comes next."""
 
 
 class RankMeeting:
@@ -36,6 +48,7 @@ class RankMeeting:
         self._relay = ControlRelay(ranks.broadcast) if ranks.size > 1 else None
         self._step: Gathered | None = None
         self._heard_action: Action | None = None
+        self._told_action: Action | None = None
 
     @property
     def leads(self) -> bool:
@@ -96,6 +109,7 @@ class RankMeeting:
             desired: the newest control this rank was asked for; rank 0's counts.
             action: decided for the next step; rank 0's counts.
         """
+        self._told_action = action
         try:
             gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
             if gated or not self.alone:
@@ -113,4 +127,21 @@ class RankMeeting:
     def settle(self, seconds: float) -> None:
         """Wait until the last meeting is over, for at most so long."""
         if self._step is not None:
+    @property
+    def told_action(self) -> Action | None:
+        """What rank 0 of several told for the next step, on rank 0 itself."""
+        return self._told_action
+
+    def resume(self, mine: ResumeWord, desired: ControlSnapshot | None) -> tuple[ResumeWord, ...]:
+        """Tell the others what this rank goes on from, and hear what they do. Waits; every rank comes here.
+
+        Args:
+            desired: the newest control this rank was asked for; rank 0's counts, as at every meeting.
+        """
+        words = tuple(self._ranks.agree(mine))
+        if self._relay is not None and not any(word.error for word in words):
+            self._relay.tell(desired, time.time(), words[0].action)
+            self._told_action = Action.decode(words[0].action) if words[0].action else None
+        return words
+
             self._step.arrives_within(seconds)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
 from isentrope.interventions.dead_knobs import StepEvidence, dead_knobs
+from isentrope.plain_state import plain, rebuilt
 from isentrope.scores import TokenScores
 from isentrope.statistics.across_ranks import GlobalStep, read_ranks
 from isentrope.statistics.alerts import AlertWatch
@@ -59,6 +61,36 @@ class StepCloser:
         self._alerts = AlertWatch()
         self._told = False
 
+        # Learning is the writer thread's; reading what was learnt, for a checkpoint, is not.
+        self._learning = threading.Lock()
+        self._newest_built = threading.Event()
+        self._newest_built.set()
+
+    def state(self, wait_seconds: float) -> dict[str, Any]:
+        """What was learnt from the reports so far, as plain values: for a checkpoint.
+
+        Args:
+            wait_seconds: for how long at most the report of the last step is waited for.
+        """
+        if not self._newest_built.wait(wait_seconds):
+            logger.warning(
+                "The checkpoint lacks what the last step taught: its report was not built within %g s.", wait_seconds
+            )
+        with self._learning:
+            return {"calibration": plain(self._calibration), "alerts": plain(self._alerts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave; no step may have closed before.
+
+        Raises:
+            CheckpointError: it is something else.
+        """
+        calibration = rebuilt(Calibration, state["calibration"], "calibration")
+        self._alerts, self._calibration = rebuilt(AlertWatch, state["alerts"], "alerts"), calibration
+
+    def not_sent(self) -> None:
+        """The report of the last step found no room: nobody will build it."""
+        self._newest_built.set()
     def close(
         self,
         *,
@@ -84,6 +116,7 @@ class StepCloser:
         """
         recorded_at = time.time()
         control = in_force.control if control is None else control
+        built = self._newest_built = threading.Event()
         labels = {
             "control/method": str(control.method),
             "control/scope": str(control.scope),
@@ -92,6 +125,12 @@ class StepCloser:
 
         def build() -> StepReport:
             together = None if measured is None else self._together(measured)
+            try:
+                return report_of_step()
+            finally:
+                built.set()
+
+        def report_of_step() -> StepReport:
             summary = None if together is None else together.summary
             what_if = None if together is None else together.what_if
             report = StepReport(
@@ -114,7 +153,8 @@ class StepCloser:
                 tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
             )
             if summary is not None:
-                report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
+                with self._learning:
+                    report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
             self.latest = report
             take_numbers(report)
             return report
@@ -143,9 +183,9 @@ class StepCloser:
         scalars = summary_scalars(summary)
         unit = unit_prediction(summary)
         if unit is not None:
-            scalars |= calibration_scalars(
-                self._calibration.step(unit, scalars.get("entropy/observed_change"), momentum)
-            )
+            with self._learning:
+                prediction = self._calibration.step(unit, scalars.get("entropy/observed_change"), momentum)
+            scalars |= calibration_scalars(prediction)
         return scalars
 
 

@@ -42,6 +42,15 @@ class StepBoundary:
         """Outcomes that no report has taken yet."""
         return self._untold + self._decided
 
+    @property
+    def untouched(self) -> bool:
+        """Whether no step has begun in this process."""
+        return not self._is_open and self._last_step is None
+
+    def resume(self, desk: ControlDesk, last_step: int | None) -> None:
+        """Go on after another process' last step, with the control that was in force there."""
+        self._desk, self._last_step = desk, last_step
+
     def open_step(self, wish: Callable[[], Wish]) -> bool:
         """Begin a step, unless it has begun: the only moment a control may change. Returns whether it begins now."""
         if self._is_open:

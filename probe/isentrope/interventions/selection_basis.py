@@ -7,7 +7,8 @@ is the share on all; its threshold needs no collective.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
 from isentrope.interventions.gradient_factors import METHODS, select_tokens
 from isentrope.interventions.threshold_source import ThresholdSources
+from isentrope.plain_state import plain
 from isentrope.scores import TokenScores
 from isentrope.statistics.token_ledger import TokenBatch, flat
 from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
@@ -61,6 +63,44 @@ class SelectionBasis:
         """What the control makes of a micro-batch, and what that was counted from, as `choose` says."""
         source, centres, cutoff = self.choose(control, tokens)
         return source, select_tokens(control, tokens, centres, cutoff)
+
+    def state(self, control: Control) -> dict[str, Any]:
+        """What is remembered, as plain values: for a checkpoint. Waits for the device.
+
+        Args:
+            control: in force in the step that closed last. The value at which its share begins is counted here, for the
+                tokens of a step can't be kept: under another control, or after another first pass, the first `gate`
+                calls after the restoration count their own.
+
+        Raises:
+            RuntimeError: a rank whose sums were awaited is gone.
+        """
+        means = self._arrived_means()
+        cutoff = self._cutoff if self._ranked is None else None
+        if self._ranked is not None and means is not None:
+            counted = self._counted_ahead(control, self._ranked, means)
+            cutoff = None if counted is None else (control, counted)
+        return {
+            "means": None if means is None else plain([float(mean) for mean in means]),
+            "cutoff": None
+            if cutoff is None
+            else {"control": cutoff[0].to_document(), "value": plain(float(cutoff[1]))},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave; no step may have closed before."""
+        means, cutoff = state["means"], state["cutoff"]
+        if means is not None:
+            self._means = _scalar(means[0]), _scalar(means[1])
+        if cutoff is not None:
+            self._cutoff = Control.from_document(cutoff["control"]), _scalar(cutoff["value"])
+
+    def _counted_ahead(self, control: Control, ranked: GatedTokens, means: tuple[Tensor, Tensor]) -> Tensor | None:
+        """The cutoff that the next step's first `gate` would count, the control and the thresholds being the same."""
+        _, thresholds = self._thresholds.known()
+        if thresholds is None or not _ranks_tokens(control):
+            return None
+        return METHODS[control.method].count_cutoff(control, ranked, Centres(thresholds, *means))
 
     def choose(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Centres, Tensor | None]:
         """Where the method counts from (None: it needs nothing to count from), and what it finds there.
@@ -111,6 +151,10 @@ def _merged_means(parts: Tensor, before: tuple[Tensor, Tensor] | None) -> tuple[
     """mean_B(log p) and mean_B(A) over all ranks; those of before when none had a token."""
     counts = parts[:, 0]
     mean_advantage, mean_logprob = ((counts * parts[:, column]).sum() / counts.sum() for column in (1, 2))
+def _scalar(number: float | str) -> Tensor:
+    return torch.tensor(float(number), dtype=torch.float64)
+
+
     if before is None:
         return mean_logprob, mean_advantage
     empty = counts.sum() == 0

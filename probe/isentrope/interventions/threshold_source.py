@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
 from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
+from isentrope.plain_state import Plain
 from isentrope.scores import TokenScores
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,22 @@ class ThresholdSources:
                 return "previous_step", statistics
         return "micro_batch", None
 
+    def state(self) -> dict[str, Plain]:
+        """What is remembered, as plain values: for a checkpoint. Waits for the device.
+
+        Raises:
+            RuntimeError: a rank whose sums were awaited is gone.
+        """
+        return {name: latest.state() for name, latest in self._remembered().items()}
+
+    def restore(self, state: Mapping[str, Sequence[float | str] | None]) -> None:
+        """Go on from what `state` gave; no step may have closed before."""
+        for name, latest in self._remembered().items():
+            latest.restore(state[name])
+
+    def _remembered(self) -> dict[str, _Latest]:
+        return {"first_pass": self._first_pass, "previous_step": self._previous_step}
+
     def _say_what_is_missing(self) -> None:
         if self._wanted == "first_pass" and not self._told:
             self._told = True
@@ -94,3 +111,10 @@ class _Latest:
             arrive, self._on_their_way = self._on_their_way, None
             self._statistics = ThresholdStatistics.of_sums(arrive()).or_else(self._statistics)
         return self._statistics
+
+    def state(self) -> Plain:
+        statistics = self.get()
+        return None if statistics is None else statistics.to_plain()
+
+    def restore(self, numbers: Sequence[float | str] | None) -> None:
+        self._statistics = None if numbers is None else ThresholdStatistics.of_plain(numbers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import device_moments
 from isentrope.statistics.token_ledger import flat
@@ -41,6 +42,15 @@ class ThresholdStatistics:
         """
         mean, std = _mean_and_std(parts[:, :3])
         return cls(parts[:, 0].sum(), mean, std, _mean_and_std(parts[:, 3:])[1])
+
+    def to_plain(self) -> Plain:
+        """As a checkpoint takes it, in the order of the fields. Waits for the device."""
+        return plain(torch.stack([getattr(self, field.name).double() for field in fields(self)]).tolist())
+
+    @classmethod
+    def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
+        """What `to_plain` gave, on the CPU: scalars from there join with tensors of any device."""
+        return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
 
     def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
         """These, or the earlier ones where these are of no token. Decided on the device."""
