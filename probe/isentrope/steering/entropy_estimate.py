@@ -44,14 +44,14 @@ class EntropyEstimate:
         return self.mean_entropy + (gain * self.regressor + self.drift) * self.inertia
 
 
+@dataclass(slots=True)
 class EntropyEstimator:
     """Feed it one step at a time, in order."""
 
-    def __init__(self) -> None:
-        self._expected: float | None = None
-        self._average = 0.0
-        self._average_weight = 0.0
-        self._drift = 0.0
+    _expected: float | None = None
+    _average: float = 0.0
+    _average_weight: float = 0.0
+    _drift: float = 0.0
 
     def step(
         self,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 
+from isentrope.plain_state import Plain, plain, rebuilt
 from isentrope.steering.action import Action, clipping_method, control_under, undecided
 from isentrope.steering.controller import HoldState, Measured, decide
 from isentrope.steering.entropy_estimate import EntropyEstimator
@@ -20,18 +22,40 @@ from isentrope_wire.messages import ControlSnapshot, StepReport
 _NEEDED = ("entropy/mean", "entropy/unit_predicted_change")
 
 
+@dataclass(slots=True, kw_only=True)
+class _Memory:
+    """All that is remembered from step to step. Without it, a run taken up again would begin as one without numbers."""
+
+    estimator: EntropyEstimator = field(default_factory=EntropyEstimator)
+    compared_steps: int = 0
+    measured: Measured | None = None
+    hold: HoldState = field(default_factory=HoldState)
+    decided_for: int | None = None
+    """The version of the control that `hold` belongs to."""
+    closed_steps: int = 0
+
+
 class Pilot:
     """One per probe. All but what `numbers_of_step` gives belongs to the training thread."""
 
     def __init__(self) -> None:
-        self._estimator = EntropyEstimator()
-        self._compared_steps = 0
-        self._measured: Measured | None = None
-        self._state = HoldState()
-        self._decided_for: int | None = None
-        self._closed_steps = 0
+        self._memory = _Memory()
+        self._taking = Lock()
         self._action: Action | None = None
         self._in_force = Control()
+
+    def state(self) -> Plain:
+        """All that is remembered, as plain values: between two steps, for a checkpoint."""
+        with self._taking:
+            return plain(self._memory)
+
+    def restore(self, state: object) -> None:
+        """Go on from what `state` gave, before the first step.
+
+        Raises:
+            CheckpointError: it is something else.
+        """
+        self._memory = rebuilt(_Memory, state, "hold")
 
     @property
     def control(self) -> Control:
@@ -49,14 +73,15 @@ class Pilot:
         Args:
             pushed: the control that is expected to be in force.
         """
-        if pushed.version != self._decided_for:
+        memory = self._memory
+        if pushed.version != memory.decided_for:
             # What was done for another target is no place to go on from; what it set in motion still counts.
-            self._state, self._decided_for = HoldState(plans=self._state.plans), pushed.version
+            memory.hold, memory.decided_for = HoldState(plans=memory.hold.plans), pushed.version
         hold = pushed.control.held
         if hold is None:
             return None
-        self._state, action = decide(
-            hold, self._state, self._measured, step=self._closed_steps, method=clipping_method(pushed.control)
+        memory.hold, action = decide(
+            hold, memory.hold, memory.measured, step=memory.closed_steps, method=clipping_method(pushed.control)
         )
         return replace(action, version=pushed.version)
 
@@ -74,7 +99,7 @@ class Pilot:
 
     def end_step(self) -> None:
         """Its numbers are on their way from here on."""
-        self._closed_steps += 1
+        self._memory.closed_steps += 1
 
     def numbers_of_step(self, momentum: float | None) -> Callable[[StepReport], None]:
         """The function returned takes the report of the step that ended last, on a thread that may wait.
@@ -82,7 +107,7 @@ class Pilot:
         Args:
             momentum: the optimiser's beta_1.
         """
-        step = self._closed_steps - 1
+        step = self._memory.closed_steps - 1
         return lambda report: self._take(step, report, momentum or 0.0)
 
     def _take(self, step: int, report: StepReport, momentum: float) -> None:
@@ -90,18 +115,23 @@ class Pilot:
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
         observed, predicted = (scalars.get(f"entropy/{name}_change") for name in ("observed", "predicted"))
-        self._compared_steps += observed is not None and predicted is not None
-        entropy = self._estimator.step(
-            mean_entropy=scalars["entropy/mean"],
-            unit_prediction=scalars["entropy/unit_predicted_change"],
-            observed_change=observed,
-            gain=scalars.get("entropy/gain"),
-            momentum=momentum,
-        )
-        calibrated = Calibrated(
-            gain=scalars.get("entropy/gain"),
-            r2=scalars.get("entropy/prediction_r2"),
-            sign_agreement=scalars.get("entropy/prediction_sign_agreement"),
-            compared_steps=self._compared_steps,
-        )
-        self._measured = Measured(step=step, entropy=entropy, calibrated=calibrated, what_if=report.what_if)
+        memory = self._memory
+        with self._taking:
+            memory.compared_steps += observed is not None and predicted is not None
+            memory.measured = Measured(
+                step=step,
+                entropy=memory.estimator.step(
+                    mean_entropy=scalars["entropy/mean"],
+                    unit_prediction=scalars["entropy/unit_predicted_change"],
+                    observed_change=observed,
+                    gain=scalars.get("entropy/gain"),
+                    momentum=momentum,
+                ),
+                calibrated=Calibrated(
+                    gain=scalars.get("entropy/gain"),
+                    r2=scalars.get("entropy/prediction_r2"),
+                    sign_agreement=scalars.get("entropy/prediction_sign_agreement"),
+                    compared_steps=memory.compared_steps,
+                ),
+                what_if=report.what_if,
+            )

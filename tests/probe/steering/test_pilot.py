@@ -1,0 +1,81 @@
+"""What a pilot remembers survives a checkpoint, and what is no such memory is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from isentrope.errors import CheckpointError
+from isentrope.steering.action import Action, HoldWord
+from isentrope.steering.pilot import Pilot
+from isentrope_wire.control import Control
+from isentrope_wire.messages import ControlSnapshot, StepReport
+from tests.probe.steering.collapsing_plant import step_sums
+
+HELD = ControlSnapshot(version=3, control=Control(hold={"target_entropy": 0.5}), author="ada", requested_at=0.0)
+SUMS = step_sums(lowering=0.09, raising=0.05)
+
+
+def report(step: int) -> StepReport:
+    """Of an entropy that falls towards its target and beyond."""
+    scalars = {
+        "entropy/mean": 0.6 - 0.01 * step,
+        "entropy/unit_predicted_change": -0.04 + 0.001 * step,
+        "entropy/observed_change": -0.01,
+        "entropy/predicted_change": -0.012,
+        "entropy/gain": 0.5,
+        "entropy/prediction_r2": 0.4,
+        "entropy/prediction_sign_agreement": 0.9,
+    }
+    return StepReport(step=step, recorded_at=0.0, scalars=scalars, control_version=3, what_if=SUMS)
+
+
+def run_steps(pilot: Pilot, steps: range) -> list[Action]:
+    actions = []
+    for step in steps:
+        pilot.begin_step(HELD, pilot.decide(HELD))
+        assert pilot.action is not None
+        actions.append(pilot.action)
+        pilot.end_step()
+        pilot.numbers_of_step(0.9)(report(step))
+    return actions
+
+
+def test_a_pilot_taken_up_again_decides_as_if_it_had_not_been_interrupted() -> None:
+    through, interrupted, resumed = Pilot(), Pilot(), Pilot()
+    expected = run_steps(through, range(16))
+    run_steps(interrupted, range(12))
+    resumed.restore(json.loads(json.dumps(interrupted.state())))
+    assert run_steps(resumed, range(12, 16)) == expected[12:]
+    assert {action.word for action in expected[12:]} <= {HoldWord.HOLDING, HoldWord.SLEWING}
+    # A pilot that knows nothing falls back.
+    assert run_steps(Pilot(), range(12, 13))[0].word == HoldWord.FALLBACK
+
+
+def test_a_pilot_that_has_seen_nothing_has_a_state_too() -> None:
+    resumed = Pilot()
+    resumed.restore(Pilot().state())
+    assert run_steps(resumed, range(9)) == run_steps(Pilot(), range(9))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("compared_steps",), "many", "compared_steps"),
+        (("hold", "scope"), "sideways", "scope"),
+        (("hold", "plans"), [{"step": 1}], "plans"),
+        (("measured", "calibrated", "gain"), [1.0], "gain"),
+    ],
+)
+def test_a_state_that_was_changed_is_refused(place: tuple[str, ...], value: object, words: str) -> None:
+    pilot = Pilot()
+    run_steps(pilot, range(9))
+    state: Any = json.loads(json.dumps(pilot.state()))
+    inner = state
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    with pytest.raises(CheckpointError, match=words):
+        Pilot().restore(state)
