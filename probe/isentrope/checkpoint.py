@@ -94,7 +94,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "thresholds": memory.thresholds.state(),
         "selection": memory.basis.state(memory.pilot.control),
         "learnt": memory.closer.state(REPORT_SECONDS),
-        "hold": {},
+        "hold": memory.pilot.state(),
         "next": None if decided_ahead is None else decided_ahead.encode().decode(),
     }
 
@@ -199,6 +199,7 @@ def _restore_parts(
         thresholds.restore(shared["thresholds"])
         basis.restore({**shared["selection"], "cutoff": own["selection"]["cutoff"]})
         closer.restore(shared["learnt"])
+        pilot.restore(shared["hold"])
     except CheckpointError:
         raise
     except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from isentrope.config import ProbeConfig, ThresholdSource
 from isentrope.checkpoint import Memory, resume, state_of
+from isentrope.config import ProbeConfig, ThresholdSource
 from isentrope.control.desk import ControlDesk
 from isentrope.control.step_boundary import StepBoundary, Wish
 from isentrope.errors import InputError
@@ -387,11 +387,6 @@ class Probe:
                 self._report(step, momentum_of(optimizer), source)
             self._guard.settled = True
 
-    def finish(self, status: str = "finished", error: str = "") -> None:
-        """Say goodbye. What is spooled goes up without this process; safe to repeat."""
-        if self._inactive() or self._finished:
-            return
-        self._finished = True
     def state_dict(self) -> dict[str, Any]:
         """What the probe remembers from step to step, for the training's checkpoint: plain values, as torch.save and
         JSON take them. Call it after `step` and before the next `gate`; it may wait for the device and the last report.
@@ -431,6 +426,11 @@ class Probe:
             meeting=self._meeting,
         )
 
+    def finish(self, status: str = "finished", error: str = "") -> None:
+        """Say goodbye. What is spooled goes up without this process; safe to repeat."""
+        if self._inactive() or self._finished:
+            return
+        self._finished = True
         with self._guard.protect("finishing the run"):
             goodbye = RunFinished(
                 status=status,
@@ -506,6 +506,8 @@ class Probe:
                 take_numbers=self._pilot.numbers_of_step(momentum),
             )
         )
+        if not sent or self.config.mode == "disabled":
+            self._closer.not_sent()
         self._boundary.reported(step, sent=sent)
         self._logged, self._seconds = {}, 0.0
 
@@ -525,5 +527,3 @@ class Probe:
             yield
         finally:
             self._seconds += time.perf_counter() - started
-        if not sent or self.config.mode == "disabled":
-            self._closer.not_sent()

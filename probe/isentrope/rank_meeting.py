@@ -124,9 +124,6 @@ class RankMeeting:
         """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""
         return self._step.numbers_later(ADDITIVE_FROM) if self._step is not None and self._ranks.rank == 0 else None
 
-    def settle(self, seconds: float) -> None:
-        """Wait until the last meeting is over, for at most so long."""
-        if self._step is not None:
     @property
     def told_action(self) -> Action | None:
         """What rank 0 of several told for the next step, on rank 0 itself."""
@@ -144,4 +141,7 @@ class RankMeeting:
             self._told_action = Action.decode(words[0].action) if words[0].action else None
         return words
 
+    def settle(self, seconds: float) -> None:
+        """Wait until the last meeting is over, for at most so long."""
+        if self._step is not None:
             self._step.arrives_within(seconds)

@@ -60,7 +60,6 @@ class StepCloser:
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._told = False
-
         # Learning is the writer thread's; reading what was learnt, for a checkpoint, is not.
         self._learning = threading.Lock()
         self._newest_built = threading.Event()
@@ -91,6 +90,7 @@ class StepCloser:
     def not_sent(self) -> None:
         """The report of the last step found no room: nobody will build it."""
         self._newest_built.set()
+
     def close(
         self,
         *,
@@ -115,8 +115,8 @@ class StepCloser:
             take_numbers: called with the report, once it is built.
         """
         recorded_at = time.time()
-        control = in_force.control if control is None else control
         built = self._newest_built = threading.Event()
+        control = in_force.control if control is None else control
         labels = {
             "control/method": str(control.method),
             "control/scope": str(control.scope),
@@ -124,13 +124,13 @@ class StepCloser:
         }
 
         def build() -> StepReport:
-            together = None if measured is None else self._together(measured)
             try:
                 return report_of_step()
             finally:
                 built.set()
 
         def report_of_step() -> StepReport:
+            together = None if measured is None else self._together(measured)
             summary = None if together is None else together.summary
             what_if = None if together is None else together.what_if
             report = StepReport(

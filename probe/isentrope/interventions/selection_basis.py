@@ -143,6 +143,10 @@ class SelectionBasis:
         return self._means
 
 
+def _scalar(number: float | str) -> Tensor:
+    return torch.tensor(float(number), dtype=torch.float64)
+
+
 def _ranks_tokens(control: Control) -> bool:
     return control.method in (Method.KL_COV, Method.TOP_ENTROPY) or control.value("max_fraction") is not None
 
@@ -151,10 +155,6 @@ def _merged_means(parts: Tensor, before: tuple[Tensor, Tensor] | None) -> tuple[
     """mean_B(log p) and mean_B(A) over all ranks; those of before when none had a token."""
     counts = parts[:, 0]
     mean_advantage, mean_logprob = ((counts * parts[:, column]).sum() / counts.sum() for column in (1, 2))
-def _scalar(number: float | str) -> Tensor:
-    return torch.tensor(float(number), dtype=torch.float64)
-
-
     if before is None:
         return mean_logprob, mean_advantage
     empty = counts.sum() == 0
