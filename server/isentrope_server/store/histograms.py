@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, func, select
 
-from isentrope_server.store import streams
-from isentrope_server.store.series import StepRange
-from isentrope_server.store.tables import histograms
+from isentrope_server.store import blocks, layouts, packed_reports, streams
+from isentrope_server.store.blocks import Block, HistogramChunk
+from isentrope_server.store.layouts import HistogramPlace, Layout, layout_of
+from isentrope_server.store.packed_arrays import Array
+from isentrope_server.store.series import StepRange, blocks_around
+from isentrope_server.store.tables import histogram_chunks, records
+from isentrope_server.store.tables import layouts as layouts_table
 from isentrope_server.store.timeline import Timeline
 
 
@@ -30,14 +32,28 @@ class StoredHistogram:
     not_finite: int
 
 
-def at(connection: Connection, run_key: int, position: int) -> list[StoredHistogram]:
-    """The histograms of one report, by name."""
-    rows = connection.execute(
-        _HISTOGRAMS.where(histograms.c.run_key == run_key, histograms.c.position == position).order_by(
-            histograms.c.name
-        )
-    )
-    return [_histogram(row) for row in rows]
+def at(connection: Connection, run_key: int, position: int, block: Block | None) -> list[StoredHistogram]:
+    """The histograms of one report, by name. `block` is where it is packed; None: it was not when it was read."""
+    if block is None:
+        row = connection.execute(
+            select(
+                records.c.step, records.c.histograms, layouts_table.c.names, layouts_table.c.histograms.label("places")
+            )
+            .join(layouts_table, layouts_table.c.key == records.c.layout_key)
+            .where(records.c.run_key == run_key, records.c.position == position)
+        ).one_or_none()
+        if row is not None:
+            return _unpacked(layout_of(row.names, row.places), row.step, row.histograms)
+        # Packed since.
+        ((block, _),) = blocks.at(connection, run_key, position)
+    row_of_report = int(np.flatnonzero(block.positions == position)[0])
+    step = int(block.steps[row_of_report])
+    found = []
+    for chunk in blocks.histogram_chunks_of(connection, run_key, histogram_chunks.c.block_key == block.key):
+        (place,) = packed_reports.places_of([row_of_report], chunk.rows)
+        if place >= 0:
+            found.append(_of_chunk(chunk, place, step))
+    return found
 
 
 def read(
@@ -47,59 +63,138 @@ def read(
 
     Neighbours that share their edges are added up, so that no token is lost; where edges differ the last one speaks.
     """
-    query = _HISTOGRAMS.where(histograms.c.run_key == run_key, histograms.c.name == name)
-    if wanted.first is not None:
-        query = query.where(histograms.c.step >= wanted.first)
-    if wanted.last is not None:
-        query = query.where(histograms.c.step <= wanted.last)
-    rows = connection.execute(query.order_by(histograms.c.position)).all()
-    chosen = Timeline(streams.incarnations(connection, run_key)).speaking(
-        np.array([row.step for row in rows], dtype=np.int64),
-        np.array([row.stream_key for row in rows], dtype=np.int64),
-        np.array([row.position for row in rows], dtype=np.int64),
+    parts = [*_unpacked_parts(connection, run_key, name, wanted), *_packed_parts(connection, run_key, name, wanted)]
+    if not parts:
+        return []
+    steps, stream_keys, positions = (
+        np.concatenate([getattr(part, field) for part in parts]) for field in ("steps", "stream_keys", "positions")
     )
-    found = [_histogram(rows[int(index)]) for index in chosen]
-    return found if points is None or len(found) <= points else _merged(found, points)
+    chosen = Timeline(streams.incarnations(connection, run_key)).speaking(steps, stream_keys, positions)
+    part_of = np.repeat(np.arange(len(parts)), [len(part.steps) for part in parts])
+    starts = np.cumsum([0, *(len(part.steps) for part in parts)])
+    found = [(parts[part_of[index]], int(index - starts[part_of[index]])) for index in chosen]
+    if points is None or len(found) <= points:
+        return [part.histogram(row) for part, row in found]
+    edges = np.linspace(0, len(found), points + 1).astype(int)
+    return [_merged(found[start:end]) for start, end in pairwise(edges)]
 
 
 def is_known(connection: Connection, run_key: int, name: str) -> bool:
     """Whether the run has ever reported a histogram of this name."""
-    found = select(histograms.c.position).where(histograms.c.run_key == run_key, histograms.c.name == name).limit(1)
-    return connection.execute(found).first() is not None
+    used = layouts.used_by(connection, run_key)
+    return any(place.name == name for layout in used for place in layout.layout.histograms)
 
 
-_HISTOGRAMS = select(
-    histograms.c.name,
-    histograms.c.step,
-    histograms.c.position,
-    histograms.c.stream_key,
-    histograms.c.low,
-    histograms.c.high,
-    histograms.c.counts,
-    histograms.c.not_finite,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Histograms of one name and number of bins, as columns of one length."""
+
+    name: str
+    positions: NDArray[np.int64]
+    stream_keys: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    not_finite: NDArray[np.uint64]
+    counts: Array
+
+    def histogram(self, row: int) -> StoredHistogram:
+        return StoredHistogram(
+            name=self.name,
+            step=int(self.steps[row]),
+            low=float(self.low[row]),
+            high=float(self.high[row]),
+            counts=self.counts[row].astype(np.uint64),
+            not_finite=int(self.not_finite[row]),
+        )
 
 
-def _histogram(row: Row[*tuple[Any, ...]]) -> StoredHistogram:
+def _unpacked(layout: Layout, step: int, blob: bytes) -> list[StoredHistogram]:
+    found = []
+    for place in layout.histograms:
+        piece = np.frombuffer(blob, dtype=place.dtype, count=1, offset=layout.start_of(place))[0]
+        found.append(
+            StoredHistogram(
+                name=place.name,
+                step=step,
+                low=float(piece["low"]),
+                high=float(piece["high"]),
+                counts=piece["counts"].astype(np.uint64),
+                not_finite=int(piece["not_finite"]),
+            )
+        )
+    return found
+
+
+def _of_chunk(chunk: HistogramChunk, place: int, step: int) -> StoredHistogram:
     return StoredHistogram(
-        name=row.name,
-        step=row.step,
-        low=math.nan if row.low is None else row.low,
-        high=math.nan if row.high is None else row.high,
-        counts=np.frombuffer(row.counts, dtype="<u8"),
-        not_finite=row.not_finite,
+        name=chunk.name,
+        step=step,
+        low=float(chunk.low[place]),
+        high=float(chunk.high[place]),
+        counts=chunk.counts[place].astype(np.uint64),
+        not_finite=int(chunk.not_finite[place]),
     )
 
 
-def _merged(found: Sequence[StoredHistogram], points: int) -> list[StoredHistogram]:
-    edges = np.linspace(0, len(found), points + 1).astype(int)
-    return [_merge(found[start:end]) for start, end in pairwise(edges)]
+def _unpacked_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
+    used = {layout.key: layout.layout for layout in layouts.used_by(connection, run_key)}
+    for key, layout in used.items():
+        place = next((place for place in layout.histograms if place.name == name), None)
+        if place is not None:
+            yield _unpacked_part(connection, run_key, key, layout, place, wanted)
 
 
-def _merge(bucket: Sequence[StoredHistogram]) -> StoredHistogram:
-    last = bucket[-1]
+def _unpacked_part(
+    connection: Connection, run_key: int, key: int, layout: Layout, place: HistogramPlace, wanted: StepRange
+) -> _Part:
+    # substr counts from 1.
+    piece = func.substr(records.c.histograms, layout.start_of(place) + 1, place.bytes, type_=records.c.histograms.type)
+    query = select(records.c.position, records.c.stream_key, records.c.step, piece.label("piece")).where(
+        records.c.run_key == run_key, records.c.layout_key == key, *wanted.conditions(records.c.step)
+    )
+    rows = connection.execute(query).all()
+    pieces = np.frombuffer(b"".join(row.piece for row in rows), dtype=place.dtype)
+    return _Part(
+        name=place.name,
+        positions=np.array([row.position for row in rows], dtype=np.int64),
+        stream_keys=np.array([row.stream_key for row in rows], dtype=np.int64),
+        steps=np.array([row.step for row in rows], dtype=np.int64),
+        **{field: pieces[field] for field in ("low", "high", "not_finite", "counts")},
+    )
+
+
+def _packed_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
+    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *blocks_around(wanted))}
+    if not by_key:
+        return
+    conditions = [histogram_chunks.c.name == name, histogram_chunks.c.block_key.between(min(by_key), max(by_key))]
+    for chunk in blocks.histogram_chunks_of(connection, run_key, *conditions):
+        block = by_key.get(chunk.block_key)
+        if block is not None:
+            yield _packed_part(block, chunk, wanted)
+
+
+def _packed_part(block: Block, chunk: HistogramChunk, wanted: StepRange) -> _Part:
+    rows = np.arange(block.reports) if chunk.rows is None else chunk.rows
+    inside = wanted.holds(block.steps[rows])
+    return _Part(
+        name=chunk.name,
+        positions=block.positions[rows][inside],
+        stream_keys=np.full(int(inside.sum()), block.stream_key, dtype=np.int64),
+        steps=block.steps[rows][inside],
+        low=chunk.low[inside],
+        high=chunk.high[inside],
+        not_finite=chunk.not_finite[inside],
+        counts=chunk.counts[inside],
+    )
+
+
+def _merged(bucket: Sequence[tuple[_Part, int]]) -> StoredHistogram:
+    histograms = [part.histogram(row) for part, row in bucket]
+    last = histograms[-1]
     shape = (last.low, last.high, len(last.counts))
-    alike = [h for h in bucket if (h.low, h.high, len(h.counts)) == shape]
+    alike = [h for h in histograms if (h.low, h.high, len(h.counts)) == shape]
     return StoredHistogram(
         name=last.name,
         step=last.step,

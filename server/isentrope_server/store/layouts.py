@@ -1,18 +1,64 @@
-"""Layouts: which scalar stands at which place of a record's blob."""
+"""Layouts: what stands at which place of a record's blobs.
+
+A report's scalars are one blob of float64 in the order of the layout's names; its histograms are another, one piece
+of fixed width after the other. So one metric of many records is a cut at one place, and a block of records that share
+a layout is one array.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
+import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from isentrope_server.store.tables import layouts, stream_layouts, streams
+from isentrope_wire.messages import ScoreHistogram, StepReport
 
 Names = tuple[str, ...]
+
+_EDGES = struct.Struct("<ddQ")
+"""low, high, not_finite: what stands before the counts of a histogram."""
+_COUNT_TYPES = ((4, "I"), (8, "Q"))
+"""Bytes a count takes, and the array type that holds it."""
+
+
+class HistogramPlace(NamedTuple):
+    """One histogram's piece of a blob."""
+
+    name: str
+    bins: int
+    count_bytes: int
+    """4, or 8 where a count needs it."""
+
+    @property
+    def bytes(self) -> int:
+        return _EDGES.size + self.bins * self.count_bytes
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The piece as numpy reads it: `low`, `high`, `not_finite`, `counts`."""
+        counts = ("counts", f"<u{self.count_bytes}", (self.bins,))
+        return np.dtype([("low", "<f8"), ("high", "<f8"), ("not_finite", "<u8"), counts])
+
+
+class Layout(NamedTuple):
+    """Names of the scalars in their order, and the histograms in theirs."""
+
+    names: Names
+    histograms: tuple[HistogramPlace, ...] = ()
+
+    def start_of(self, place: HistogramPlace) -> int:
+        """Where a histogram's piece begins in the blob, in bytes."""
+        before = self.histograms[: self.histograms.index(place)]
+        return sum(other.bytes for other in before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +66,34 @@ class UsedLayout:
     """A layout one stream has used, and where it did so last."""
 
     key: int
-    names: Names
+    layout: Layout
     stream_key: int
     last_position: int
 
+    @property
+    def names(self) -> Names:
+        return self.layout.names
 
-def names_of(scalars: Mapping[str, float]) -> Names:
-    return tuple(sorted(scalars))
+
+class PackedReport(NamedTuple):
+    """A report's numbers as they are stored."""
+
+    layout: Layout
+    scalars: bytes
+    histograms: bytes
+
+
+def packed(report: StepReport) -> PackedReport:
+    """The scalars and histograms of a report; of histograms that share a name the last one counts."""
+    names = tuple(sorted(report.scalars))
+    by_name = {histogram.name: histogram for histogram in report.histograms}
+    places: list[HistogramPlace] = []
+    pieces: list[bytes] = []
+    for name in sorted(by_name):
+        count_bytes, piece = _packed_histogram(by_name[name])
+        places.append(HistogramPlace(name, len(by_name[name].counts), count_bytes))
+        pieces.append(piece)
+    return PackedReport(Layout(names, tuple(places)), pack(names, report.scalars), b"".join(pieces))
 
 
 def pack(names: Names, scalars: Mapping[str, float]) -> bytes:
@@ -38,17 +105,19 @@ def unpack(names: Names, packed: bytes) -> dict[str, float]:
     return dict(zip(names, struct.unpack(f"<{len(names)}d", packed), strict=True))
 
 
-def intern(connection: Connection, wanted: Iterable[Names]) -> dict[Names, int]:
+def intern(connection: Connection, wanted: Iterable[Layout]) -> dict[Layout, int]:
     """The keys of these layouts; new ones are inserted."""
-    by_digest = {_digest(names): names for names in wanted}
+    by_digest = {_digest(layout): layout for layout in wanted}
     found = connection.execute(select(layouts.c.key, layouts.c.digest).where(layouts.c.digest.in_(by_digest)))
     keys = {by_digest[bytes(digest)]: key for key, digest in found}
-    for digest, names in by_digest.items():
-        if names not in keys:
+    for digest, layout in by_digest.items():
+        if layout not in keys:
             result = connection.execute(
-                insert(layouts).values(digest=digest, names=list(names)).returning(layouts.c.key)
+                insert(layouts)
+                .values(digest=digest, names=list(layout.names), histograms=[list(h) for h in layout.histograms])
+                .returning(layouts.c.key)
             )
-            keys[names] = result.scalar_one()
+            keys[layout] = result.scalar_one()
     return keys
 
 
@@ -65,16 +134,51 @@ def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[i
 def used_by(connection: Connection, run_key: int) -> list[UsedLayout]:
     """Every layout of every stream of a run."""
     query = (
-        select(layouts.c.key, layouts.c.names, stream_layouts.c.stream_key, stream_layouts.c.last_position)
+        select(
+            layouts.c.key,
+            layouts.c.names,
+            layouts.c.histograms,
+            stream_layouts.c.stream_key,
+            stream_layouts.c.last_position,
+        )
         .join(stream_layouts, stream_layouts.c.layout_key == layouts.c.key)
         .join(streams, streams.c.key == stream_layouts.c.stream_key)
         .where(streams.c.run_key == run_key)
     )
     return [
-        UsedLayout(key=key, names=tuple(names), stream_key=stream_key, last_position=position)
-        for key, names, stream_key, position in connection.execute(query)
+        UsedLayout(
+            key=row.key,
+            layout=layout_of(row.names, row.histograms),
+            stream_key=row.stream_key,
+            last_position=row.last_position,
+        )
+        for row in connection.execute(query)
     ]
 
 
-def _digest(names: Names) -> bytes:
-    return hashlib.blake2b(json.dumps(names).encode(), digest_size=16).digest()
+def by_key(connection: Connection, keys: Iterable[int]) -> dict[int, Layout]:
+    """The layouts with these keys."""
+    wanted = select(layouts.c.key, layouts.c.names, layouts.c.histograms).where(layouts.c.key.in_(set(keys)))
+    return {row.key: layout_of(row.names, row.histograms) for row in connection.execute(wanted)}
+
+
+def layout_of(names: Sequence[str], histograms: Sequence[Sequence[object]] | None) -> Layout:
+    """A layout as its row in the table holds it."""
+    return Layout(tuple(names), tuple(HistogramPlace(*place) for place in histograms or ()))  # type: ignore[arg-type]
+
+
+def _packed_histogram(histogram: ScoreHistogram) -> tuple[int, bytes]:
+    edges = _EDGES.pack(histogram.low, histogram.high, histogram.not_finite)
+    for count_bytes, kind in _COUNT_TYPES:
+        try:
+            return count_bytes, edges + array(kind, histogram.counts).tobytes()
+        except OverflowError:
+            continue
+    raise AssertionError("the wire's counts are uint64")
+
+
+@lru_cache(maxsize=4096)
+def _digest(layout: Layout) -> bytes:
+    # Without histograms the digest is the one layouts had before they knew of any.
+    content = [layout.names, layout.histograms] if layout.histograms else layout.names
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).digest()

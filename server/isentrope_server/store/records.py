@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
-from isentrope_server.store import alerts, driving_tokens, layouts, what_if_sums
-from isentrope_server.store.tables import gaps, histograms, records
-from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, ScoreHistogram, StepReport
+from isentrope_server.store import alerts, blocks, driving_tokens, layouts, what_if_sums
+from isentrope_server.store.layouts import Layout, PackedReport
+from isentrope_server.store.tables import gaps, records
+from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, StepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Arrival:
 
 
 def stored_hashes(connection: Connection, stream_key: int, seqs: Sequence[int]) -> dict[int, bytes]:
-    """The hashes of those of a stream's records that lie in the range of `seqs`."""
+    """The hashes of those of a stream's records that have one of these seqs, packed or not."""
     if not seqs:
         return {}
     found = connection.execute(
@@ -33,7 +32,9 @@ def stored_hashes(connection: Connection, stream_key: int, seqs: Sequence[int]) 
             records.c.stream_key == stream_key, records.c.seq.between(min(seqs), max(seqs))
         )
     )
-    return {seq: bytes(payload_hash) for seq, payload_hash in found}
+    known = {seq: bytes(payload_hash) for seq, payload_hash in found}
+    missing = [seq for seq in seqs if seq not in known]
+    return known | blocks.payload_hashes(connection, stream_key, missing) if missing else known
 
 
 def append(
@@ -52,7 +53,8 @@ def append(
         for position, arrival in zip(positions, arrivals, strict=True)
         if isinstance(arrival.message, StepReport)
     ]
-    layout_keys = layouts.intern(connection, {layouts.names_of(report.scalars) for _, report in reports})
+    packed = {position: layouts.packed(report) for position, report in reports}
+    layout_keys = layouts.intern(connection, {report.layout for report in packed.values()})
     rows = [
         {
             "run_key": run_key,
@@ -62,66 +64,34 @@ def append(
             "payload_hash": arrival.payload_hash,
             "received_at": now,
             "kind": _KINDS[type(arrival.message)],
-            **_report_columns(arrival.message, layout_keys),
+            **_report_columns(arrival.message, packed.get(position), layout_keys),
         }
         for position, arrival in zip(positions, arrivals, strict=True)
     ]
     if rows:
         connection.execute(insert(records), rows)
-    _append_histograms(connection, run_key, stream_key, reports)
     for module in (what_if_sums, driving_tokens, alerts):
         module.append(connection, run_key, stream_key, reports)
     _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
+    # The last of those that share a layout stays.
     layouts.mark_used(
-        connection, stream_key, {layout_keys[layouts.names_of(r.scalars)]: position for position, r in reports}
+        connection, stream_key, {layout_keys[report.layout]: position for position, report in packed.items()}
     )
     return positions
 
 
-def _report_columns(message: Payload, layout_keys: dict[layouts.Names, int]) -> dict[str, object]:
-    if not isinstance(message, StepReport):
-        return dict.fromkeys(("step", "recorded_at", "control_version", "layout_key", "scalars", "labels"))
-    names = layouts.names_of(message.scalars)
+def _report_columns(message: Payload, packed: PackedReport | None, layout_keys: dict[Layout, int]) -> dict[str, object]:
+    if packed is None or not isinstance(message, StepReport):
+        return dict.fromkeys(_REPORT_COLUMNS)
     return {
         "step": message.step,
         "recorded_at": message.recorded_at,
         "control_version": message.control_version,
-        "layout_key": layout_keys[names],
-        "scalars": layouts.pack(names, message.scalars),
+        "layout_key": layout_keys[packed.layout],
+        "scalars": packed.scalars,
+        "histograms": packed.histograms,
         "labels": dict(message.labels),
     }
-
-
-def _append_histograms(
-    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
-) -> None:
-    rows = [
-        {
-            "run_key": run_key,
-            "name": histogram.name,
-            "position": position,
-            "stream_key": stream_key,
-            "step": report.step,
-            # SQLite would take NaN for NULL, PostgreSQL would not.
-            "low": _finite_or_none(histogram.low),
-            "high": _finite_or_none(histogram.high),
-            "counts": np.asarray(histogram.counts, dtype="<u8").tobytes(),
-            "not_finite": histogram.not_finite,
-        }
-        for position, report in reports
-        for histogram in _by_name(report.histograms)
-    ]
-    if rows:
-        connection.execute(insert(histograms), rows)
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _by_name(found: Sequence[ScoreHistogram]) -> list[ScoreHistogram]:
-    """One histogram per name: a report that names one twice means the last."""
-    return list({histogram.name: histogram for histogram in found}.values())
 
 
 def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) -> None:
@@ -144,3 +114,5 @@ _KINDS: dict[type[Payload], str] = {
     RunFinished: "run_finished",
     Gap: "gap",
 }
+
+_REPORT_COLUMNS = ("step", "recorded_at", "control_version", "layout_key", "scalars", "histograms", "labels")

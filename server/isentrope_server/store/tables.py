@@ -3,10 +3,10 @@
 A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every record that counts gets
 the run's next `position` in the transaction that stores it, so positions rise in COMMIT order and serve as cursors.
 
-Scalars are one float64 blob per record, in the order of the names of its *layout*; a run has a handful of layouts, so
-one series is a range scan that cuts 8 bytes out of each row, and no row is written per scalar. A compactor may later
-move full ranges of positions into per-metric chunks: `position` orders both, and `streams.acked_through` answers for
-the hashes of rows that moved.
+What is new is one row per record: scalars are one float64 blob in the order of the names of its *layout*, histograms
+another. A run has a handful of layouts, so a series cuts 8 bytes out of each row, and no row is written per scalar.
+What is older was packed: `blocks` hold what the reports of a stream share, `metric_chunks` and `histogram_chunks` the
+numbers, one metric of a block after the other. `position` orders both.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ layouts = Table(
     Column("key", _Key, primary_key=True),
     Column("digest", LargeBinary(16), nullable=False, unique=True),
     Column("names", JSON, nullable=False),
+    Column("histograms", JSON(none_as_null=True)),  # [name, bins, bytes per count] of each; NULL: none
 )
 
 stream_layouts = Table(
@@ -136,6 +137,7 @@ records = Table(
     Column("layout_key", _Key, ForeignKey("layouts.key")),
     Column("scalars", LargeBinary),
     Column("labels", JSON(none_as_null=True)),
+    Column("histograms", LargeBinary),
     UniqueConstraint("stream_key", "seq"),
     Index("ix_records_run_key_step", "run_key", "step"),
 )
@@ -149,18 +151,52 @@ gaps = Table(
     Column("reason", Text, nullable=False),
 )
 
-histograms = Table(
-    "histograms",
+blocks = Table(
+    "blocks",
+    metadata,
+    Column("key", _Key, primary_key=True),
+    _run_key(),
+    Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan all blocks
+    Column("first_position", BigInteger, nullable=False),
+    Column("last_position", BigInteger, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),  # the lowest of its reports
+    Column("last_seq", BigInteger, nullable=False),
+    Column("first_step", BigInteger, nullable=False),  # the lowest of its reports
+    Column("last_step", BigInteger, nullable=False),
+    Column("reports", Integer, nullable=False),
+    Column("packed_positions", LargeBinary),  # NULL: one after the other
+    Column("packed_steps", LargeBinary),  # NULL: each is one more than the last
+    Column("facts", LargeBinary, nullable=False),  # packed_arrays.pack: seq, hash, times, control version, labels
+    UniqueConstraint("stream_key", "first_position"),
+    Index("ix_blocks_run_key_first_position", "run_key", "first_position"),
+)
+
+metric_chunks = Table(
+    "metric_chunks",
     metadata,
     _run_key(primary_key=True),
-    Column("name", String(128), primary_key=True),
-    Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run; a second cascade would scan all histograms
-    Column("step", BigInteger, nullable=False),
-    Column("low", Double),  # NULL: not finite
-    Column("high", Double),
-    Column("counts", LargeBinary, nullable=False),  # uint64, little-endian
-    Column("not_finite", BigInteger, nullable=False),
+    Column("name", Text, primary_key=True),
+    Column("block_key", _Key, primary_key=True),
+    Column("rows", LargeBinary),  # which of the block's reports hold it; NULL: all
+    Column("count", Integer, nullable=False),
+    Column("minimum", Double),  # of what is a number; NULL: nothing is
+    Column("maximum", Double),
+    Column("total", Double),  # of what is finite
+    Column("values", LargeBinary, nullable=False),  # float64, little-endian; fewer than 8 bytes each: deflated
+    Index("ix_metric_chunks_block_key", "block_key"),
+)
+
+histogram_chunks = Table(
+    "histogram_chunks",
+    metadata,
+    _run_key(primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("block_key", _Key, primary_key=True),
+    Column("bins", Integer, primary_key=True),
+    Column("rows", LargeBinary),  # as in metric_chunks
+    Column("count", Integer, nullable=False),
+    Column("packed", LargeBinary, nullable=False),  # packed_arrays.pack: low, high, not_finite, counts
+    Index("ix_histogram_chunks_block_key", "block_key"),
 )
 
 what_if_sums = Table(
@@ -168,7 +204,7 @@ what_if_sums = Table(
     metadata,
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `histograms`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
     Column("step", BigInteger, nullable=False),
     Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_what_if
     Index("ix_what_if_sums_run_key_step", "run_key", "step"),
@@ -179,7 +215,7 @@ driving_tokens = Table(
     metadata,
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `histograms`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
     Column("step", BigInteger, nullable=False),
     Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_tokens: text may hold anything
     Index("ix_driving_tokens_run_key_step", "run_key", "step"),
@@ -191,7 +227,7 @@ alerts = Table(
     _run_key(primary_key=True),
     Column("position", BigInteger, primary_key=True),
     Column("number", Integer, primary_key=True),  # a report may hold several
-    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `histograms`
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
     Column("step", BigInteger, nullable=False),
     Column("recorded_at", Double, nullable=False),
     Column("kind", String(64), nullable=False),
