@@ -29,6 +29,10 @@ class RunningServer:
     def __init__(self, home: Path, *, token: str = OWNER_TOKEN) -> None:
         self.home = home
         self.token = token
+        self.command: list[str] = [sys.executable, "-m", "isentrope"]
+        """What is started, up to `up` and its options."""
+        self.more_environment: dict[str, str] = {}
+        """Variables the next process is started with besides."""
         self.http_port = free_port()
         self.grpc_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -40,6 +44,20 @@ class RunningServer:
     @property
     def grpc_target(self) -> str:
         return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def database_url(self) -> str:
+        """For reading past the server while it runs."""
+        return f"sqlite:///file:{self.home / 'isentrope.db'}?mode=ro&uri=true"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -64,8 +82,8 @@ class RunningServer:
         given = {"ISENTROPE_HOME": str(self.home), "ISENTROPE_TOKEN": self.token, "ISENTROPE_DASHBOARD": "false"}
         with (self.home.parent / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "isentrope", "up", *ports],
-                env=clean_environment() | given,
+                [*self.command, "up", *ports],
+                env=clean_environment() | given | self.more_environment,
                 stdout=log,
                 stderr=log,
             )

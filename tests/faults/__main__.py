@@ -1,0 +1,63 @@
+"""Run the fault matrix: `make faults`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.catalogue import BY_NAME, FAULTS, Fault
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="faults to do; all of them without a name")
+    parser.add_argument("--short", action="store_true", help="fewer repetitions and shorter waits, as in `make test`")
+    parser.add_argument("--list", action="store_true", help="name the faults and do none")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(f"{fault.name:50} {fault.sentence}" for fault in FAULTS))
+        return 0
+    if unknown := [name for name in arguments.names if name not in BY_NAME]:
+        parser.error(f"no fault is called {', '.join(unknown)}; --list names them")
+    chosen = [BY_NAME[name] for name in arguments.names] or list(FAULTS)
+    return run(chosen, short=arguments.short)
+
+
+def run(faults: Sequence[Fault], *, short: bool) -> int:
+    """Do one fault after another; returns how many broke a promise."""
+    started = time.monotonic()
+    possible = [fault for fault in faults if fault.needs()]
+    for fault in faults:
+        if fault not in possible:
+            print(f"{fault.name}: left out, this machine lacks {fault.without}")
+    failed = [fault.name for fault in possible if not _held(fault, short=short)]
+    faults = possible
+    print(f"\n{len(faults) - len(failed)} of {len(faults)} faults were withstood, {time.monotonic() - started:.0f} s")
+    if failed:
+        print(f"Not withstood: {', '.join(failed)}")
+    return len(failed)
+
+
+def _held(fault: Fault, *, short: bool) -> bool:
+    folder = Path(tempfile.mkdtemp(prefix=f"{fault.name[:20]}-"))
+    started = time.monotonic()
+    print(f"{fault.name}: {fault.sentence}", flush=True)
+    try:
+        verdict = fault.run(folder / "stage", short=short)
+    except AssertionError as broken:
+        print(
+            f"    BROKEN after {time.monotonic() - started:.1f} s: {broken}\n    kept for a look: {folder}", flush=True
+        )
+        return False
+    print(f"    held, {time.monotonic() - started:.1f} s: {verdict}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))

@@ -1,0 +1,75 @@
+"""The network between shipper and server is cut, swallows everything, crawls, or resets connections."""
+
+from __future__ import annotations
+
+import time
+
+from tests.faults.network import NetworkNamespace, TcpProxy
+from tests.faults.oracle import Verdict
+from tests.faults.stage import Stage, Trainer
+
+
+def _behind(stage: Stage, proxy: TcpProxy, run_id: str, prefix: list[str] | None = None) -> Trainer:
+    trainer = stage.start_trainer(
+        stage.plan(run_id, steps=100_000, step_seconds=0.02), prefix=prefix or [], ISENTROPE_GRPC=proxy.address
+    )
+    trainer.wait_until_acknowledged()
+    return trainer
+
+
+def black_hole(stage: Stage) -> Verdict:
+    """Everything sent is taken and never arrives; connections stay open."""
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target))
+    trainer = _behind(stage, proxy, "swallowed")
+    proxy.black_hole = True
+    time.sleep(7.0 if stage.short else 60.0)
+    proxy.black_hole = False
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def slow_network(stage: Stage) -> Verdict:
+    """A few kilobytes a second: batches time out, the data gets through."""
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target))
+    trainer = _behind(stage, proxy, "crawling")
+    proxy.bytes_per_second = 4_000
+    time.sleep(6.0 if stage.short else 30.0)
+    proxy.bytes_per_second = None
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def resetting_network(stage: Stage) -> Verdict:
+    """Connections are reset in the middle of a message, over and over."""
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target))
+    trainer = _behind(stage, proxy, "reset")
+    for limit in (2_000, 20_000, 60_000) if stage.short else (500, 2_000, 5_000, 20_000, 40_000, 60_000, 100_000):
+        proxy.reset_after_bytes = limit
+        proxy.reset_all()
+        time.sleep(1.5 if stage.short else 6.0)
+    proxy.reset_after_bytes = None
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def link_cut(stage: Stage) -> Verdict:
+    """The cable between two network namespaces is pulled, for seconds and for longer."""
+    return _over_a_link(stage, "cut", swallow=False)
+
+
+def link_swallows_packets(stage: Stage) -> Verdict:
+    """The link between two network namespaces stays up and loses every packet."""
+    return _over_a_link(stage, "lossy", swallow=True)
+
+
+def _over_a_link(stage: Stage, run_id: str, *, swallow: bool) -> Verdict:
+    namespace = stage.enter(NetworkNamespace())
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target, namespace.outer_address))
+    trainer = _behind(stage, proxy, run_id, namespace.prefix)
+    break_it, mend_it = (namespace.swallow, namespace.stop_swallowing) if swallow else (namespace.cut, namespace.mend)
+    for seconds in (6.0,) if stage.short else (3.0, 12.0, 40.0):
+        break_it()
+        time.sleep(seconds)
+        mend_it()
+        stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)

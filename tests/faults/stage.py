@@ -1,0 +1,256 @@
+"""A server and training processes in a folder of their own, for one fault to be done to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.segments import list_segments
+from isentrope.transport.shipper_status import ShipperStatus
+from isentrope.transport.spool_folder import SpoolFolder, find_spool_folders
+from tests.faults.ledger import Ledger
+from tests.faults.oracle import Allowance, Oracle, Verdict
+from tests.faults.reporting_process import Plan
+from tests.system.running_server import RunningServer
+
+REPOSITORY = Path(__file__).parents[2]
+VISIBLE_SECONDS = 10.0
+"""How soon after a fault a person sees a fresh report."""
+DELIVERED_SECONDS = 90.0
+
+_T = TypeVar("_T")
+
+
+def wait_for(what: Callable[[], _T | None], seconds: float, sentence: str) -> _T:
+    """The first truthy answer of `what`.
+
+    Raises:
+        AssertionError: there was none in time; `sentence` says what was waited for.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        answer = what()
+        if answer:
+            return answer
+        assert time.monotonic() < end, f"waited {seconds:.0f} s in vain until {sentence}"
+        time.sleep(0.05)
+
+
+class Trainer:
+    """One reporting process, its ledger outside its home, and its spool."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        home: Path,
+        environment: Mapping[str, str],
+        prefix: Sequence[str] = (),
+        expected_exit: int = 0,
+    ) -> None:
+        """
+        Args:
+            prefix: a command that runs the rest, e.g. in another network namespace.
+            expected_exit: what `finish` takes for a good end.
+        """
+        self.plan = plan
+        self.home = home
+        self._expected_exit = expected_exit
+        self._errors = home.with_suffix(".errors")
+        command = [*prefix, sys.executable, "-m", "tests.faults.reporting_process", plan.to_argument()]
+        with self._errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                cwd=REPOSITORY,
+                env={**environment, "ISENTROPE_HOME": str(home)},
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+            )
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.read(Path(self.plan.ledger)) or Ledger(
+            run_id=self.plan.run_id, incarnation=self.plan.incarnation, rank=self.plan.rank
+        )
+
+    @property
+    def folder(self) -> SpoolFolder | None:
+        """The spool; None: not made yet, or delivered and gone."""
+        wanted = (self.plan.incarnation, self.plan.rank)
+        for folder in find_spool_folders(self.home):
+            with contextlib.suppress(OSError):
+                run = folder.run()
+                if (run.incarnation, run.rank) == wanted:
+                    return folder
+        return None
+
+    @property
+    def shipper_pid(self) -> int | None:
+        """The living shipper's process id, by its own word."""
+        folder = self.folder
+        status = None if folder is None else ShipperStatus.read(folder.status)
+        if folder is None or status is None or not is_held_by_another_process(folder.shipper_lock):
+            return None
+        return status.pid
+
+    def wait_until_accepted(self, step: int, seconds: float = 60.0) -> None:
+        wait_for(lambda: (self.ledger.accepted_steps or [-1])[-1] >= step, seconds, f"step {step} was accepted")
+
+    def wait_until_acknowledged(self, seconds: float = 30.0) -> None:
+        """Until the server has taken something: a fault before that would prove less."""
+
+        def acknowledged() -> bool:
+            folder = self.folder
+            status = None if folder is None else ShipperStatus.read(folder.status)
+            return status is not None and status.acked_through > FIRST_ACKNOWLEDGED
+
+        wait_for(acknowledged, seconds, "the server acknowledged the first reports")
+
+    def stop(self) -> None:
+        """Let the process end by itself after the step it is at."""
+        Path(self.plan.stop_file).touch()
+
+    def finish(self, seconds: float = 120.0) -> None:
+        """
+        Raises:
+            AssertionError: it did not end as it should.
+        """
+        code = self.process.wait(timeout=seconds)
+        assert code == self._expected_exit, (
+            f"the training process ended with {code}: {self._errors.read_text()[-2000:]}"
+        )
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def delivered(self) -> bool:
+        """Whether nothing is left of the spool but what was damaged, and nobody works on it."""
+        folder = self.folder
+        if folder is None:
+            return not self._anything_left()
+        return not list_segments(folder.path) and not is_held_by_another_process(folder.shipper_lock)
+
+    def _anything_left(self) -> bool:
+        return any(list_segments(path.parent) for path in self.home.rglob("trainer.lock"))
+
+
+FIRST_ACKNOWLEDGED = 3
+
+
+class Stage:
+    """The folder, the server, the trainers of one fault; ends them all at its end."""
+
+    def __init__(self, folder: Path, *, short: bool) -> None:
+        self.folder = folder
+        self.short = short
+        self._stack = ExitStack()
+        self.trainers: list[Trainer] = []
+        self.server = RunningServer(folder / "server")
+        self._api: httpx.Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for trainer in self.trainers:
+            trainer.kill()
+            self._end_shipper(trainer)
+        self._stack.close()
+
+    def enter(self, context: contextlib.AbstractContextManager[_T]) -> _T:
+        """Keep something open until the end of the fault."""
+        return self._stack.enter_context(context)
+
+    def start_server(self) -> RunningServer:
+        self.enter(self.server)
+        return self.server
+
+    @property
+    def api(self) -> httpx.Client:
+        if self._api is None:
+            headers = {"Authorization": f"Bearer {self.server.token}"}
+            self._api = self.enter(httpx.Client(base_url=f"{self.server.url}/api/v1", headers=headers, timeout=10))
+        return self._api
+
+    @property
+    def oracle(self) -> Oracle:
+        return Oracle(self.server.database_url, self.api)
+
+    def plan(self, run_id: str, **more: Any) -> Plan:
+        name = f"{run_id}-{more.get('incarnation', 'first')}-{more.get('rank', 0)}"
+        ledger = str(self.folder / f"{name}.ledger")
+        return Plan(run_id=run_id, ledger=ledger, stop_file=str(self.folder / f"{run_id}.stop"), **more)
+
+    def start_trainer(
+        self,
+        plan: Plan,
+        *,
+        home: Path | None = None,
+        prefix: Sequence[str] = (),
+        expected_exit: int = 0,
+        **environment: str,
+    ) -> Trainer:
+        """Start one reporting process against this stage's server."""
+        home = home or self.folder / f"home-{plan.run_id}"
+        given = self.server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | environment
+        trainer = Trainer(plan, home, given, prefix, expected_exit)
+        self.trainers.append(trainer)
+        return trainer
+
+    def assert_fresh_report_is_visible(self, trainer: Trainer, seconds: float = VISIBLE_SECONDS) -> float:
+        """A report accepted from now on is readable within ten seconds; returns after how many.
+
+        Raises:
+            AssertionError: it is not, or no report is accepted any more.
+        """
+        started = time.monotonic()
+        known = len(trainer.ledger.accepted_steps)
+        wait_for(lambda: len(trainer.ledger.accepted_steps) > known, seconds, "the trainer reported another step")
+        step = trainer.ledger.accepted_steps[-1]
+        left = seconds - (time.monotonic() - started)
+        wait_for(lambda: self.oracle.has_report(trainer.plan.run_id, step), left, f"step {step} was readable")
+        return time.monotonic() - started
+
+    def judge(self, *trainers: Trainer, allowance: Allowance | None = None, finish: bool = True) -> Verdict:
+        """Let the trainers end, their spools drain, and ask the oracle.
+
+        Raises:
+            AssertionError: a promise was not kept.
+        """
+        trainers = trainers or tuple(self.trainers)
+        for trainer in trainers:
+            if finish:
+                trainer.stop()
+                trainer.finish()
+        for trainer in trainers:
+            wait_for(lambda t=trainer: t.delivered, DELIVERED_SECONDS, "the spool was delivered")  # type: ignore[misc]
+        return self.oracle.judge([trainer.ledger for trainer in trainers], allowance)
+
+    def _end_shipper(self, trainer: Trainer) -> None:
+        pid = trainer.shipper_pid
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def stage(folder: Path, *, short: bool) -> Iterator[Stage]:
+    """A stage with a server that runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Stage(folder, short=short) as a_stage:
+        a_stage.start_server()
+        yield a_stage
