@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from isentrope_server.store.locks import hold_what_runs_share
 from isentrope_server.store.tables import audit, audit_head
 
 _ROWS_AT_ONCE = 1_000
@@ -63,8 +64,9 @@ def record(
         subject: e.g. `runs/RUN/control/3`.
         change: what is different now, old and new where both exist.
     """
-    # Locked until COMMIT: of two servers on one database neither links to what the other is about to follow.
-    head = connection.execute(select(audit_head).with_for_update()).one_or_none()
+    # Until COMMIT: of two servers on one database neither links to what the other is about to follow.
+    hold_what_runs_share(connection)
+    head = connection.execute(select(audit_head)).one_or_none()
     previous = bytes(head.chain_hash) if head is not None else b""
     chain_hash = _chained(previous, at, actor, action, subject, change)
     connection.execute(

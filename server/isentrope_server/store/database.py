@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from sqlite3 import Connection as SqliteConnection
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.pool import NullPool
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
+_SQLITE = "sqlite"
+_POSTGRESQL = "postgresql"
+
+_CONNECT_TIMEOUT_SECONDS = 5
+_TCP_OPTIONS: Mapping[str, int] = {
+    # A network that swallows packets is a lost connection after half a minute, not after two hours.
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+_SESSION: Mapping[str, str] = {
+    # A server that froze in mid-transaction holds locks the other replicas wait for.
+    "idle_in_transaction_session_timeout": "10s",
+    "synchronous_commit": "on",
+    "timezone": "UTC",
+}
+_READING_SESSION: Mapping[str, str] = {
+    # What one request reads with several queries is one state, as with SQLite.
+    "default_transaction_isolation": "repeatable read",
+    "default_transaction_read_only": "on",
+    "idle_in_transaction_session_timeout": "60s",
+}
+
 
 class Database:
-    """The two engines of one database. SQLite before 3.51.3 can corrupt its WAL when two connections write, so
-    exactly one connection, the writer's, may."""
+    """The two engines of one database.
+
+    SQLite before 3.51.3 can corrupt its WAL when two connections write, so exactly one connection, the writer's, may.
+    On PostgreSQL each server process has one such connection too; `locks` says what they may do at once.
+    """
 
     def __init__(self, url: str) -> None:
-        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        parsed = with_driver(make_url(url))
+        self.is_sqlite = parsed.get_backend_name() == _SQLITE
+        self.is_shared = parsed.get_backend_name() == _POSTGRESQL
+        """Whether other servers may use it at the same time."""
         # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
-        self.writing_engine = create_engine(url, poolclass=NullPool, hide_parameters=True)
-        self.reading_engine = create_engine(url, pool_size=8, max_overflow=8, hide_parameters=True)
+        options: dict[str, Any] = {"hide_parameters": True}
+        if self.is_shared:
+            options["connect_args"] = {"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **_TCP_OPTIONS, **parsed.query}
+        self.writing_engine = create_engine(parsed, poolclass=NullPool, **options)
+        # A pooled connection may have died with the database it was to; asking first costs one round trip.
+        self.reading_engine = create_engine(
+            parsed, pool_size=8, max_overflow=8, pool_pre_ping=self.is_shared, **options
+        )
         if self.is_sqlite:
             _prepare_sqlite(self.writing_engine, begin="BEGIN IMMEDIATE", read_only=False)
             _prepare_sqlite(self.reading_engine, begin="BEGIN", read_only=True)
+        if self.is_shared:
+            _prepare_postgresql(self.writing_engine, _SESSION)
+            _prepare_postgresql(self.reading_engine, {**_SESSION, **_READING_SESSION})
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -31,9 +73,24 @@ class Database:
         with self.reading_engine.connect() as connection:
             yield connection
 
+    def takes_writes(self) -> bool:
+        """Whether it answers, and is no standby that only repeats another database.
+
+        Raises:
+            SQLAlchemyError: it doesn't answer.
+        """
+        question = "SELECT NOT pg_is_in_recovery()" if self.is_shared else "SELECT 1"
+        with self.reading() as connection:
+            return bool(connection.execute(text(question)).scalar_one())
+
     def close(self) -> None:
         self.reading_engine.dispose()
         self.writing_engine.dispose()
+
+
+def with_driver(url: URL) -> URL:
+    """The URL with psycopg 3 as the driver where it says PostgreSQL and names none; `postgres://` counts too."""
+    return url.set(drivername="postgresql+psycopg") if url.drivername in (_POSTGRESQL, "postgres") else url
 
 
 def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
@@ -42,6 +99,8 @@ def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
         # The driver must not begin transactions by itself: it would leave DDL and SAVEPOINT outside of them.
         connection.isolation_level = None
         pragmas = [
+            # Counts only before the first table is made: `space` gives the pages of deleted rows back.
+            "auto_vacuum = INCREMENTAL",
             f"busy_timeout = {_BUSY_TIMEOUT_MILLISECONDS}",
             "journal_mode = WAL",
             "synchronous = FULL",
@@ -55,3 +114,12 @@ def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+
+
+def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            for name, value in session.items():
+                cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
+        connection.commit()

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
+from isentrope_server.store.locks import hold_what_runs_share
 from isentrope_server.store.tables import layouts, stream_layouts, streams
 from isentrope_wire.messages import ScoreHistogram, StepReport
 
@@ -108,8 +109,11 @@ def unpack(names: Names, packed: bytes) -> dict[str, float]:
 def intern(connection: Connection, wanted: Iterable[Layout]) -> dict[Layout, int]:
     """The keys of these layouts; new ones are inserted."""
     by_digest = {_digest(layout): layout for layout in wanted}
-    found = connection.execute(select(layouts.c.key, layouts.c.digest).where(layouts.c.digest.in_(by_digest)))
-    keys = {by_digest[bytes(digest)]: key for key, digest in found}
+    keys = _known(connection, by_digest)
+    if len(keys) == len(by_digest):
+        return keys
+    hold_what_runs_share(connection)
+    keys = _known(connection, by_digest)
     for digest, layout in by_digest.items():
         if layout not in keys:
             result = connection.execute(
@@ -119,6 +123,11 @@ def intern(connection: Connection, wanted: Iterable[Layout]) -> dict[Layout, int
             )
             keys[layout] = result.scalar_one()
     return keys
+
+
+def _known(connection: Connection, by_digest: Mapping[bytes, Layout]) -> dict[Layout, int]:
+    found = connection.execute(select(layouts.c.key, layouts.c.digest).where(layouts.c.digest.in_(by_digest)))
+    return {by_digest[bytes(digest)]: key for key, digest in found}
 
 
 def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[int, int]) -> None:

@@ -8,6 +8,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
+from isentrope_server.store.locks import hold_for_migration
+
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -21,5 +23,10 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run every migration the database hasn't seen, in the caller's transaction."""
+    """Run every migration the database hasn't seen, in the caller's transaction.
+
+    Raises:
+        alembic.util.CommandError: a newer Isentrope has migrated it already.
+    """
+    hold_for_migration(connection)
     command.upgrade(alembic_config(connection), "head")

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from isentrope_server.store.events import Event
+from isentrope_server.store.locks import hold_for_writing
 from isentrope_wire.errors import IsentropeError
 
 _T = TypeVar("_T")
@@ -42,6 +43,7 @@ class Transaction:
 class _Job(Generic[_T]):
     work: Callable[[Transaction], _T]
     rows: int
+    run_id: str | None
     future: Future[_T]
     result: list[_T] = field(default_factory=list)
     error: BaseException | None = None
@@ -84,9 +86,20 @@ class _Savepoint:
 class Writer:
     """Runs submitted work in order on its own thread; a future resolves only after COMMIT."""
 
-    def __init__(self, engine: Engine, publish: Callable[[Sequence[Event]], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        publish: Callable[[Sequence[Event]], None],
+        announce: Callable[[Connection, Sequence[Event]], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            publish: told of the events of a transaction after its COMMIT.
+            announce: called with the events inside the transaction, as its last step.
+        """
         self._engine = engine
         self._publish = publish
+        self._announce = announce
         self._jobs: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
         self._accepting = False
         self._lock = threading.Lock()
@@ -112,12 +125,13 @@ class Writer:
         """Jobs not yet begun."""
         return self._jobs.qsize()
 
-    def submit(self, work: Callable[[Transaction], _T], *, rows: int = 1) -> Future[_T]:
+    def submit(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> Future[_T]:
         """Queue one piece of work; all of it is committed, or none.
 
         Args:
             work: called on the writer's thread with a transaction; its return value is the future's result.
             rows: roughly how many rows it writes; bounds how much shares one COMMIT.
+            run_id: the only run it writes to. None: anything; other servers on the same database then wait for it.
         Raises:
             WriterStopped: nothing is stored any more.
         """
@@ -125,7 +139,7 @@ class Writer:
         with self._lock:
             if not self.alive:
                 raise WriterStopped("The store is closed: the server is shutting down.")
-            self._jobs.put(_Job(work, rows, future))  # type: ignore[arg-type]  # jobs of every result share the queue
+            self._jobs.put(_Job(work, rows, run_id, future))  # type: ignore[arg-type]  # jobs of every result share the queue
         return future
 
     def _write_until_stopped(self) -> None:
@@ -136,8 +150,10 @@ class Writer:
                 queued, stopping = self._next_batch()
                 # From here on a job can't be cancelled, so each future is settled exactly once.
                 jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
+                if not jobs:
+                    continue
                 try:
-                    connection = connection or connections.enter_context(self._engine.connect())
+                    connection = self._begun(connections, connection, jobs)
                     self._commit(connection, jobs)
                 except SQLAlchemyError as error:
                     # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
@@ -162,11 +178,33 @@ class Writer:
                 return jobs, False
         return jobs, True
 
+    def _begun(self, connections: ExitStack, connection: Connection | None, jobs: Sequence[_Job[object]]) -> Connection:
+        """A connection in a transaction that holds what the jobs write to."""
+        run_ids = {job.run_id for job in jobs}
+        if connection is not None:
+            try:
+                connection.begin()
+                hold_for_writing(connection, run_ids)
+                return connection
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                # It died while nothing was written. Nothing was tried on it yet, so a new one may take its place.
+                connections.close()
+        connection = connections.enter_context(self._engine.connect())
+        connection.begin()
+        hold_for_writing(connection, run_ids)
+        return connection
+
     def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
         events: list[Event] = []
-        with connection.begin():
+        transaction = connection.get_transaction()
+        assert transaction is not None, "the connection comes from _begun"
+        with transaction:
             for job in jobs:
                 events.extend(job.run(connection))
+            if events and self._announce is not None:
+                self._announce(connection, events)
         if events:
             self._publish(events)
         for job in jobs:
