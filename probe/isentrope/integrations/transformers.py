@@ -15,6 +15,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +23,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
+from isentrope.integrations.checkpoint_folder import folder_of, resume_probe, save_probe
 from isentrope.probe import Probe
 from isentrope.transport.transport import Transport
 
@@ -35,6 +37,7 @@ class StepReports(TrainerCallback, ABC):
 
     def __init__(self) -> None:
         self._done: int | None = None
+        self._checkpoint_to_complete: Path | None = None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update has been made and counted: `global_step` is its number."""
@@ -62,13 +65,30 @@ class StepReports(TrainerCallback, ABC):
     ) -> None:
         """The last step's report, and goodbye."""
         self.close_open_step()
+        self._save_probe(self._checkpoint_to_complete)
         self.finish()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """What the probe remembers goes into the checkpoint, this step with it: nothing more is said about the step, but
+        of the last one, about which the trainer says how the training went."""
+        self._checkpoint_to_complete = folder_of(args, state)
+        if state.global_step < state.max_steps and not control.should_training_stop:
+            self.close_open_step()
+            self._save_probe(self._checkpoint_to_complete)
+            self._checkpoint_to_complete = None
+
+    def _save_probe(self, folder: Path | None) -> None:
+        if folder is not None and self.probe is not None:
+            save_probe(self.probe, folder)
 
     def close_open_step(self) -> None:
         """Close the report of the last update, once."""
         done, self._done = self._done, None
         if done is not None:
             self.close_step(done)
+
+    probe: Probe | None
+    """None before training has begun."""
 
     @abstractmethod
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
@@ -108,7 +128,7 @@ class IsentropeCallback(StepReports):
             transport: where reports go instead of the spool (tests).
         """
         super().__init__()
-        self.probe: Probe | None = None
+        self.probe = None
         self._run, self._project, self._config = run, project, dict(config or {})
         self._mode, self._transport = mode, transport
 
@@ -130,6 +150,7 @@ class IsentropeCallback(StepReports):
             mode=self._mode,
             transport=self._transport,
         )
+        resume_probe(self.probe, args, state)
         # After the probe's own, so that it is called before: a goodbye is still sent.
         atexit.register(self._left_unfinished)
 

@@ -19,10 +19,12 @@ from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from isentrope.config import ThresholdSource
 from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
+from isentrope.integrations.checkpoint_folder import resume_probe
 from isentrope.integrations.transformers import StepReports
 from isentrope.integrations.trl_gate import Inputs, completion_scores, sampler_logprobs, token_mask
 from isentrope.integrations.trl_head import FusedHead, Head
@@ -129,6 +131,7 @@ class Attachment(StepReports):
     def __init__(self, trainer: Any, probe: Probe, head: FusedHead, guard: Guard, rescore_tokens: int | None) -> None:
         super().__init__()
         self._trainer, self._probe, self._head, self._guard = trainer, probe, head, guard
+        self.probe = probe
         self._rescore_tokens = rescore_tokens
         self._theirs: dict[str, Callable[..., Any]] = {}
         self._own: dict[str, Any] = {}
@@ -156,6 +159,12 @@ class Attachment(StepReports):
         self._trainer.remove_callback(self)
         self.close_open_step()
         self.finish()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Where training goes on from a checkpoint, so does the probe."""
+        resume_probe(self._probe, args, state)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         promised = {PROMISED[name]: value for name, value in scalars.items() if name in PROMISED}

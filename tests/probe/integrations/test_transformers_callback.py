@@ -163,7 +163,9 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     # The other ranks may not be there to merge it with.
     first, second = InMemoryTransport(), InMemoryTransport()
     state, control = TrainerState(global_step=7), TrainerControl()
-    args: Any = SimpleNamespace(world_size=2, run_name="fit", to_sanitized_dict=dict)
+    args: Any = SimpleNamespace(
+        world_size=2, run_name="fit", to_sanitized_dict=dict, output_dir="nowhere", resume_from_checkpoint=None
+    )
     callback = IsentropeCallback(transport=first)
     callback.on_train_begin(args, state, control)
     callback.on_step_end(args, state, control)
