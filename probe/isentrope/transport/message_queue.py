@@ -15,13 +15,6 @@ class Refused:
     count: int
 
 
-class _RefusalMark:
-    """Stands in the queue where messages were refused; how many is in the queue's counters."""
-
-
-_MARK = _RefusalMark()
-
-
 class MessageQueue:
     """First in, first out; one thread puts, one thread takes.
 
@@ -36,7 +29,9 @@ class MessageQueue:
             max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
                 much as the largest one seen so far (`largest_bytes`).
         """
-        self._entries: deque[MakeMessage | _RefusalMark] = deque()
+        # Each message with the number of refusals before it: so these are told apart and at their place, without a mark
+        # in the queue that both threads would have to count on.
+        self._entries: deque[tuple[int, MakeMessage]] = deque()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._refused_told = 0
@@ -48,41 +43,37 @@ class MessageQueue:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def empty(self) -> bool:
+        """Neither a message nor word of a refusal waits. For the taking side."""
+        return not self._entries and self.refused == self._refused_told
+
     def put(self, make: MakeMessage) -> bool:
         """Append one message; False when the queue is full."""
         waiting = len(self._entries)
         if waiting >= self._max_messages or waiting * self.largest_bytes > self._max_bytes:
-            self._refuse()
+            self.refused += 1
             return False
-        self._entries.append(make)
+        self._entries.append((self.refused, make))
         self.accepted += 1
         return True
 
-    def take(self, max_entries: int) -> list[MakeMessage | Refused]:
-        """The oldest entries in order, refusals at the place where they happened."""
+    def take(self, max_messages: int) -> list[MakeMessage | Refused]:
+        """The oldest messages in order, refusals at the place where they happened."""
         taken: list[MakeMessage | Refused] = []
-        while len(taken) < max_entries:
+        for _ in range(max_messages):
+            # Read before looking: whatever is appended after this was refused later.
+            refused = self.refused
             try:
-                entry = self._entries.popleft()
+                refused, make = self._entries.popleft()
             except IndexError:
+                self._tell(refused, taken)
                 break
-            if not isinstance(entry, _RefusalMark):
-                taken.append(entry)
-            elif refused := self._refusals():
-                taken.append(refused)
+            self._tell(refused, taken)
+            taken.append(make)
         return taken
 
-    def _refuse(self) -> None:
-        # Counted first: whoever takes the mark, also in this very moment, then finds the count that goes with it.
-        self.refused += 1
-        try:
-            marked = self._entries[-1] is _MARK
-        except IndexError:
-            marked = False
-        if not marked:
-            self._entries.append(_MARK)
-
-    def _refusals(self) -> Refused | None:
-        refused = self.refused
-        count, self._refused_told = refused - self._refused_told, refused
-        return Refused(count) if count else None
+    def _tell(self, refused: int, taken: list[MakeMessage | Refused]) -> None:
+        if refused > self._refused_told:
+            taken.append(Refused(refused - self._refused_told))
+            self._refused_told = refused

@@ -11,6 +11,7 @@ CRC is right. What the damage cost shows in the sequence numbers, which rise by 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -54,6 +55,8 @@ class SegmentContent:
     """Bytes were skipped in front of a good frame."""
     tail_bytes: int
     """Bytes behind the last good frame: a frame still being written, or torn."""
+    tail_seqs: tuple[int, ...]
+    """Numbers that torn frames in the tail claim to have; damage may have made them up."""
 
 
 def segment_name(first_seq: int) -> str:
@@ -97,22 +100,32 @@ class SegmentWriter:
         self.size_bytes = 0
         try:
             self._append(_HEADER.pack(MAGIC, VERSION, 0))
+            # Without it a power cut takes the file's name, and with it all that was synced into the file.
+            sync_folder(folder)
         except OSError:
             # A full disk still lets a file be removed; leaving it would block the next attempt's name.
             self.close()
             self.path.unlink(missing_ok=True)
             raise
 
+    @property
+    def holds_frames(self) -> bool:
+        return self.size_bytes > HEADER_BYTES
+
     def append(self, frames: Iterable[bytes]) -> None:
         """Write frames, all of them or none.
 
         Raises:
-            OSError: the disk is full or gone; the segment ends at the last frame written before.
+            OSError: the disk is full or gone; the segment ends at the last frame written before, or is torn there.
         """
         self._append(b"".join(frames))
 
     def sync(self) -> None:
-        """Wait until what was appended survives a power cut."""
+        """Wait until what was appended survives a power cut.
+
+        Raises:
+            OSError: it may not, nor may a later call's success be believed: the system forgets what it could not write.
+        """
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -125,10 +138,24 @@ class SegmentWriter:
             while written < len(view):
                 written += os.write(self._descriptor, view[written:])
         except OSError:
-            os.ftruncate(self._descriptor, self.size_bytes)
-            os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self.size_bytes)
+                os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
             raise
         self.size_bytes += written
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut.
+
+    Raises:
+        OSError: the folder is gone, or the disk failed.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_segment(path: Path, offset: int = 0) -> SegmentContent:
@@ -157,7 +184,7 @@ def read_segment(path: Path, offset: int = 0) -> SegmentContent:
         damaged = damaged or start != end
         end = start + FRAME_BYTES + len(payload)
         frames.append(Frame(seq, payload, offset + end))
-    return SegmentContent(tuple(frames), damaged, len(data) - end)
+    return SegmentContent(tuple(frames), damaged, len(data) - end, tuple(_claimed_seqs(data, end)))
 
 
 def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
@@ -173,6 +200,14 @@ def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]
             position += FRAME_BYTES + length
         else:
             position += 1
+
+
+def _claimed_seqs(data: bytes, position: int) -> Iterator[int]:
+    """The numbers in what looks like frame headers from here on."""
+    while (position := data.find(FRAME_MARK, position)) >= 0:
+        if position + FRAME_BYTES <= len(data):
+            yield _FRAME.unpack_from(data, position)[3]
+        position += 1
 
 
 def _checksum(length: int, seq: int, payload: bytes) -> int:

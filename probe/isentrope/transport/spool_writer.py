@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from isentrope.transport.message_queue import MessageQueue, Refused
-from isentrope.transport.segments import HEADER_BYTES, MAX_PAYLOAD_BYTES, SegmentWriter, encode_frame, list_segments
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
+from isentrope.transport.shedding import Pressure, lightened, parts_left_out, told
+from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, is_full
 from isentrope.transport.transport import MakeMessage
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.messages import Gap, RunStarted
+from isentrope_wire.messages import Gap, RunStarted, StepReport
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,8 @@ QUEUE_FULL = "the queue of reports was full"
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
 OUT_OF_TIME = "the training process ended before the report was written"
+SHARES_UNDER_PRESSURE = ((0.9, Pressure.HISTOGRAMS), (0.75, Pressure.TOKENS))
+"""From which share of what a spool may hold reports go without how much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,74 +40,77 @@ class SpoolLimits:
 
 
 class SpoolWriter:
-    """Numbers records, frames them and appends them to segments.
+    """Numbers records, frames them and hands them to the disk.
 
     A disk that can't be written to loses nothing by itself: the group stays in hand and is tried again, until the
-    queue behind it is full and refuses. Whatever is lost is written as a gap with its reason, at its place.
+    queue behind it is full and refuses. When it is full, reports first go without their tokens, then without their
+    histograms, and say so. Whatever is lost whole is written as a gap with its reason, at its place.
     """
 
     def __init__(self, folder: Path, run: RunStarted, queue: MessageQueue, limits: SpoolLimits) -> None:
         self._folder = folder
         self._queue = queue
         self._limits = limits
-        self._segment: SegmentWriter | None = None
-        self._segment_opened_at = 0.0
-        self._unsynced = False
+        self._disk = SpoolDisk(
+            folder,
+            segment_bytes=limits.segment_bytes,
+            segment_seconds=limits.segment_seconds,
+            max_bytes=limits.max_spool_bytes,
+        )
+        self._disk_pressure = Pressure.NONE
+        self._told_pressure = Pressure.NONE
         self._numbered_through = 0
-        self._group: list[_NumberedFrame] = []
+        self._group: list[NumberedFrame] = []
         self._trouble: str | None = None
         self._failures_logged = False
         self.spooled_through = 0
         """The highest number on disk, gaps included."""
         self.lost = 0
         """Messages that were accepted and are lost nevertheless."""
+        self.left_out = 0
+        """Reports that were written without some of their parts."""
         self._add_record(encode_payload(run))
 
     @property
     def idle(self) -> bool:
         """Nothing waits to be written."""
-        return not self._group and not len(self._queue)
+        return not self._group and self._queue.empty
+
+    @property
+    def pressure(self) -> Pressure:
+        """What reports have to go without now."""
+        share = self._disk.used_share
+        by_share = next((pressure for least, pressure in SHARES_UNDER_PRESSURE if share >= least), Pressure.NONE)
+        return max(self._disk_pressure, by_share)
 
     def write_queued(self) -> bool:
         """Write one group. False: the disk refuses; the group is kept for the next call."""
+        if self._disk_pressure and self._disk.restore_reserve():
+            self._disk_pressure = Pressure.NONE
         if not self._group:
             for entry in self._queue.take(GROUP_RECORDS):
                 self._add(entry)
-        if not self._group:
-            return True
-        try:
-            self._append_group()
-        except OSError as error:
-            self._say_disk_trouble(error)
-            return False
-        self._trouble = None
-        return True
+        return not self._group or self._write_group()
 
     def sync(self) -> None:
-        """Make what was written since the last call survive a power cut; close the segment when it is due.
-
-        Raises:
-            OSError: the disk failed.
-        """
-        if self._segment is None:
-            return
-        if self._unsynced:
-            self._segment.sync()
-            self._unsynced = False
-        if self._segment.size_bytes == HEADER_BYTES:
-            # The disk took no frame yet. The next segment would begin with the same number, and so have this one's name.
-            return
-        age_seconds = time.monotonic() - self._segment_opened_at
-        if self._segment.size_bytes >= self._limits.segment_bytes or age_seconds >= self._limits.segment_seconds:
-            self._close_segment()
+        """Make what was written since the last call survive a power cut; close the segment when it is due."""
+        doubtful = self._disk.sync()
+        if doubtful:
+            self._group = [*doubtful, *self._group]
+            self.spooled_through = doubtful[0].first_seq - 1
 
     def close(self) -> None:
-        """Say what was not written in time, and close the segment."""
-        if self._group or len(self._queue):
+        """Say what was not written in time, and end the spool.
+
+        Raises:
+            OSError: the end of the spool may not survive a power cut.
+        """
+        if self._group:
+            # Once more: a gap in the place of what may be on disk already would contradict it.
+            self._write_group()
+        if not self.idle:
             self._give_up_the_rest()
-        if self._segment is not None:
-            self._segment.sync()
-            self._close_segment()
+        self._disk.close()
 
     def _add(self, entry: MakeMessage | Refused) -> None:
         if isinstance(entry, Refused):
@@ -112,7 +118,10 @@ class SpoolWriter:
             self._add_gap(entry.count, reason)
             return
         try:
-            payload = encode_payload(entry())
+            message = entry()
+            report = message if isinstance(message, StepReport) else None
+            light = message if report is None else self._lightened(report)
+            payload = encode_payload(light)
         except Exception:  # noqa: BLE001  # the sender thread's guard: a report that fails must not end the sending
             self._lose_one(NOT_BUILT)
             return
@@ -120,18 +129,19 @@ class SpoolWriter:
         if len(payload) > MAX_PAYLOAD_BYTES:
             self._lose_one(TOO_LARGE)
         else:
-            self._add_record(payload)
+            self._add_record(payload, report, is_lightened=light is not message)
 
-    def _add_record(self, payload: bytes) -> None:
+    def _add_record(self, payload: bytes, report: StepReport | None = None, *, is_lightened: bool = False) -> None:
         self._numbered_through += 1
-        seq = self._numbered_through
-        self._group.append(_NumberedFrame(seq, seq, encode_frame(seq, payload), is_gap=False))
+        self._group.append(_frame_of(self._numbered_through, payload, report, is_lightened=is_lightened))
 
     def _add_gap(self, count: int, reason: str) -> None:
         first, last = self._numbered_through + 1, self._numbered_through + count
         self._numbered_through = last
         payload = encode_payload(Gap(first_seq=first, last_seq=last, reason=reason))
-        self._group.append(_NumberedFrame(first, last, encode_frame(last, payload), is_gap=True))
+        self._group.append(
+            NumberedFrame(first_seq=first, last_seq=last, content=encode_frame(last, payload), is_gap=True)
+        )
 
     def _lose_one(self, reason: str) -> None:
         self.lost += 1
@@ -142,25 +152,50 @@ class SpoolWriter:
                 "A report was lost: %s. Further ones are only counted.", reason, exc_info=reason == NOT_BUILT
             )
 
-    def _append_group(self) -> None:
-        segment = self._segment or self._open_segment(self._group[0].first_seq)
-        segment.append(frame.content for frame in self._group)
-        self._unsynced = True
+    def _write_group(self) -> bool:
+        try:
+            self._disk.append(self._group)
+        except OSError as error:
+            if is_full(error) and self._make_room():
+                return self._write_group()
+            self._say_disk_trouble(error)
+            return False
+        self.left_out += sum(frame.is_lightened for frame in self._group)
+        self._told_pressure = min(self._told_pressure, self.pressure)
+        self._trouble = None
         self.spooled_through = self._group[-1].last_seq
         self._group = []
+        return True
 
-    def _open_segment(self, first_seq: int) -> SegmentWriter:
-        used_bytes = sum(path.stat().st_size for path in list_segments(self._folder))
-        if used_bytes >= self._limits.max_spool_bytes:
-            raise OSError(f"the spool holds {used_bytes} bytes, its limit is {self._limits.max_spool_bytes}")
-        self._segment = SegmentWriter(self._folder, first_seq)
-        self._segment_opened_at = time.monotonic()
-        return self._segment
+    def _make_room(self) -> bool:
+        """Give up the reserve, and with it tokens; then histograms. False: there is nothing left to go without."""
+        before = self._disk_pressure
+        if self._disk.give_up_reserve():
+            self._disk_pressure = max(Pressure.TOKENS, before)
+        elif before < Pressure.HISTOGRAMS:
+            self._disk_pressure = Pressure(before + 1)
+        else:
+            return False
+        self._group = [self._relightened(frame) for frame in self._group]
+        return True
 
-    def _close_segment(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+    def _relightened(self, frame: NumberedFrame) -> NumberedFrame:
+        if frame.report is None:
+            return frame
+        light = self._lightened(frame.report)
+        is_lightened = light is not frame.report
+        return _frame_of(frame.first_seq, encode_payload(light), frame.report, is_lightened=is_lightened)
+
+    def _lightened(self, report: StepReport) -> StepReport:
+        pressure = self.pressure
+        if not parts_left_out(report, pressure):
+            return report
+        light = lightened(report, pressure)
+        return light if pressure == self._told_pressure else self._tell_once(light, pressure)
+
+    def _tell_once(self, report: StepReport, pressure: Pressure) -> StepReport:
+        self._told_pressure = pressure
+        return told(report, pressure, self._trouble or "the disk is full")
 
     def _say_disk_trouble(self, error: OSError) -> None:
         if self._trouble is None:
@@ -181,18 +216,10 @@ class SpoolWriter:
             self.lost += sum(not isinstance(entry, Refused) for entry in entries)
         self._numbered_through = self.spooled_through
         self._group = []
-        self._add_gap(missing, OUT_OF_TIME)
-        try:
-            self._append_group()
-        except OSError as error:
-            self._say_disk_trouble(error)
+        self._add_gap(missing, OUT_OF_TIME if self._trouble is None else f"{OUT_OF_TIME}: {self._trouble}")
+        self._write_group()
 
 
-@dataclass(frozen=True, slots=True)
-class _NumberedFrame:
-    """A frame and the numbers it accounts for: one for a report, several for a gap."""
-
-    first_seq: int
-    last_seq: int
-    content: bytes
-    is_gap: bool
+def _frame_of(seq: int, payload: bytes, report: StepReport | None, *, is_lightened: bool) -> NumberedFrame:
+    content = encode_frame(seq, payload)
+    return NumberedFrame(first_seq=seq, last_seq=seq, content=content, report=report, is_lightened=is_lightened)

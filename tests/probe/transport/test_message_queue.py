@@ -41,11 +41,13 @@ def test_a_full_queue_refuses_and_tells_how_many_at_which_place() -> None:
     queue = MessageQueue(max_messages=2, max_bytes=1000)
     assert [queue.put(making(step)) for step in range(5)] == [True, True, False, False, False]
     assert as_steps(queue.take(1)) == [0]
-    queue.put(making(5))  # refused as well: one message and the mark wait
-    assert as_steps(queue.take(9)) == [1, Refused(4)]
-    assert queue.put(making(6))
-    assert as_steps(queue.take(9)) == [6]
-    assert (queue.accepted, queue.refused) == (3, 4)
+    assert queue.put(making(5))
+    assert not queue.put(making(6))
+    assert as_steps(queue.take(9)) == [1, Refused(3), 5, Refused(1)]
+    assert queue.empty
+    assert queue.put(making(7))
+    assert as_steps(queue.take(9)) == [7]
+    assert (queue.accepted, queue.refused) == (4, 4)
 
 
 def test_it_is_bounded_by_bytes_as_well() -> None:
@@ -86,3 +88,13 @@ def test_between_two_threads_every_message_comes_out_once_or_is_counted_as_refus
     assert steps == sorted(set(steps))
     assert len(steps) == queue.accepted
     assert refused == queue.refused == total - len(steps)
+
+
+def test_refusals_between_messages_that_wait_are_told_each_at_their_place() -> None:
+    queue = MessageQueue(max_messages=2, max_bytes=1000)
+    for step in range(3):
+        queue.put(making(step))
+    assert as_steps(queue.take(1)) == [0]
+    for step in range(3, 6):
+        queue.put(making(step))
+    assert as_steps(queue.take(9)) == [1, Refused(1), 3, Refused(2)]

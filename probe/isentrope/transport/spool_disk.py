@@ -1,0 +1,202 @@
+"""The disk under a spool: appends frames to segments, survives its failures, and keeps some room in reserve.
+
+A write that fails ends the segment: the next attempt begins another, so that the one before can be delivered and
+deleted. What a failed sync leaves unsure is handed back to be written again: the system drops what it could not write
+and reports the failure once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isentrope.transport.segments import SegmentWriter, first_seq_of, list_segments
+from isentrope_wire.messages import StepReport
+
+logger = logging.getLogger(__name__)
+
+RESERVE_NAME = "reserve"
+RESERVE_BYTES = 1024 * 1024
+"""Room for some hundred reports of bare scalars and all gaps, on a disk that others filled."""
+RESERVE_PAUSE_SECONDS = 2.0
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedFrame:
+    """A frame and the numbers it accounts for: one for a report, several for a gap."""
+
+    first_seq: int
+    last_seq: int
+    content: bytes
+    is_gap: bool = False
+    is_lightened: bool = False
+    report: StepReport | None = None
+    """What it was made of, while it may have to be made again with less in it."""
+
+
+class SpoolDisk:
+    """The segments and the reserve of one spool folder. Used by the writer thread alone."""
+
+    def __init__(self, folder: Path, *, segment_bytes: int, segment_seconds: float, max_bytes: int) -> None:
+        """
+        Args:
+            max_bytes: how much all segments may hold; beyond it the disk counts as full.
+        """
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._segment_seconds = segment_seconds
+        self._max_bytes = max_bytes
+        self._segment: SegmentWriter | None = None
+        self._segment_opened_at = 0.0
+        self._unsynced: list[NumberedFrame] = []
+        self._doubtful: list[NumberedFrame] = []
+        self._reserve = folder / RESERVE_NAME
+        self._next_reserve_at = 0.0
+        self.used_share = 0.0
+        """How much of what the spool may hold it held when the newest segment began."""
+        self.has_reserve = False
+        self.restore_reserve()
+
+    def append(self, frames: Sequence[NumberedFrame]) -> None:
+        """Write frames, all of them or none.
+
+        Raises:
+            OSError: the disk refuses; `is_full` says whether for lack of room.
+        """
+        segment = self._segment or self._open_segment(frames[0].first_seq)
+        try:
+            segment.append(frame.content for frame in frames)
+        except OSError:
+            self._abandon_segment()
+            raise
+        self._unsynced.extend(frames)
+
+    def sync(self) -> list[NumberedFrame]:
+        """Make what was written survive a power cut, and end the segment when it is due.
+
+        Returns: frames that have to be written once more; empty when all is well.
+        """
+        if self._segment is not None and self._unsynced:
+            try:
+                self._segment.sync()
+                self._unsynced = []
+            except OSError as error:
+                logger.warning("%s can't be made to last (%s); its end is written again.", self._segment.path, error)
+                self._doubt()
+        if self._segment is not None and self._segment.holds_frames and self._segment_is_due():
+            self._close_segment()
+        doubtful, self._doubtful = self._doubtful, []
+        return doubtful
+
+    def close(self) -> None:
+        """
+        Raises:
+            OSError: what was written last may not survive a power cut.
+        """
+        if self._segment is not None:
+            try:
+                self._segment.sync()
+            finally:
+                self._close_segment()
+        self._reserve.unlink(missing_ok=True)
+
+    def give_up_reserve(self) -> bool:
+        """Make room out of the reserve; False when there is none."""
+        if not self.has_reserve:
+            return False
+        self._reserve.unlink(missing_ok=True)
+        self.has_reserve = False
+        self._next_reserve_at = time.monotonic() + RESERVE_PAUSE_SECONDS
+        return True
+
+    def restore_reserve(self) -> bool:
+        """Take the reserve back if the disk has room for twice as much; looked at every two seconds at most."""
+        now = time.monotonic()
+        if self.has_reserve or now < self._next_reserve_at:
+            return self.has_reserve
+        self._next_reserve_at = now + RESERVE_PAUSE_SECONDS
+        self.has_reserve = self._allocate_reserve()
+        return self.has_reserve
+
+    def _allocate_reserve(self) -> bool:
+        try:
+            free = os.statvfs(self._folder)
+            if free.f_bavail * free.f_frsize < 2 * RESERVE_BYTES:
+                return False
+            descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._reserve.unlink(missing_ok=True)
+            return False
+        return True
+
+    def _segment_is_due(self) -> bool:
+        assert self._segment is not None
+        age_seconds = time.monotonic() - self._segment_opened_at
+        return self._segment.size_bytes >= self._segment_bytes or age_seconds >= self._segment_seconds
+
+    def _open_segment(self, first_seq: int) -> SegmentWriter:
+        used_bytes = sum(_size_of(path) for path in list_segments(self._folder))
+        self.used_share = used_bytes / self._max_bytes
+        if used_bytes >= self._max_bytes:
+            reason = f"the spool holds {used_bytes} bytes, its limit is {self._max_bytes}"
+            raise OSError(errno.ENOSPC, reason)
+        self._segment = SegmentWriter(self._folder, first_seq)
+        self._segment_opened_at = time.monotonic()
+        return self._segment
+
+    def _abandon_segment(self) -> None:
+        """End a segment that could not be written to; what it held before is made to last, or written again."""
+        segment = self._segment
+        if segment is None:
+            return
+        try:
+            segment.sync()
+        except OSError:
+            self._doubt()
+            return
+        self._unsynced = []
+        self._close_segment()
+        if not segment.holds_frames:
+            # The next segment begins with the same number, and so has this one's name.
+            segment.path.unlink(missing_ok=True)
+
+    def _doubt(self) -> None:
+        """Give up a segment whose sync failed; its unsynced frames are to be written again."""
+        segment = self._segment
+        assert segment is not None
+        self._doubtful, self._unsynced = self._unsynced, []
+        with contextlib.suppress(OSError):
+            self._close_segment()
+        if not self._doubtful or first_seq_of(segment.path) == self._doubtful[0].first_seq:
+            with contextlib.suppress(OSError):
+                segment.path.unlink(missing_ok=True)
+
+    def _close_segment(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write failed for lack of room."""
+    return error.errno in _NO_SPACE
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        # The shipper has just deleted it.
+        return 0
