@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,8 +8,11 @@ import isentrope
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_trainer.loop import train
 from isentrope_trainer.models.policy import PolicyConfig, build_policy
-from isentrope_trainer.settings import SettingsError, TrainingConfig
+from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.reference_run import train_reference_policy
+from isentrope_trainer.settings import AdaptiveEntropyConfig, SettingsError, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
+from isentrope_trainer.tasks.vocabulary import WORDS
 from isentrope_wire.messages import RunFinished, StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
@@ -52,6 +56,22 @@ def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None
     assert reports[-1]["completion/length_mean"] < reports[0]["completion/length_mean"]
 
 
+def test_the_tokens_that_counted_most_are_named(tiny_policy_config: PolicyConfig, home: Path) -> None:
+    transport = InMemoryTransport()
+    train_reference_policy(
+        replace(CONFIG, steps=1),
+        isentrope.Control(),
+        policy_config=tiny_policy_config,
+        warm_start=WarmStartConfig(steps=1, batch_size=2),
+        transport=transport,
+    )
+    (report,) = [message for message in transport.messages if isinstance(message, StepReport)]
+    assert report.tokens
+    for token in report.tokens:
+        assert token.token_id is not None
+        assert token.text == WORDS[token.token_id]
+
+
 def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_policy_config: PolicyConfig) -> None:
     vanilla_weights, vanilla = trained(tiny_policy_config)
     control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
@@ -60,6 +80,17 @@ def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_pol
     assert clipped[0]["entropy/mean"] == vanilla[0]["entropy/mean"]
     assert 0 < clipped[0]["clip/fraction"] < 1
     assert not torch.equal(clipped_weights, vanilla_weights)
+
+
+def test_an_entropy_bonus_holds_up_the_entropy_and_says_its_coefficient(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, steps=20, prompts=8, learning_rate=5e-3)
+    bonus = AdaptiveEntropyConfig(target_entropy=3.9, change_per_step=0.5, largest_coefficient=5.0)
+    _, alone = trained(tiny_policy_config, config)
+    _, held = trained(tiny_policy_config, replace(config, adaptive_entropy=bonus))
+    assert [report["train/entropy_coefficient"] for report in held[:2]] == [0.0, 0.0]
+    assert max(report["train/entropy_coefficient"] for report in held) > 0
+    assert held[-1]["entropy/mean"] > alone[-1]["entropy/mean"] + 0.3
+    assert all("train/entropy_coefficient" not in report for report in alone)
 
 
 def test_each_report_tells_what_was_trained_and_what_was_predicted(tiny_policy_config: PolicyConfig) -> None:

@@ -15,6 +15,7 @@ from isentrope_trainer.models.policy import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
+from isentrope_trainer.tasks.vocabulary import WordTokenizer
 
 if TYPE_CHECKING:
     from isentrope.transport.transport import Transport
@@ -61,6 +62,7 @@ def train_reference_policy(
         planned_steps=config.steps,
         # A step is one gate call over all its tokens: nothing says more about them than they do.
         threshold_source="micro_batch",
+        tokenizer=WordTokenizer(),
         transport=transport,
     )
     with probe:

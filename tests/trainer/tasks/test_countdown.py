@@ -1,6 +1,8 @@
+import itertools
+
 import pytest
 
-from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
+from isentrope_trainer.tasks.countdown import SOLVED, Countdown, CountdownProblem
 from isentrope_trainer.tasks.vocabulary import encode_prompt
 
 PROBLEM = CountdownProblem((3, 5, 7), 26, {"metadata": {"numbers": [3, 5, 7], "target": 26}})
@@ -37,6 +39,26 @@ def test_nothing_else_is_rewarded(countdown: Countdown, answer: str | None, why:
 def test_operators_the_task_does_not_have_are_not_handed_to_the_parser(countdown: Countdown) -> None:
     # The verifier's parser joins `* *` to a power: this one has 10^11 digits.
     assert countdown.reward(PROBLEM, "15 * * 15 * * 15") == 0.0
+
+
+@pytest.mark.parametrize(("numbers", "target"), [((2, 3, 4), 10), ((6, 4, 8), 3), ((1, 1, 1), 1), ((9, 3, 5), 2)])
+def test_what_is_refused_before_the_verifier_the_verifier_refuses_too(
+    countdown: Countdown, numbers: tuple[int, ...], target: int
+) -> None:
+    entry = {"metadata": {"numbers": list(numbers), "target": target}}
+    problem, shapes = (
+        CountdownProblem(numbers, target, entry),
+        ("{} {} {} {} {}", "{} {} ( {} {} {} )", "- {} {} {} {} {}"),
+    )
+    rewarded = 0
+    for a, b, c in itertools.permutations(numbers):
+        for first, second in itertools.product("+-*/", repeat=2):
+            for shape in shapes:
+                answer = shape.format(a, first, b, second, c)
+                verdict = countdown._dataset.score_answer(answer, entry)
+                assert countdown.reward(problem, answer) == (1.0 if verdict == SOLVED else 0.0), answer
+                rewarded += verdict == SOLVED
+    assert rewarded
 
 
 def test_problems_have_three_numbers_and_a_solution_the_verifier_accepts(countdown: Countdown) -> None:

@@ -6,6 +6,7 @@ from isentrope_trainer.tasks.vocabulary import (
     PROMPT_LENGTH,
     WORDS,
     VocabularyError,
+    WordTokenizer,
     decode_completion,
     encode_prompt,
     encode_words,
@@ -23,6 +24,11 @@ def test_what_follows_the_end_marker_is_not_part_of_the_answer() -> None:
 
 def test_a_completion_that_never_ends_is_no_answer() -> None:
     assert decode_completion(encode_words(["3", "+", "4"])) is None
+
+
+def test_a_tokenizer_names_any_tokens() -> None:
+    assert WordTokenizer().decode([EOS_ID]) == "<eos>"
+    assert WordTokenizer().decode(encode_words(["3", "*"])) == "3 *"
 
 
 def test_a_prompt_names_the_numbers_and_then_the_target() -> None:

@@ -18,7 +18,7 @@ from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
 
 SHARES = (0.5, 0.75, 0.25)
 """Targets, as shares of the entropy of step 1; in the order in which they are run."""
-FIXED_THRESHOLDS = (("all", 1.0), ("decreasing", 1.0), ("decreasing", 2.0))
+FIXED_THRESHOLDS = (("decreasing", 2.0), ("decreasing", 1.0))
 """Scope and mu of Clip_V."""
 
 
@@ -53,9 +53,21 @@ def planned_runs(folder: Path, *, steps: int, seeds: Sequence[int]) -> list[Plan
     return runs
 
 
+def row_names() -> list[tuple[str, str]]:
+    """Every name that a planned run can have, and its rule."""
+    names = [("vanilla", "vanilla")]
+    names += [(_fixed_name(scope, mu), "fixed") for scope, mu in FIXED_THRESHOLDS]
+    shares = sorted(SHARES, reverse=True)
+    return names + [(f"{rule}-{share:.0%}", rule) for rule in ("hold", "adaptive") for share in shares]
+
+
 def fixed_run(config: TrainingConfig, scope: str, mu: float) -> PlannedRun:
     control = isentrope.Control(method="clip_v", mu_low=mu, mu_high=mu, scope=scope)
-    return PlannedRun(rule="fixed", recipe=Recipe(name=f"clip_v-{scope}-{mu:g}", config=config, control=control))
+    return PlannedRun(rule="fixed", recipe=Recipe(name=_fixed_name(scope, mu), config=config, control=control))
+
+
+def _fixed_name(scope: str, mu: float) -> str:
+    return f"clip_v-{scope}-{mu:g}"
 
 
 def _with_target(config: TrainingConfig, start: RecordedRun, share: float) -> list[PlannedRun]:

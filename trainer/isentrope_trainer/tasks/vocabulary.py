@@ -55,6 +55,14 @@ def encode_prompt(numbers: Sequence[int], target: int) -> list[int]:
     return encode_words([BOS, *map(str, numbers), ARROW, str(target), COLON])
 
 
+class WordTokenizer:
+    """Names tokens to the probe, which shows those that counted most."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The words of any token ids, apart by one space."""
+        return " ".join(WORDS[token_id] for token_id in token_ids)
+
+
 def decode_completion(token_ids: Sequence[int]) -> str | None:
     """The expression that a completion spells, words apart by one space; None where it never ended.
 

@@ -1,0 +1,54 @@
+"""The bonus goes up below its target and down above it, as TRL's does, and is applied a step later."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from isentrope_trainer.algorithms.adaptive_entropy import AdaptiveEntropyCoefficient, mean_entropy
+from isentrope_trainer.settings import AdaptiveEntropyConfig, SettingsError
+
+
+def applied(entropies: list[float], **settings: float) -> list[float]:
+    """The coefficient of each step."""
+    rule, coefficients = AdaptiveEntropyCoefficient(AdaptiveEntropyConfig(target_entropy=0.5, **settings)), []
+    for entropy in entropies:
+        coefficients.append(rule.applied)
+        rule.step(entropy)
+    return coefficients
+
+
+def test_the_coefficient_rises_below_the_target_and_falls_above_it() -> None:
+    # At the target counts as below. Applied in a step is what the step before left, and nothing where it lay above.
+    assert applied([0.5, 0.4, 0.4, 0.6, 0.4, 0.4]) == pytest.approx([0.0, 0.005, 0.010, 0.015, 0.0, 0.015])
+
+
+def test_the_first_step_has_no_bonus_whatever_the_coefficient() -> None:
+    assert applied([0.4, 0.4], initial_coefficient=0.1) == pytest.approx([0.0, 0.105])
+
+
+def test_the_coefficient_stays_within_its_bounds() -> None:
+    assert applied([0.4] * 4, change_per_step=0.4, largest_coefficient=0.7) == pytest.approx([0, 0.4, 0.7, 0.7])
+    assert applied([0.6, 0.6, 0.4, 0.4], change_per_step=0.4) == pytest.approx([0, 0, 0, 0.4])
+
+
+def test_the_mean_counts_tokens_that_the_mask_counts_and_carries_gradient() -> None:
+    entropies = torch.tensor([[1.0, 3.0], [5.0, 100.0]], requires_grad=True)
+    mean = mean_entropy(entropies, torch.tensor([[True, True], [True, False]]))
+    mean.backward()
+    assert mean.item() == pytest.approx(3.0)
+    assert entropies.grad is not None
+    assert entropies.grad.flatten().tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"target_entropy": 0.0}, "adaptive_entropy.target_entropy must be finite and above 0, got 0.0"),
+        ({"change_per_step": -0.1}, "adaptive_entropy.change_per_step must be finite and above 0"),
+        ({"initial_coefficient": 2.0}, "initial_coefficient must lie between 0 and 1, got 2.0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, float], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        AdaptiveEntropyConfig(**{"target_entropy": 0.5, **changes})
