@@ -14,7 +14,7 @@ from isentrope_server.backend import Backend
 from isentrope_server.control.view import standing
 from isentrope_server.errors import Conflict
 from isentrope_server.security.tokens import Principal
-from isentrope_server.store import audit, runs
+from isentrope_server.store import audit, removal, runs
 from isentrope_server.store.events import RunChanged
 from isentrope_server.store.runs import Run, RunFilter, Status
 from isentrope_server.store.writer import Transaction
@@ -67,7 +67,10 @@ async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: P
 
 @router.delete("/runs/{run_id}", status_code=204)
 async def delete_run(run: RunDep, backend: BackendDep, principal: PrincipalDep) -> Response:
-    """Delete a run with all it reported. A run that is still reporting is refused."""
+    """Delete a run with all it reported. It is out of sight at once; its space is given back in the background.
+
+    A run that is still reporting is refused.
+    """
     if run.status is Status.RUNNING:
         raise Conflict(f"Run {run.id} is still reporting; stop it first.", status=run.status)
     await backend.write(lambda transaction: _delete(transaction, run, principal))
@@ -96,7 +99,7 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     now = time.time()
     if runs.key_of(transaction.connection, run.id) is None:
         raise no_such_run(run.id)
-    runs.remove(transaction.connection, run.key, run.id, by=principal.name, now=now)
+    removal.take_out_of_sight(transaction.connection, run.key, run.id, by=principal.name, now=now)
     audit.record(
         transaction.connection,
         at=now,

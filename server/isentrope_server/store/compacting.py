@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, delete, func, insert, select
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select
 
 from isentrope_server.store import blocks, layouts
 from isentrope_server.store.layouts import Layout
@@ -23,11 +23,6 @@ from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import histogram_chunks, metric_chunks, records, runs, streams
 from isentrope_wire.errors import IsentropeError
 
-REPORTS_IN_A_BLOCK = 1_000
-REPORTS_LEFT_UNPACKED = 1_000
-"""Of a run that still reports: the newest are looked at most, and one by one."""
-FEWEST_IN_A_BLOCK = 64
-"""What a run that ended leaves over is packed too, unless it is so little."""
 IDLE_AFTER_SECONDS = 3_600.0
 """A run that was not heard of for this long is packed like one that ended."""
 
@@ -39,12 +34,29 @@ class BlockOvertaken(IsentropeError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSizes:
+    """How many reports are packed together, and how many are left."""
+
+    reports: int = 1_000
+    """Of a run that still reports."""
+    left_unpacked: int = 1_000
+    """Of a run that still reports: the newest are looked at most, and one by one."""
+    fewest: int = 64
+    """What a run that ended leaves over is packed too, unless it is less than this."""
+
+
+BLOCK_SIZES = BlockSizes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FullStream:
     """A stream with enough unpacked reports for a block."""
 
     run_key: int
     stream_key: int
     acked_through: int
+    blocks: int
+    """How many can be packed now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +73,7 @@ class PackedBlock:
         return int(str(self.block["reports"])) + len(self.metrics) + len(self.histograms) + 1
 
 
-def full_streams(connection: Connection, now: float) -> list[FullStream]:
+def full_streams(connection: Connection, now: float, sizes: BlockSizes = BLOCK_SIZES) -> list[FullStream]:
     """The streams that have a block to pack, the fullest first."""
     unpacked = func.count()
     query = (
@@ -70,24 +82,30 @@ def full_streams(connection: Connection, now: float) -> list[FullStream]:
         .join(streams, streams.c.key == records.c.stream_key)
         .join(runs, runs.c.key == streams.c.run_key)
         .group_by(records.c.stream_key, streams.c.run_key, streams.c.acked_through, runs.c.state, runs.c.last_heard_at)
-        .having(unpacked >= FEWEST_IN_A_BLOCK)
+        .having(unpacked >= sizes.fewest)
         .order_by(unpacked.desc())
     )
-    return [
-        FullStream(run_key=row.run_key, stream_key=row.stream_key, acked_through=row.acked_through)
+    found = [
+        FullStream(
+            run_key=row.run_key,
+            stream_key=row.stream_key,
+            acked_through=row.acked_through,
+            blocks=_blocks(row, now, sizes),
+        )
         for row in connection.execute(query)
-        if row.unpacked >= _fewest(row, now)
     ]
+    return [stream for stream in found if stream.blocks]
 
 
-def pack_next(connection: Connection, stream: FullStream) -> PackedBlock | None:
+def pack_next(connection: Connection, stream: FullStream, sizes: BlockSizes = BLOCK_SIZES) -> PackedBlock | None:
     """The stream's oldest reports as a block, up to the first that still waits for one sent before it."""
     rows = []
-    for row in connection.execute(_oldest_reports(stream, blocks.last_position(connection, stream.stream_key))):
+    packed_through = blocks.last_position(connection, stream.stream_key)
+    for row in connection.execute(_oldest_reports(stream, packed_through, sizes.reports)):
         if row.seq > stream.acked_through:
             break
         rows.append(row)
-    if len(rows) < FEWEST_IN_A_BLOCK:
+    if len(rows) < sizes.fewest:
         return None
     known = layouts.by_key(connection, {row.layout_key for row in rows})
     return PackedBlock(
@@ -123,12 +141,13 @@ def replace_by(connection: Connection, packed: PackedBlock) -> None:
             connection.execute(insert(table), rows)
 
 
-def _fewest(row: Row[*tuple[Any, ...]], now: float) -> int:
+def _blocks(row: Row[*tuple[Any, ...]], now: float, sizes: BlockSizes) -> int:
     ended = row.state != "running" or row.last_heard_at < now - IDLE_AFTER_SECONDS
-    return FEWEST_IN_A_BLOCK if ended else REPORTS_IN_A_BLOCK + REPORTS_LEFT_UNPACKED
+    unpacked = int(row.unpacked)
+    return math.ceil(unpacked / sizes.reports) if ended else max(0, unpacked - sizes.left_unpacked) // sizes.reports
 
 
-def _oldest_reports(stream: FullStream, after_position: int) -> Any:
+def _oldest_reports(stream: FullStream, after_position: int, limit: int) -> Select[*tuple[Any, ...]]:
     return (
         select(records)
         .where(
@@ -139,7 +158,7 @@ def _oldest_reports(stream: FullStream, after_position: int) -> Any:
             records.c.kind == _REPORT,
         )
         .order_by(records.c.position)
-        .limit(REPORTS_IN_A_BLOCK)
+        .limit(limit)
     )
 
 

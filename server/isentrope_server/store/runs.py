@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, insert, or_, select, update
 
+from isentrope_server.store.removal import DELETING
 from isentrope_server.store.tables import deleted_runs, runs, streams
 from isentrope_wire.messages import RunFinished, RunStarted
 
@@ -194,12 +195,6 @@ def edit(connection: Connection, run_key: int, *, tags: Sequence[str] | None, no
         connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
 
 
-def remove(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
-    """Delete a run with all it reported, and remember its id so that a late spool can't bring half of it back."""
-    connection.execute(delete(runs).where(runs.c.key == run_key))
-    connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
-
-
 def _described_by(started: RunStarted, now: float) -> dict[str, object]:
     return {
         "name": started.name,
@@ -218,7 +213,7 @@ def _runs_with_incarnations() -> Select[*tuple[Any, ...]]:
     incarnations = (
         select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
     )
-    return select(runs, incarnations.label("incarnations"))
+    return select(runs, incarnations.label("incarnations")).where(runs.c.state != DELETING)
 
 
 def _silent_before(silent_after_seconds: float) -> float:

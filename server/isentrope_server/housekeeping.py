@@ -1,0 +1,135 @@
+"""Housekeeping: packing, removing and giving space back, in the background and never for long.
+
+The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
+the longer the more is queued up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from isentrope_server.backend import Backend
+from isentrope_server.store import audit, compacting, removal, retention, space
+from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream
+from isentrope_server.store.events import RunChanged
+from isentrope_server.store.retention import OverdueRun, Retention
+from isentrope_server.store.writer import Transaction
+
+_log = logging.getLogger(__name__)
+
+_REST_WHILE_OTHERS_WAIT = 4.0
+"""Rest over work while others wait for the writer: a fifth of one processor at most."""
+_SECONDS_BETWEEN_RETENTIONS = 60.0
+_DAY_SECONDS = 86_400.0
+
+
+@asynccontextmanager
+async def house_kept(backend: Backend) -> AsyncIterator[None]:
+    """Keep house in the background; the last piece of work ends before the store is closed."""
+    keeping = asyncio.create_task(_keep_house(backend))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
+async def _keep_house(backend: Backend) -> None:
+    retained_at = -_SECONDS_BETWEEN_RETENTIONS
+    while True:
+        try:
+            if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
+                await delete_overdue(backend)
+                retained_at = time.monotonic()
+            await remove_deleted(backend)
+            await compact(backend)
+            await give_space_back(backend)
+        except SQLAlchemyError as error:
+            _log.error("Housekeeping stopped half-way, next try in a moment: %s", error)
+        await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
+
+
+async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES) -> int:
+    """Pack what is ready to be packed; returns how many blocks that made."""
+    made = 0
+    for stream in await backend.read(lambda connection: compacting.full_streams(connection, time.time(), sizes)):
+        for _ in range(stream.blocks):
+            started = time.monotonic()
+            if not await _pack_one(backend, stream, sizes):
+                break
+            made += 1
+            await _rest(backend, started)
+    return made
+
+
+async def remove_deleted(backend: Backend) -> None:
+    """Delete the rows of runs that were deleted."""
+    for run_key in await backend.read(removal.waiting):
+        something_is_left = True
+        while something_is_left:
+            started = time.monotonic()
+            something_is_left = await backend.write(partial(_remove_some, run_key), rows=removal.ROWS_AT_ONCE)
+            await _rest(backend, started)
+
+
+async def give_space_back(backend: Backend) -> None:
+    """Make the database's file smaller while many of its pages are free."""
+    while await backend.read(space.free_pages) > space.FREE_PAGES_KEPT:
+        started = time.monotonic()
+        await backend.write(lambda transaction: space.give_back(transaction.connection), rows=space.PAGES_AT_ONCE)
+        await _rest(backend, started)
+
+
+async def delete_overdue(backend: Backend) -> None:
+    """Delete the runs that the settings keep no longer."""
+    settings = backend.settings
+    days = settings.retention_days
+    kept = Retention(seconds=None if days is None else days * _DAY_SECONDS, runs=settings.retention_runs)
+    if kept.keeps_all:
+        return
+    now = time.time()
+    find = partial(retention.overdue, retention=kept, now=now, silent_before=now - settings.silent_after_seconds)
+    for run in await backend.read(find):
+        await backend.write(partial(_delete_overdue, run))
+
+
+async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes) -> bool:
+    packed = await backend.read(lambda connection: compacting.pack_next(connection, stream, sizes))
+    if packed is None:
+        return False
+    try:
+        await backend.write(lambda transaction: compacting.replace_by(transaction.connection, packed), rows=packed.rows)
+    except BlockOvertaken as overtaken:
+        _log.info("%s", overtaken)
+        return False
+    return True
+
+
+def _remove_some(run_key: int, transaction: Transaction) -> bool:
+    return removal.remove_some(transaction.connection, run_key)
+
+
+def _delete_overdue(run: OverdueRun, transaction: Transaction) -> None:
+    now = time.time()
+    removal.take_out_of_sight(transaction.connection, run.key, run.id, by="server", now=now)
+    audit.record(
+        transaction.connection,
+        at=now,
+        actor="server",
+        action="run.deleted",
+        subject=f"runs/{run.id}",
+        change={"old": {"name": run.name, "project": run.project}, "retention": run.rule},
+    )
+    transaction.announce(RunChanged(run_id=run.id))
+
+
+async def _rest(backend: Backend, started: float) -> None:
+    work_seconds = time.monotonic() - started
+    await asyncio.sleep(work_seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting else 1.0))

@@ -1,0 +1,84 @@
+"""Removal: what a deleted run leaves behind goes a piece at a time, so that nobody waits for it.
+
+Deleting takes the run out of sight at once, in one small transaction; its rows follow, many in one transaction but
+never all. A server that is killed meanwhile goes on with it at its next start.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Connection, Table, delete, insert, select, update
+
+from isentrope_server.store.tables import (
+    alerts,
+    blocks,
+    deleted_runs,
+    driving_tokens,
+    histogram_chunks,
+    layouts,
+    metric_chunks,
+    quarantine,
+    records,
+    runs,
+    stream_layouts,
+    streams,
+    what_if_sums,
+)
+
+DELETING = "deleting"
+"""State of a run that is out of sight."""
+ROWS_AT_ONCE = 1_000
+
+_BY_POSITION = (records, what_if_sums, driving_tokens, alerts)
+_CHUNKS = (metric_chunks, histogram_chunks)
+_BLOCKS_AT_ONCE = 8
+
+
+def take_out_of_sight(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
+    """Make a run unknown, and remember its id so that a late spool can't bring half of it back."""
+    # A colon stands in no id that a probe may choose.
+    connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=f"deleted:{run_key}"))
+    connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
+
+
+def waiting(connection: Connection) -> list[int]:
+    """Keys of the runs whose rows are still to go."""
+    return list(connection.execute(select(runs.c.key).where(runs.c.state == DELETING)).scalars())
+
+
+def remove_some(connection: Connection, run_key: int) -> bool:
+    """Delete some of a run's rows, in the caller's transaction; False: nothing is left of the run."""
+    if any(_remove_up_to(connection, table, table.c.position, run_key) for table in _BY_POSITION):
+        return True
+    if _remove_blocks(connection, run_key) or _remove_refused(connection, run_key):
+        return True
+    # What is left is little, and goes with the run.
+    connection.execute(delete(runs).where(runs.c.key == run_key))
+    used = select(stream_layouts.c.layout_key)
+    connection.execute(delete(layouts).where(layouts.c.key.not_in(used)))
+    return False
+
+
+def _remove_up_to(connection: Connection, table: Table, position: Column[int], run_key: int) -> bool:
+    """Delete the rows of the lowest positions; whether there were any."""
+    of_run = table.c.run_key == run_key
+    last = connection.execute(
+        select(position).where(of_run).order_by(position).offset(ROWS_AT_ONCE - 1).limit(1)
+    ).scalar()
+    some = of_run if last is None else of_run & (position <= last)
+    return connection.execute(delete(table).where(some)).rowcount > 0
+
+
+def _remove_blocks(connection: Connection, run_key: int) -> bool:
+    keys = select(blocks.c.key).where(blocks.c.run_key == run_key).order_by(blocks.c.first_position)
+    some = list(connection.execute(keys.limit(_BLOCKS_AT_ONCE)).scalars())
+    for table in _CHUNKS:
+        connection.execute(delete(table).where(table.c.block_key.in_(some)))
+    connection.execute(delete(blocks).where(blocks.c.key.in_(some)))
+    return bool(some)
+
+
+def _remove_refused(connection: Connection, run_key: int) -> bool:
+    of_run = select(quarantine.c.key).join(streams, streams.c.key == quarantine.c.stream_key)
+    some = list(connection.execute(of_run.where(streams.c.run_key == run_key).limit(ROWS_AT_ONCE)).scalars())
+    connection.execute(delete(quarantine).where(quarantine.c.key.in_(some)))
+    return bool(some)

@@ -1,0 +1,55 @@
+"""Retention: which runs a server keeps no longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, or_, select
+
+from isentrope_server.store.removal import DELETING
+from isentrope_server.store.tables import runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long runs are kept. None: for ever. A run that still reports is kept in any case."""
+
+    seconds: float | None = None
+    """Since it was heard of last."""
+    runs: int | None = None
+    """So many of the newest."""
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.seconds is None and self.runs is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverdueRun:
+    """A run that is kept no longer, and by which rule."""
+
+    key: int
+    id: str
+    name: str
+    project: str
+    rule: str
+
+
+def overdue(connection: Connection, retention: Retention, *, now: float, silent_before: float) -> list[OverdueRun]:
+    """The runs to delete, oldest first."""
+    if retention.keeps_all:
+        return []
+    shown = runs.c.state != DELETING
+    reasons: dict[str, ColumnElement[bool]] = {}
+    if retention.seconds is not None:
+        reasons["age"] = runs.c.last_heard_at < now - retention.seconds
+    if retention.runs is not None:
+        newest = select(runs.c.key).where(shown).order_by(runs.c.key.desc()).limit(retention.runs)
+        reasons["count"] = runs.c.key.not_in(newest.scalar_subquery())
+    ended = or_(runs.c.state != "running", runs.c.last_heard_at < silent_before)
+    found: dict[int, OverdueRun] = {}
+    for rule, reason in reasons.items():
+        query = select(runs.c.key, runs.c.id, runs.c.name, runs.c.project).where(shown, ended, reason)
+        for row in connection.execute(query):
+            found.setdefault(row.key, OverdueRun(**row._mapping, rule=rule))
+    return [found[key] for key in sorted(found)]

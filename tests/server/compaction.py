@@ -1,0 +1,129 @@
+"""What the tests of packed reports share: runs of all kinds, everything the API says of them, and packing at once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import func, select
+
+from isentrope_server.api import cursors
+from isentrope_server.housekeeping import compact
+from isentrope_server.store import runs, steps
+from isentrope_server.store.compacting import BlockSizes
+from isentrope_server.store.events import StepStored
+from isentrope_server.store.tables import records
+from isentrope_wire.codec import record_of, record_to_pb
+from isentrope_wire.messages import ScoreHistogram, StepReport
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
+
+NEVER = 1e9
+"""Seconds: a server that keeps house when it is told to."""
+EVERYTHING = BlockSizes(reports=16, left_unpacked=0, fewest=1)
+NAMES = ("entropy/mean", "reward/mean", "eval/score", "odd")
+HISTOGRAMS = ("entropy/token", "score/discriminator")
+
+
+def pack_all(server: ServerInThread, sizes: BlockSizes = EVERYTHING) -> int:
+    """Pack as often as there is something to pack; returns how many blocks that made."""
+    return asyncio.run(_pack_all(server, sizes))
+
+
+async def _pack_all(server: ServerInThread, sizes: BlockSizes) -> int:
+    made, more = 0, True
+    while more:
+        more = bool(found := await compact(server.backend, sizes))
+        made += found
+    return made
+
+
+def eventful_run(server: ServerInThread, seed: int) -> Rank:
+    """Two ranks and a resume, steps that repeat, jump and go back, metrics that come and go, NaN and infinities."""
+    rng = random.Random(seed)
+    first = Rank(server, started_at=1000.0)
+    second = Rank(server, run_id=first.run_id, rank=1, started_at=1000.0)
+    for start in range(0, 60, 5):
+        first.send(*(_report(rng, step) for step in range(start, start + 5)))
+        second.send(*(_report(rng, step) for step in range(start, start + 5) if rng.random() < 0.7))
+    first.send(_report(rng, 57), _report(rng, 57), _report(rng, 1000))
+    _send_in_disorder(first, [_report(rng, step) for step in range(1001, 1011)], rng)
+    resumed = Rank(server, run_id=first.run_id, incarnation="resumed", started_at=2000.0)
+    resumed.send(*(_report(rng, step) for step in range(50, 90)))
+    return first
+
+
+def _send_in_disorder(rank: Rank, reports: list[StepReport], rng: random.Random) -> None:
+    records = [record_to_pb(record_of(rank.seq + 1 + index, report)) for index, report in enumerate(reports)]
+    rank.seq += len(reports)
+    rng.shuffle(records)
+    for record in records:
+        rank.push([record])
+
+
+def _report(rng: random.Random, step: int) -> StepReport:
+    scalars = {"entropy/mean": rng.gauss(1.0, 0.1), "reward/mean": rng.choice([0.5, math.nan, math.inf, -math.inf])}
+    if step % 7 == 0:
+        scalars["eval/score"] = rng.random()
+    if rng.random() < 0.1:
+        scalars = {"odd": -0.0}
+    bins = 8 if rng.random() < 0.8 else 5
+    large = 2**40 if rng.random() < 0.1 else 100
+    histograms = [
+        ScoreHistogram(
+            name=name,
+            low=rng.choice([0.0, math.nan]),
+            high=2.0,
+            counts=tuple(rng.randrange(large) for _ in range(bins)),
+            not_finite=rng.randrange(3),
+        )
+        for name in HISTOGRAMS
+        if rng.random() < 0.9
+    ]
+    labels = {"control/method": rng.choice(["none", "clip_v"])} if rng.random() < 0.8 else {}
+    return step_report(step, scalars, histograms=histograms, labels=labels, control_version=step % 3)
+
+
+def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
+    """The answers of every route that tells of a run's reports."""
+    paths = ["", "/metrics", "/alerts", "/law"]
+    names = "&".join(f"name={quote(name)}" for name in NAMES)
+    positions = (1, 17, 80, 150)
+    since = [f"&since={cursors.encode(position, _timeline_version(server, rank))}" for position in positions]
+    for more in ("", "&points=7", "&from_step=10&to_step=55", "&from_step=57&to_step=57", *since):
+        paths.append(f"/metrics/series?{names}{more}")
+    for name in HISTOGRAMS:
+        paths += [f"/histograms/{name}{more}" for more in ("", "?points=7", "?from_step=10&to_step=55")]
+    paths += [f"/{what}?step={step}" for step in (3, 57) for what in ("tokens", "what-if")]
+    paths += [f"/steps/{step}" for step in (*range(0, 60, 7), 50, 57, 59, 89, 1000, 1005)]
+    said = {path: server.http.get(rank.path + path).json() for path in paths}
+    # As text: NaN is not equal to itself.
+    return said | {f"live after {position}": repr(live_after(server, rank, position)) for position in (0, *positions)}
+
+
+def live_after(server: ServerInThread, rank: Rank, position: int, limit: int = 30) -> list[StepStored]:
+    """What a listener that was away since `position` is told first."""
+    with server.backend.database.reading() as connection:
+        return steps.after(connection, key_of(server, rank), position, limit)
+
+
+def key_of(server: ServerInThread, rank: Rank) -> int:
+    with server.backend.database.reading() as connection:
+        key = runs.key_of(connection, rank.run_id)
+    assert key is not None
+    return key
+
+
+def unpacked_reports(server: ServerInThread, rank: Rank) -> int:
+    """How many of the run's reports still have a row of their own."""
+    of_run = (records.c.run_key == key_of(server, rank)) & (records.c.kind == "step_report")
+    with server.backend.database.reading() as connection:
+        return connection.execute(select(func.count()).select_from(records).where(of_run)).scalar_one()
+
+
+def _timeline_version(server: ServerInThread, rank: Rank) -> int:
+    with server.backend.database.reading() as connection:
+        return runs.timeline_version(connection, key_of(server, rank))

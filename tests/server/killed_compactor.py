@@ -1,0 +1,121 @@
+"""A process that packs a block and is killed at a named point, over and over; prints what each death left behind.
+
+Run as a program: `python killed_compactor.py DATABASE_URL RUN_ID`. One JSON object a line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from sqlalchemy import Connection, event, func, select
+
+from isentrope_server.store import compacting, histograms, runs, series, steps
+from isentrope_server.store.compacting import BlockSizes
+from isentrope_server.store.database import Database
+from isentrope_server.store.series import StepRange
+from isentrope_server.store.tables import blocks, records
+from isentrope_server.store.writer import Writer
+
+SIZES = BlockSizes(reports=40, left_unpacked=0, fewest=1)
+POINTS = (
+    "packed",
+    "begin",
+    "DELETE FROM records",
+    "INSERT INTO blocks",
+    "INSERT INTO metric_chunks",
+    "INSERT INTO histogram_chunks",
+    "release_savepoint",
+    "commit",
+    "committed",
+)
+"""The last lies behind the COMMIT, all others before it."""
+
+
+def main(url: str, run_id: str) -> None:
+    tell("nothing", 0, url, run_id)
+    for point in POINTS:
+        child = os.fork()
+        if child == 0:
+            pack_and_die(url, point)
+        _, status = os.waitpid(child, 0)
+        tell(point, os.waitstatus_to_exitcode(status), url, run_id)
+
+
+def pack_and_die(url: str, point: str) -> None:
+    database = Database(url)
+    die_at(database, point)
+    with database.reading() as connection:
+        stream = compacting.full_streams(connection, 0.0, SIZES)[0]
+        packed = compacting.pack_next(connection, stream, SIZES)
+    assert packed is not None
+    if point == "packed":
+        die()
+    writer = Writer(database.writing_engine, lambda events: None)
+    writer.start()
+    writer.submit(lambda transaction: compacting.replace_by(transaction.connection, packed)).result()
+    if point == "committed":
+        die()
+    os._exit(7)
+
+
+def die_at(database: Database, point: str) -> None:
+    engine = database.writing_engine
+    if point in ("begin", "release_savepoint", "commit"):
+        event.listen(engine, point, lambda *arguments: die())
+        return
+
+    def before(connection: Connection, cursor: object, statement: str, *more: object) -> None:
+        if statement.startswith(point):
+            die()
+
+    event.listen(engine, "before_cursor_execute", before)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell(point: str, status: int, url: str, run_id: str) -> None:
+    database = Database(url)
+    with database.reading() as connection:
+        run_key = runs.key_of(connection, run_id)
+        assert run_key is not None
+        left = {
+            "point": point,
+            "status": status,
+            "blocks": count(connection, blocks, run_key),
+            "unpacked": count(connection, records, run_key),
+            "digest": hashlib.sha256(repr(everything(connection, run_key)).encode()).hexdigest(),
+        }
+    database.close()
+    print(json.dumps(left), flush=True)
+
+
+def everything(connection: Connection, run_key: int) -> list[object]:
+    """All that the store can say of a run's reports."""
+    names = sorted(series.names(connection, run_key))
+    found: list[object] = [
+        (name, one.steps.tolist(), one.values.tolist())
+        for name, one in series.read(connection, run_key, names, StepRange()).items()
+    ]
+    for name in ("entropy/token", "score/discriminator"):
+        found += [
+            (h.step, h.low, h.high, h.counts.tolist(), h.not_finite)
+            for h in histograms.read(connection, run_key, name, StepRange(), points=None)
+        ]
+    reports: Callable[..., list[object]] = steps.after  # type: ignore[assignment]
+    return found + reports(connection, run_key, 0, 1000) + [steps.find(connection, run_key, 57)]
+
+
+def count(connection: Connection, table: object, run_key: int) -> int:
+    of_run = select(func.count()).select_from(table).where(table.c.run_key == run_key)  # type: ignore[arg-type, attr-defined]
+    return int(connection.execute(of_run).scalar_one())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
