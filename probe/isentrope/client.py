@@ -19,6 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from isentrope.errors import ConfigurationError
+from isentrope.trusted_servers import Credentials, advice_on
 from isentrope_wire import environment
 from isentrope_wire.control import Control
 from isentrope_wire.errors import IsentropeError
@@ -83,7 +84,7 @@ class Client:
             token: None: ISENTROPE_TOKEN, or the owner's token of a server with the same home.
 
         Raises:
-            ConfigurationError: no server could have given out such a token.
+            ConfigurationError: no server could have given out such a token, or a certificate file can't be used.
         """
         token = token or environment.token()
         if token and not _TOKEN.fullmatch(token):
@@ -96,6 +97,7 @@ class Client:
             base_url=f"{self.url}/api/v1/",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=timeout_seconds,
+            verify=Credentials.from_environment().ssl_context() if self.url.startswith("https://") else True,
             # The environment names proxies.
             trust_env=not environment.is_on_this_machine(self.url),
         )
@@ -357,9 +359,9 @@ class Client:
         try:
             response = self._send(verb, path, params=given, json=json, headers=headers)
         except httpx.HTTPError as error:
+            advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
             raise ServerUnreachable(
-                f"The server at {self.url} gives no answer ({error or type(error).__name__}). "
-                "Start it with `isentrope up`, or point ISENTROPE_URL at it."
+                f"The server at {self.url} gives no answer ({error or type(error).__name__}). {advice}"
             ) from error
         except httpx.InvalidURL as error:
             raise ServerUnreachable(f"{self.url} is no address of a server ({error}).") from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import urlsplit
 
 import grpc
 import httpx
@@ -15,9 +19,11 @@ import httpx
 from isentrope.atomic_file import write_atomically
 from isentrope.client import Client
 from isentrope.errors import ConfigurationError
+from isentrope.transport.ingest_channel import open_channel
 from isentrope.transport.process_lock import ProcessLock
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.trusted_servers import Credentials, advice_on
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 
@@ -108,13 +114,16 @@ def _server() -> Finding:
     url = environment.url()
     try:
         trust_env = not environment.is_on_this_machine(url)
-        response = httpx.get(f"{url}/healthz", timeout=_CONNECT_SECONDS, trust_env=trust_env)
+        verify = Credentials.from_environment().ssl_context() if url.startswith("https://") else True
+        response = httpx.get(f"{url}/healthz", timeout=_CONNECT_SECONDS, trust_env=trust_env, verify=verify)
+    except ConfigurationError as error:
+        return Finding(check="server", ok=False, found=f"{url} was not asked", advice=str(error))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Finding(
             check="server",
             ok=False,
             found=f"{url} gives no answer ({error})",
-            advice="Start one with `isentrope up`, or point ISENTROPE_URL at yours.",
+            advice=advice_on(str(error)) or "Start one with `isentrope up`, or point ISENTROPE_URL at yours.",
         )
     if not response.is_success:
         return Finding(
@@ -145,18 +154,51 @@ def _token() -> Finding:
 
 def _ingest() -> Finding:
     target = environment.grpc_target()
-    through_proxy = 0 if environment.is_on_this_machine(target) else 1
-    with grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", through_proxy),)) as channel:
-        try:
+    try:
+        if environment.is_encrypted(target):
+            _shake_hands(environment.host_and_port(target))
+        with open_channel(target) as channel:
             grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
-        except grpc.FutureTimeoutError:
-            return Finding(
-                check="ingest",
-                ok=False,
-                found=f"no gRPC server answers at {target}",
-                advice="Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port.",
-            )
+    except ConfigurationError as error:
+        return Finding(check="ingest", ok=False, found=f"{target} was not asked", advice=str(error))
+    except ssl.SSLError as error:
+        return Finding(
+            check="ingest",
+            ok=False,
+            found=f"{target} and this machine don't agree on TLS ({error})",
+            advice=advice_on(str(error)) or "Look at the server's certificate and at ISENTROPE_CA.",
+        )
+    except (grpc.FutureTimeoutError, OSError):
+        return Finding(
+            check="ingest",
+            ok=False,
+            found=f"no gRPC server answers at {target}",
+            advice="Start one with `isentrope up`, or set ISENTROPE_GRPC to its host:port"
+            + ("." if environment.is_encrypted(target) else ", behind https:// if it has TLS."),
+        )
     return Finding(check="ingest", ok=True, found=f"{target} answers")
+
+
+def _shake_hands(address: str) -> None:
+    """TLS by itself: gRPC only says that it could not connect.
+
+    Raises:
+        SSLError: with the reason.
+        OSError: nobody listens.
+    """
+    at = urlsplit(f"//{address}")
+    context = Credentials.from_environment().ssl_context()
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((at.hostname or "", at.port or 443), timeout=_CONNECT_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=at.hostname) as encrypted,
+    ):
+        # A gRPC server speaks first. One that misses a client's certificate hangs up instead, and only now.
+        encrypted.settimeout(_CONNECT_SECONDS)
+        with contextlib.suppress(ConnectionError):
+            if encrypted.recv(1):
+                return
+    raise ssl.SSLError("it hangs up after the handshake: certificate required")
 
 
 def as_lines(findings: list[Finding]) -> list[str]:

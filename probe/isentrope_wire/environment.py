@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 DEFAULT_GRPC = "127.0.0.1:7071"
+_ENCRYPTED = "https://"
+_CLEAR = "http://"
 
 
 def home() -> Path:
@@ -27,8 +29,42 @@ def url() -> str:
 
 
 def grpc_target() -> str:
-    """`ISENTROPE_GRPC`: host:port of the server's ingest."""
-    return os.environ.get("ISENTROPE_GRPC") or DEFAULT_GRPC
+    """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted."""
+    target = os.environ.get("ISENTROPE_GRPC") or DEFAULT_GRPC
+    return f"{_ENCRYPTED}{host_and_port(target)}" if is_encrypted(target) else host_and_port(target)
+
+
+def is_encrypted(target: str) -> bool:
+    """Whether an ingest is spoken to over TLS: when its address says so (`https://`, `http://`); when it says nothing,
+    if `ISENTROPE_URL` says so of the REST API, or `ISENTROPE_CA` names whom to trust."""
+    if target.startswith((_ENCRYPTED, _CLEAR)):
+        return target.startswith(_ENCRYPTED)
+    return url().startswith(_ENCRYPTED) or certificate_authority() is not None
+
+
+def host_and_port(target: str) -> str:
+    """An ingest's address without what says how it is spoken to."""
+    return target.removeprefix(_ENCRYPTED).removeprefix(_CLEAR).rstrip("/")
+
+
+def certificate_authority() -> Path | None:
+    """`ISENTROPE_CA`: PEM file of the CA that signed the server's certificate; None: those the system trusts."""
+    return _file("ISENTROPE_CA")
+
+
+def client_certificate() -> Path | None:
+    """`ISENTROPE_CLIENT_CERT`: PEM file of the certificate to show a server that asks for one."""
+    return _file("ISENTROPE_CLIENT_CERT")
+
+
+def client_key() -> Path | None:
+    """`ISENTROPE_CLIENT_KEY`: PEM file of its private key; None: it stands in the certificate's file."""
+    return _file("ISENTROPE_CLIENT_KEY")
+
+
+def _file(variable: str) -> Path | None:
+    name = os.environ.get(variable)
+    return Path(name).expanduser() if name else None
 
 
 def is_on_this_machine(address: str) -> bool:

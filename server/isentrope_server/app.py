@@ -71,7 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
     _add_routes(app)
     if settings.dashboard:
         for page in entry_points(group=PAGES_GROUP):
-            page.load()(app, api_url=settings.http_url)
+            page.load()(app, api_url=settings.local_url)
     # Middleware added last stands outermost: nothing of a page comes before the gate.
     app.add_middleware(BodyLimit)
     app.add_middleware(

@@ -60,7 +60,7 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
     Raises:
         StartupError: with the one sentence to show.
     """
-    with locked_home(settings.home, settings.http_url):
+    with locked_home(settings.home, settings.local_url):
         hub = Hub(asyncio.get_running_loop())
         database = Database(settings.resolved_database_url)
         writer = Writer(database.writing_engine, hub.publish)

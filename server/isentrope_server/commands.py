@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -27,12 +27,18 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 @click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--http-port", type=click.IntRange(0, 65535), default=None, help="Pages and REST.  [default: 7070]")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=None, help="Reports.  [default: 7071]")
-def up(host: str | None, http_port: int | None, grpc_port: int | None) -> None:
+@click.option("--tls-cert", type=click.Path(), default=None, help="PEM file of the certificate both ports show.")
+@click.option("--tls-key", type=click.Path(), default=None, help="PEM file of its private key.")
+@click.option("--tls-client-ca", type=click.Path(), default=None, help="Clients must show a certificate of this CA.")
+@click.option(
+    "--insecure-i-know", is_flag=True, default=None, help="Listen where other machines reach it, without TLS."
+)
+def up(**given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
     from isentrope_server.errors import StartupError
     from isentrope_server.serving import serve
 
-    settings = _settings(host=host, http_port=http_port, grpc_port=grpc_port)
+    settings = _settings(**given)
     try:
         asyncio.run(serve(settings, announce=_announce))
     except StartupError as error:

@@ -10,14 +10,15 @@ from isentrope_server.errors import StartupError
 
 
 class Port(StrEnum):
-    """The two ports of a server, by the name they have in messages."""
+    """The ports of a server, by the name they have in messages."""
 
     HTTP = "HTTP"
     GRPC = "gRPC"
+    LOCAL = "local HTTP"
 
     @property
     def option(self) -> str:
-        return f"--{self.lower()}-port"
+        return "ISENTROPE_LOCAL_HTTP_PORT" if self is Port.LOCAL else f"--{self.lower()}-port"
 
 
 def listening_socket(host: str, port: int, which: Port) -> socket.socket:

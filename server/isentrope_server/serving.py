@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -13,7 +14,9 @@ from fastapi import FastAPI
 
 from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError
+from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.ports import Port, listening_socket
+from isentrope_server.security.transport_security import check_transport_security, uvicorn_tls
 from isentrope_server.settings import Settings
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
@@ -33,44 +36,63 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     Args:
         announce: called once, when everything answers, with the address that logs a browser in and the gRPC port.
     Raises:
-        StartupError: a port is taken, or the home can't be used.
+        StartupError: a port is taken, the home or the certificates can't be used, or the network would see tokens.
     """
+    check_transport_security(settings)
     _check_ports(settings)
-    with listening_socket(settings.host, settings.http_port, Port.HTTP) as http_socket:
+    with contextlib.ExitStack() as sockets:
+        http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
+        listening = [(http_socket, uvicorn_tls(settings))]
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
+        if settings.has_tls:
+            local = sockets.enter_context(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL))
+            listening.append((local, {}))
+            settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                # Run here and not by uvicorn, so that what goes wrong can be said in one sentence.
-                lifespan="off",
-                # It would write login addresses, tokens and all, into the log.
-                access_log=False,
-                log_level="warning",
-                timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
-                server_header=False,
-                ws_max_size=16 << 20,
-            )
-        )
+        servers = [_server(app, tls) for _, tls in listening]
         async with app.router.lifespan_context(app):
-            _stop_on_signals(server, app.state.backend.hub.close)
-            announcing = asyncio.create_task(_announce_when_started(server, app, announce))
-            await server.serve(sockets=[http_socket])
+            _stop_on_signals(servers, app.state.backend.hub.close)
+            announcing = asyncio.create_task(_announce_when_started(servers, app, announce))
+            await asyncio.gather(
+                *(server.serve(sockets=[where]) for server, (where, _) in zip(servers, listening, strict=True))
+            )
             announcing.cancel()
 
 
-async def _announce_when_started(server: uvicorn.Server, app: FastAPI, announce: Callable[[str, int], None]) -> None:
-    while not server.started:
+def _server(app: FastAPI, tls: dict[str, Any]) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            # Run here and not by uvicorn, so that what goes wrong can be said in one sentence.
+            lifespan="off",
+            # It would write login addresses, tokens and all, into the log.
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
+            server_header=False,
+            http=PatientForAWhile,
+            h11_max_incomplete_event_size=16 << 10,
+            ws_max_size=16 << 20,
+            **tls,
+        )
+    )
+
+
+async def _announce_when_started(
+    servers: Sequence[uvicorn.Server], app: FastAPI, announce: Callable[[str, int], None]
+) -> None:
+    while not all(server.started for server in servers):
         await asyncio.sleep(0.01)
     backend = app.state.backend
     announce(f"{backend.settings.http_url}/?token={quote(backend.owner_token, safe='')}", app.state.grpc_port)
 
 
-def _stop_on_signals(server: uvicorn.Server, close: Callable[[], None]) -> None:
+def _stop_on_signals(servers: Sequence[uvicorn.Server], close: Callable[[], None]) -> None:
     def stop() -> None:
-        # The second signal means it.
-        server.force_exit = server.should_exit
-        server.should_exit = True
+        for server in servers:
+            # The second signal means it.
+            server.force_exit = server.should_exit
+            server.should_exit = True
         close()
 
     loop = asyncio.get_running_loop()

@@ -26,6 +26,17 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     http_port: int = Field(default=7070, ge=0, le=65535)
     grpc_port: int = Field(default=7071, ge=0, le=65535)
+    tls_cert: Path | None = None
+    """PEM file of the certificate, and those between it and its CA, that both ports show; None: no TLS."""
+    tls_key: Path | None = None
+    """PEM file of its private key."""
+    tls_client_ca: Path | None = None
+    """PEM file of the CAs whose certificates clients must show on both ports; None: a token is enough."""
+    insecure_i_know: bool = False
+    """Whether to listen on addresses other machines reach although there is no TLS."""
+    local_http_port: int = Field(default=0, ge=0, le=65535)
+    """Only with TLS: a further port, on 127.0.0.1 and without TLS, through which the pages and `isentrope token` reach
+    the server that runs beside them. It asks for tokens like the others. 0: any that is free."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names besides localhost, the machine's own name and IP addresses under which browsers may come in."""
     metrics_open: bool = False
@@ -86,7 +97,17 @@ class Settings(BaseSettings):
         return make_url(self.resolved_database_url).render_as_string(hide_password=True)
 
     @property
+    def has_tls(self) -> bool:
+        return self.tls_cert is not None
+
+    @property
     def http_url(self) -> str:
         """The address a browser on this machine uses."""
+        scheme = "https" if self.has_tls else "http"
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"http://[{host}]:{self.http_port}" if ":" in host else f"http://{host}:{self.http_port}"
+        return f"{scheme}://[{host}]:{self.http_port}" if ":" in host else f"{scheme}://{host}:{self.http_port}"
+
+    @property
+    def local_url(self) -> str:
+        """The address programs of this machine that belong to the server use: no certificate is needed there."""
+        return f"http://127.0.0.1:{self.local_http_port}" if self.has_tls else self.http_url

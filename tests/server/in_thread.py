@@ -17,6 +17,7 @@ import uvicorn
 
 from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
+from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
@@ -83,7 +84,9 @@ class ServerInThread:
             port = bound.getsockname()[1]
             app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
             self._server = uvicorn.Server(
-                uvicorn.Config(app, lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+                uvicorn.Config(
+                    app, lifespan="off", log_level="error", timeout_graceful_shutdown=1, http=PatientForAWhile
+                )
             )
             async with app.router.lifespan_context(app):
                 self.backend = app.state.backend

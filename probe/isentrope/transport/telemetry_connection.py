@@ -10,7 +10,9 @@ from typing import Self
 
 import grpc
 
-from isentrope_wire import environment
+from isentrope.errors import ConfigurationError
+from isentrope.transport.ingest_channel import open_channel
+from isentrope.trusted_servers import advice_on
 from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
@@ -22,6 +24,14 @@ CALL_SECONDS = 5.0
 SILENCE_SECONDS = 45.0
 """A Watch without even a heartbeat for so long is dead."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Pauses between attempts are the shipper's; gRPC's own would grow to two minutes and be shared.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
 
 _HOLD = frozenset(
     {
@@ -61,12 +71,13 @@ class TelemetryConnection:
     ) -> None:
         """
         Args:
-            target: host:port. Nothing is sent before `hello`.
+            target: host:port, behind https:// where the server has TLS. Nothing is sent before `hello`.
             receive_control: called with each desired control, also from the Watch's thread.
             report_problem: called with a sentence about a control that can't be read, likewise.
 
         Raises:
             TokenRefused: the token can't even be sent.
+            ServerRefuses: a certificate file can't be read.
         """
         if token and not (token.isascii() and token.isprintable()):
             raise TokenRefused(
@@ -76,17 +87,10 @@ class TelemetryConnection:
         self._receive_control = receive_control
         self._report_problem = report_problem
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = grpc.insecure_channel(
-            target,
-            options=(
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-                # Pauses between attempts are the shipper's; gRPC's own would grow to two minutes and be shared.
-                ("grpc.use_local_subchannel_pool", 1),
-                ("grpc.enable_retries", 0),
-                ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(target) else 1),
-            ),
-        )
+        try:
+            self._channel = open_channel(target, _CHANNEL_OPTIONS)
+        except ConfigurationError as error:
+            raise ServerRefuses(str(error)) from error
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._heard_at = time.monotonic()
@@ -177,4 +181,6 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     sentence = f"{code.name}: {details}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return TokenRefused(f"{sentence} Set ISENTROPE_TOKEN to a token with scope ingest, then `isentrope sync`.")
+    advice = advice_on(details)
+    sentence = f"{sentence} {advice}" if advice else sentence
     return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)

@@ -9,6 +9,7 @@ import grpc
 from isentrope_server.backend import Backend
 from isentrope_server.ingest.servicer import TelemetryServicer
 from isentrope_server.ports import Port, listening_socket, port_refused
+from isentrope_server.security.transport_security import grpc_credentials
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
 MESSAGE_LIMIT_BYTES = 16 << 20
@@ -43,8 +44,12 @@ async def start_grpc(
     listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
-        port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
+        port = _add_port(server, f"{host}:{settings.grpc_port}", grpc_credentials(settings))
     except RuntimeError as error:
         raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()
     return server, port
+
+
+def _add_port(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    return server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
