@@ -33,6 +33,7 @@ class Trainer:
             text=True,
         )
         self.last_step = -1
+        self._folder: SpoolFolder | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -48,12 +49,18 @@ class Trainer:
 
     @property
     def folder(self) -> SpoolFolder:
-        (folder,) = find_spool_folders(self.home)
-        return folder
+        """The spool, as it is or was: delivered, it is gone."""
+        found = find_spool_folders(self.home)
+        if found:
+            (self._folder,) = found
+        assert self._folder is not None, "the training process has no spool yet"
+        return self._folder
 
     def status(self) -> ShipperStatus:
-        """What the shipper says of itself."""
-        return ShipperStatus.read(self.folder.status) or ShipperStatus()
+        """What the shipper says of itself; of a spool that is gone, that it is drained."""
+        folder = self.folder
+        status = ShipperStatus.read(folder.status) or ShipperStatus()
+        return status if folder.exists else ShipperStatus(state=ShipperState.DRAINED)
 
     def run_to(self, step: int) -> None:
         """Follow the process until it has put the report of `step`."""

@@ -50,6 +50,9 @@ def is_held_by_another_process(path: Path) -> bool:
     Raises:
         OSError: as `ProcessLock.acquire`.
     """
+    if not path.exists():
+        # Asking must not make it: the folder may be about to be removed.
+        return False
     lock = ProcessLock(path)
     taken = lock.acquire()
     lock.release()

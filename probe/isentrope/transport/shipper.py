@@ -52,7 +52,10 @@ class ShipperSettings:
     """How often an empty spool is looked at: what a report waits at most before it is sent."""
     drain_seconds: float = DRAIN_SECONDS
     """How long after the training process's end a shipper tries without any success before it leaves the rest on disk."""
-    longest_pause_seconds: float = 30.0
+    longest_pause_seconds: float = 5.0
+    """Between attempts to reach a server that is away: a person who waits for it to come back sees reports soon after."""
+    longest_hold_seconds: float = 30.0
+    """Between attempts at a server that refuses: somebody has to put that right."""
     waits_for_another_token: bool = True
     """Whether a refused token is a reason to wait: beside a training run somebody may put it right, in a `sync` nobody does."""
 
@@ -83,7 +86,10 @@ class Shipper:
         self._target = target or folder.grpc_target()
         self._reader = SpoolReader(folder.path)
         self._control_file = ControlFile(folder.control)
-        self._backoff = Backoff(longest_seconds=settings.longest_pause_seconds)
+        self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
+        self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
+        self._unwritten_control: ControlSnapshot | None = None
+        self._control_trouble = ""
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
         self._trainer_gone_at: float | None = None
@@ -126,7 +132,6 @@ class Shipper:
             report_problem=logger.error,
         ) as connection:
             acked_through = connection.hello()
-            self._succeed()
             logger.info("Connected to %s; the server has records up to %d.", self._target, acked_through)
             self._reader.resume_after(acked_through)
             self._acknowledge(acked_through)
@@ -134,16 +139,20 @@ class Shipper:
             while True:
                 # Asked before reading: what a trainer wrote as its last act must still be seen.
                 trainer_gone = self._trainer_is_gone()
-                if self._push_next(connection):
+                if self._push_next(connection, trainer_gone=trainer_gone):
                     continue
                 if trainer_gone:
                     self._reader.discard_last_segment()
                     return
+                self._succeed()
                 connection.check_watch()
+                self._hand_over_control()
                 time.sleep(self._settings.poll_seconds)
 
-    def _push_next(self, connection: TelemetryConnection) -> bool:
+    def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._settings.batch_bytes)
+        if not batch and trainer_gone:
+            batch = self._reader.missing_at_the_end(self._folder.last_seq())
         if not batch:
             return False
         acked_through, quarantined = connection.push(batch)
@@ -163,22 +172,36 @@ class Shipper:
 
     def _receive_control(self, snapshot: ControlSnapshot) -> None:
         logger.info("Control version %d by %s: %s.", snapshot.version, snapshot.author, snapshot.control.method)
+        self._unwritten_control = snapshot
+        self._hand_over_control()
+
+    def _hand_over_control(self) -> None:
+        """Put the newest control where the training process looks; on a full disk, as soon as there is room."""
+        snapshot = self._unwritten_control
+        if snapshot is None:
+            return
         try:
             self._control_file.write(snapshot)
         except OSError as error:
-            # The server repeats the whole snapshot on the next connection.
-            logger.error("Control version %d can't be handed to the trainer: %s.", snapshot.version, error)
+            if str(error) != self._control_trouble:
+                logger.error("Control version %d can't be handed to the trainer yet: %s.", snapshot.version, error)
+            self._control_trouble = str(error)
+            return
+        if self._unwritten_control is snapshot:
+            self._unwritten_control = None
 
     def _succeed(self) -> None:
         self._last_success_at = time.monotonic()
-        self._backoff.reset()
+        self._away.reset()
+        self._refused.reset()
 
     def _pause(self, state: ShipperState, error: ServerAway | ServerRefuses) -> None:
         # A held or absent server says the same thing for hours; the log says it once.
         if str(error) != self._status.error:
             logger.log(logging.ERROR if state is ShipperState.HOLDING else logging.WARNING, "%s: %s", state, error)
         self._tell(state, str(error))
-        end = time.monotonic() + self._backoff.next_pause_seconds()
+        backoff = self._refused if state is ShipperState.HOLDING else self._away
+        end = time.monotonic() + backoff.next_pause_seconds()
         while time.monotonic() < end and not self._gave_up():
             time.sleep(self._settings.poll_seconds)
 
@@ -213,7 +236,7 @@ def ship(
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
 ) -> ShipperStatus | None:
-    """Deliver a folder, unless another shipper is at it (None).
+    """Deliver a folder, unless another shipper is at it, or was until now (None). A delivered folder is removed.
 
     Raises:
         SpoolError: `folder` is no spool folder.
@@ -224,7 +247,11 @@ def ship(
     if not lock.acquire():
         return None
     try:
-        return shipper.run()
+        # The one who held the lock until now may have delivered everything.
+        status = shipper.run() if folder.exists else None
+        if status is not None and status.state is ShipperState.DRAINED:
+            folder.remove()
+        return status
     finally:
         lock.release()
 

@@ -121,7 +121,7 @@ class SpoolTransport:
         """One warning when the shipper gets nowhere: whoever ends a run without it believes all is delivered."""
         status = ShipperStatus.read(self.folder.status)
         # A run of a few seconds may end before its shipper has heard whether the server takes anything.
-        while (status is None or status.state is ShipperState.STARTING) and time.monotonic() < wait_until:
+        while self.folder.exists and _has_yet_to_hear(status) and time.monotonic() < wait_until:
             time.sleep(ROUND_SECONDS)
             status = ShipperStatus.read(self.folder.status)
         if status is None or status.state not in STUCK:
@@ -184,7 +184,12 @@ class SpoolTransport:
     def _finish(self) -> None:
         try:
             self._writer.close()
+            self.folder.write_end(self._writer.numbered_through)
         except OSError as error:
             logger.warning("The end of the spool at %s may not survive a power cut: %s.", self.folder.path, error)
         # From here on the shipper knows that nothing more will come.
         self._alive_lock.release()
+
+
+def _has_yet_to_hear(status: ShipperStatus | None) -> bool:
+    return status is None or status.state is ShipperState.STARTING

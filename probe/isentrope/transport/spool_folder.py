@@ -4,6 +4,9 @@
         run.payload       who reports: RunStarted, serialised         written once by the training process
         target            host:port of the server's ingest            written once by the training process
         NUMBER.seg        records, see `segments`                     training process writes, shipper deletes
+        NUMBER.damaged    a segment some of which could not be read   kept for whoever wants to know
+        reserve           room for a full disk                        training process, see `spool_disk`
+        end               the last record's number                    training process, when it closes the spool
         trainer.lock      held while the training process lives
         shipper.lock      held while a shipper works on the folder
         control.json      the desired control                         shipper writes, training process reads
@@ -11,16 +14,19 @@
         shipper.log       what the shipper has to say; bounded
         shipper.errors    what a shipper that died had not caught
 
-Everything is readable by the owner alone: configurations hold secrets. No token is ever written here.
+Everything is readable by the owner alone: configurations hold secrets. No token is ever written here. When all is
+delivered the shipper removes the folder; what was damaged stays.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
 
 from isentrope.atomic_file import write_atomically
+from isentrope.transport.segments import sync_folder
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.messages import RunStarted
@@ -44,6 +50,7 @@ class SpoolFolder:
         self.status = self.path / "status.json"
         self.log = self.path / "shipper.log"
         self.errors = self.path / "shipper.errors"
+        self.end = self.path / "end"
 
     @classmethod
     def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:
@@ -55,11 +62,11 @@ class SpoolFolder:
         path = home / "spool" / folder_name(run.run_id) / folder_name(run.incarnation) / f"rank-{run.rank}"
         folder = cls(path)
         try:
-            # mode= reaches only the last folder, and this one holds the data.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)
+            _make_private_folder(path)
             write_atomically(folder.path / "target", grpc_target.encode())
             write_atomically(folder.path / _RUN_FILE, encode_payload(run))
+            for named_in in (path, path.parent, path.parent.parent):
+                sync_folder(named_in)
         except FileExistsError:
             raise SpoolError(
                 f"Expected a new incarnation of run {run.run_id}, but there is something at {path} already. "
@@ -96,6 +103,50 @@ class SpoolFolder:
             return (self.path / "target").read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
+
+    def write_end(self, last_seq: int) -> None:
+        """Say that nothing comes after this record.
+
+        Raises:
+            OSError: the folder is gone, read-only or full.
+        """
+        write_atomically(self.end, str(last_seq).encode())
+
+    def last_seq(self) -> int | None:
+        """The last record's number; None: the training process did not close its spool, or not all of it survived."""
+        try:
+            return int(self.end.read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def exists(self) -> bool:
+        """False once all was delivered."""
+        return (self.path / _RUN_FILE).exists()
+
+    def remove(self) -> None:
+        """Remove what a delivered spool leaves, and the folders above it that are empty then. Damaged segments stay."""
+        kept = list(self.path.glob("*.damaged"))
+        with contextlib.suppress(OSError):
+            for path in sorted(self.path.iterdir(), key=lambda path: path.name == _RUN_FILE):
+                if path.is_file() and path not in kept and not (kept and path.name in (_RUN_FILE, "target")):
+                    path.unlink(missing_ok=True)
+            for folder in (self.path, self.path.parent, self.path.parent.parent):
+                folder.rmdir()
+
+
+def _make_private_folder(path: Path) -> None:
+    """mode= reaches only the last folder, and this one holds the data."""
+    for attempt in range(3):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700)
+        except FileNotFoundError:
+            # The shipper of an earlier incarnation has just removed what was empty.
+            if attempt == 2:
+                raise
+        else:
+            return
 
 
 def find_spool_folders(root: Path) -> list[SpoolFolder]:

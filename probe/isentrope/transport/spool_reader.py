@@ -16,6 +16,8 @@ from isentrope_wire.messages import Gap, Record
 logger = logging.getLogger(__name__)
 
 DAMAGED = "the spool on disk was damaged"
+TORN = "the training process ended while this was written"
+NEVER_WRITTEN = "the end of the spool was never written, or is lost"
 LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no longer"
 
 
@@ -54,7 +56,11 @@ class SpoolReader:
         self._segment, self._offset = None, 0
 
     def next_batch(self, max_records: int, max_bytes: int) -> list[Record]:
-        """The next records to send; empty when nothing new has been written. At least one, whatever its size."""
+        """The next records to send; empty when nothing new has been written. At least one, whatever its size.
+
+        Raises:
+            OSError: a segment can't be read.
+        """
         batch: list[Record] = []
         size_bytes = 0
         while len(batch) < max_records:
@@ -66,6 +72,25 @@ class SpoolReader:
             size_bytes += len(record.payload)
             batch.append(record)
         return batch
+
+    def missing_at_the_end(self, last_seq: int | None) -> list[Record]:
+        """What the spool's end lacks, as at most one gap. Only when the writer is gone and everything else is sent.
+
+        Args:
+            last_seq: the number the writer says it ended with; None: it did not come to say so.
+        """
+        segments = list_segments(self._folder)
+        content = read_segment(segments[-1]) if segments else None
+        if content is not None and content.tail_bytes:
+            self._damaged_segments.add(segments[-1])
+        if last_seq is not None:
+            return self._missing_before(last_seq + 1, NEVER_WRITTEN)
+        if content is None or not content.tail_bytes:
+            return []
+        last_good = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1
+        # Each torn frame says its number, if that much of it was written; damage may say anything.
+        claimed = [seq for seq in content.tail_seqs if 0 < seq - last_good <= content.tail_bytes]
+        return self._missing_before(max(claimed, default=last_good + 1) + 1, TORN)
 
     def acknowledge(self, acked_through: int) -> None:
         """Remember what the server has, and delete the segments that hold nothing else."""
@@ -99,7 +124,10 @@ class SpoolReader:
             newer = self._newer_segment(segment)
             self._read(segment)
             if newer is not None:
-                self._waiting.extend(self._missing_before(first_seq_of(newer)))
+                missing = self._missing_before(first_seq_of(newer))
+                if missing:
+                    self._damaged_segments.add(segment)
+                self._waiting.extend(missing)
                 self._segment, self._offset = newer, 0
             elif not self._waiting:
                 return False
@@ -132,13 +160,14 @@ class SpoolReader:
         self._waiting.append(Record(seq=frame.seq, payload=frame.payload, payload_hash=payload_hash(frame.payload)))
         self._next_seq = frame.seq + 1
 
-    def _missing_before(self, seq: int) -> list[Record]:
+    def _missing_before(self, seq: int, reason: str | None = None) -> list[Record]:
         """One record that says what is missing between the last record read and `seq`, if anything is."""
         first, last = self._next_seq, seq - 1
         if first > last:
             return []
         self._next_seq = seq
-        reason = LOST_BY_THE_SERVER if self._segment_is_first_and_later(first) else DAMAGED
+        if reason is None:
+            reason = LOST_BY_THE_SERVER if self._segment_is_first_and_later(first) else DAMAGED
         logger.error("Records %d to %d are missing: %s.", first, last, reason)
         return [record_of(last, Gap(first_seq=first, last_seq=last, reason=reason))]
 

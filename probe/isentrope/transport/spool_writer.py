@@ -72,6 +72,11 @@ class SpoolWriter:
         self._add_record(encode_payload(run))
 
     @property
+    def numbered_through(self) -> int:
+        """The highest number given to a record or covered by a gap, on disk or not."""
+        return self._numbered_through
+
+    @property
     def idle(self) -> bool:
         """Nothing waits to be written."""
         return not self._group and self._queue.empty

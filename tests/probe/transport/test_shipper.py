@@ -24,7 +24,8 @@ from isentrope.transport.shipper import (
     ship,
 )
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolFolder
+from isentrope.transport.spool_folder import SpoolError, SpoolFolder
+from isentrope.transport.spool_reader import DAMAGED, NEVER_WRITTEN, TORN
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunStarted, StepReport
@@ -114,13 +115,42 @@ def test_batches_hold_at_most_fifty_records(folder: SpoolFolder, server: FakeTel
     assert [len(batch) for batch in server.pushes] == [50, 50, 20]
 
 
-def test_delivering_again_does_nothing(folder: SpoolFolder, server: FakeTelemetry) -> None:
+def test_a_delivered_spool_is_gone_with_the_folders_that_held_it(folder: SpoolFolder, tmp_path: Path) -> None:
     ship(folder, QUICK, find_token=lambda: None)
-    pushes = len(server.pushes)
-    status = ship(folder, QUICK, find_token=lambda: None)
-    assert status is not None
-    assert status.state is ShipperState.DRAINED
-    assert len(server.pushes) == pushes
+    assert not folder.exists
+    assert list((tmp_path / "spool").iterdir()) == []
+    with pytest.raises(SpoolError):
+        ship(folder, QUICK, find_token=lambda: None)
+
+
+def test_a_damaged_segment_outlives_the_delivery(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    segment = list_segments(folder.path)[1]
+    content = bytearray(segment.read_bytes())
+    content[-5] ^= 0xFF
+    segment.write_bytes(content)
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.payloads[99] == Gap(first_seq=100, last_seq=100, reason=DAMAGED)
+    assert {path.name for path in folder.path.iterdir()} == {f"{51:020d}.damaged", "run.payload", "target"}
+    assert ship(folder, QUICK, find_token=lambda: None) is not None, "and delivering again does no harm"
+
+
+def test_records_that_the_writer_says_there_are_and_the_disk_has_not_are_a_gap(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    folder.write_end(123)
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.payloads == [*messages(120), Gap(first_seq=121, last_seq=123, reason=NEVER_WRITTEN)]
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 25, 40])
+def test_a_torn_end_is_a_gap_when_its_writer_is_gone(
+    folder: SpoolFolder, server: FakeTelemetry, lost_bytes: int
+) -> None:
+    segment = list_segments(folder.path)[-1]
+    segment.write_bytes(segment.read_bytes()[:-lost_bytes])
+    server.lose_replies = 1
+    ship(folder, QUICK, find_token=lambda: None)
+    assert server.payloads == [*messages(119), Gap(first_seq=120, last_seq=120, reason=TORN)]
 
 
 def test_delivery_resumes_where_the_server_is(folder: SpoolFolder, server: FakeTelemetry) -> None:
@@ -255,8 +285,11 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
 
 def test_a_control_that_waited_for_the_shipper_comes_with_the_hello(folder: SpoolFolder, server: FakeTelemetry) -> None:
     server.control = ControlSnapshot(version=9, control=Control(), author="ada", requested_at=1.0)
-    ship(folder, QUICK, find_token=lambda: None)
-    assert ControlFile(folder.control).read() == server.control
+    trainer, shipper = living_trainer(folder), start_shipper(folder)
+    try:
+        wait_until(lambda: ControlFile(folder.control).read() == server.control)
+    finally:
+        end(trainer, shipper)
 
 
 def test_a_restarted_server_is_found_again_while_nothing_is_being_sent(
