@@ -13,6 +13,9 @@ from isentrope_wire.codec import decode_payload, payload_hash
 from isentrope_wire.errors import CodecError
 from isentrope_wire.messages import Gap, Payload, Record, RunFinished, StepReport
 
+LONGEST_NAME = 500
+"""Characters of a metric's or a project's name: an index entry of PostgreSQL holds 2 700 bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
@@ -50,6 +53,10 @@ def _read(record: Record) -> Arrival:
         raise _Unusable("undecodable", str(error)) from error
     if any(number > LARGEST_INTEGER for number in _counted(message)):
         raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
+    if any(len(name) > LONGEST_NAME for name in _names(message)):
+        raise _Unusable(
+            "name_too_long", f"Names have at most {LONGEST_NAME} characters; one in seq {record.seq} has more."
+        )
     if not all(math.isfinite(time) for time in _times(message)):
         raise _Unusable("bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.")
     # A gap beyond its own seq would acknowledge, and so delete, records that are still on their way.
@@ -71,6 +78,12 @@ def _counted(message: Payload) -> Iterator[int]:
         for outcome in message.outcomes:
             yield outcome.version
             yield outcome.step or 0
+
+
+def _names(message: Payload) -> Iterator[str]:
+    if isinstance(message, StepReport):
+        yield from message.scalars
+        yield from (histogram.name for histogram in message.histograms)
 
 
 def _times(message: Payload) -> Iterator[float]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlalchemy.exc import DataError
+
 from isentrope_server.control.outcomes import close_open_controls, take_outcomes
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.arrivals import Sorted
 from isentrope_server.store import quarantine, records, runs, streams
+from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import RunChanged, StepStored
 from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
@@ -61,6 +64,28 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: f
     )
 
 
+def take_in_one_by_one(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: float) -> Receipt:
+    """As `take_in`, for a push that holds something the database doesn't take: only that is kept aside.
+
+    Raises:
+        UnknownStream: the sender never said Hello to this database.
+    """
+    receipts = [take_in(transaction, sender, Sorted(refused=sorted_out.refused), now)]
+    for arrival in sorted_out.arrivals:
+        told = len(transaction.events)
+        try:
+            with transaction.connection.begin_nested():
+                receipts.append(take_in(transaction, sender, Sorted(arrivals=[arrival]), now))
+        except DataError as error:
+            del transaction.events[told:]
+            refused = Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
+            receipts.append(take_in(transaction, sender, Sorted(refused=[refused]), now))
+    return Receipt(
+        acked_through=receipts[-1].acked_through,
+        quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),
+    )
+
+
 def _compare_with_stored(
     transaction: Transaction, stream: Stream, arrivals: Sequence[Arrival]
 ) -> tuple[list[Arrival], list[Refused]]:
@@ -79,10 +104,14 @@ def _compare_with_stored(
 
 def _contradiction(arrival: Arrival) -> Refused:
     return Refused(
-        record=Record(seq=arrival.seq, payload=arrival.payload, payload_hash=arrival.payload_hash),
+        record=_record(arrival),
         code="key_conflict",
         message=f"seq {arrival.seq} is already stored with another payload; the first one counts.",
     )
+
+
+def _record(arrival: Arrival) -> Record:
+    return Record(seq=arrival.seq, payload=arrival.payload, payload_hash=arrival.payload_hash)
 
 
 def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequence[Arrival], now: float) -> None:

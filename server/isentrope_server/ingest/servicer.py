@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn, TypeVar
 
 import grpc
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from isentrope_server.backend import Backend
 from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
-from isentrope_server.ingest.arrivals import sort_out
-from isentrope_server.ingest.intake import Receipt, Sender, take_in
+from isentrope_server.ingest.arrivals import Sorted, sort_out
+from isentrope_server.ingest.intake import Receipt, Sender, take_in, take_in_one_by_one
 from isentrope_server.ingest.opening import Welcome, open_stream
 from isentrope_server.store import streams
+from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import ControlChanged
 from isentrope_server.store.writer import Transaction, WriterStopped
 from isentrope_wire.codec import control_snapshot_to_pb, record_from_pb, run_started_from_pb
@@ -26,6 +28,7 @@ from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 
 class TelemetryServicer(pb_grpc.TelemetryServicer):
@@ -46,7 +49,14 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             started = run_started_from_pb(request.run)
         except CodecError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        welcome: Welcome = await self._write(context, lambda t: open_stream(t, started, time.time()))
+        try:
+            welcome: Welcome = await self._write(
+                context, lambda t: open_stream(t, started, time.time()), started.run_id
+            )
+        except DataError as error:
+            await _abort(
+                context, grpc.StatusCode.INVALID_ARGUMENT, f"The database refuses this run: {in_a_line(error)}"
+            )
         return pb.HelloReply(
             acked_through=welcome.acked_through,
             server_time=time.time(),
@@ -57,9 +67,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
         # Hashing and decoding megabytes would hold up every other connection on the loop.
         sorted_out = await asyncio.to_thread(sort_out, [record_from_pb(record) for record in request.records])
-        receipt: Receipt = await self._write(
-            context, lambda t: take_in(t, sender, sorted_out, time.time()), rows=len(request.records)
-        )
+        receipt = await self._take_in(context, sender, sorted_out)
         return pb.PushReply(
             acked_through=receipt.acked_through,
             quarantined=[pb.QuarantinedRecord(seq=q.seq, code=q.code, message=q.message) for q in receipt.quarantined],
@@ -68,7 +76,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     async def Watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.WatchReply]:
-        run_key = await asyncio.to_thread(self._run_key_of, request)
+        run_key = await self._run_key_of(context, request)
         if run_key is None:
             await _abort(
                 context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; say Hello first."
@@ -90,26 +98,52 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 if event is None and not self._backend.hub.closing.is_set():
                     yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
 
+    async def _take_in(
+        self, context: grpc.aio.ServicerContext[Any, Any], sender: Sender, sorted_out: Sorted
+    ) -> Receipt:
+        rows = len(sorted_out.arrivals) + len(sorted_out.refused)
+        try:
+            return await self._write(
+                context, lambda t: take_in(t, sender, sorted_out, time.time()), sender.run_id, rows=rows
+            )
+        except DataError as error:
+            # Sent again it would be refused again, and hold up all that follows.
+            _log.warning("Run %s reports what the database refuses: %s", sender.run_id, in_a_line(error))
+            return await self._write(
+                context, lambda t: take_in_one_by_one(t, sender, sorted_out, time.time()), sender.run_id, rows=rows
+            )
+
     async def _standing(
         self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int
     ) -> ControlSnapshot | None:
-        return await self._write(context, lambda t: standing_snapshot(t, run_id, run_key, time.time()))
+        return await self._write(context, lambda t: standing_snapshot(t, run_id, run_key, time.time()), run_id)
 
-    def _run_key_of(self, request: pb.WatchRequest) -> int | None:
-        with self._backend.database.reading() as connection:
-            stream = streams.find(connection, request.run_id, request.incarnation, request.rank)
+    async def _run_key_of(self, context: grpc.aio.ServicerContext[Any, Any], request: pb.WatchRequest) -> int | None:
+        try:
+            stream = await self._backend.read(
+                lambda connection: streams.find(connection, request.run_id, request.incarnation, request.rank)
+            )
+        except SQLAlchemyError as error:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
         return None if stream is None else stream.run_key
 
     async def _write(
-        self, context: grpc.aio.ServicerContext[Any, Any], work: Callable[[Transaction], _T], *, rows: int = 1
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        work: Callable[[Transaction], _T],
+        run_id: str,
+        *,
+        rows: int = 1,
     ) -> _T:
         try:
-            return await self._backend.write(work, rows=rows)
+            return await self._backend.write(work, rows=rows, run_id=run_id)
         except RequestError as error:
             await _abort(context, _status_of(error), error.message)
+        except DataError:
+            raise
         except (SQLAlchemyError, WriterStopped) as error:
             # Nothing was stored; the shipper keeps the records and tries again.
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {error}")
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't take records now: {in_a_line(error)}")
 
 
 def _status_of(error: RequestError) -> grpc.StatusCode:

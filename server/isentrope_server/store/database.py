@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
 from typing import Any
 
@@ -12,8 +13,8 @@ from sqlalchemy.pool import NullPool
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
-_SQLITE = "sqlite"
-_POSTGRESQL = "postgresql"
+SQLITE = "sqlite"
+POSTGRESQL = "postgresql"
 
 _CONNECT_TIMEOUT_SECONDS = 5
 _TCP_OPTIONS: Mapping[str, int] = {
@@ -48,9 +49,11 @@ class Database:
 
     def __init__(self, url: str) -> None:
         parsed = with_driver(make_url(url))
-        self.is_sqlite = parsed.get_backend_name() == _SQLITE
-        self.is_shared = parsed.get_backend_name() == _POSTGRESQL
+        self.is_sqlite = parsed.get_backend_name() == SQLITE
+        self.is_shared = parsed.get_backend_name() == POSTGRESQL
         """Whether other servers may use it at the same time."""
+        self.file = _file_of(parsed) if self.is_sqlite else None
+        """Where SQLite keeps it; None: it is no file of this machine."""
         # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
         options: dict[str, Any] = {"hide_parameters": True}
         if self.is_shared:
@@ -90,7 +93,16 @@ class Database:
 
 def with_driver(url: URL) -> URL:
     """The URL with psycopg 3 as the driver where it says PostgreSQL and names none; `postgres://` counts too."""
-    return url.set(drivername="postgresql+psycopg") if url.drivername in (_POSTGRESQL, "postgres") else url
+    return url.set(drivername="postgresql+psycopg") if url.drivername in (POSTGRESQL, "postgres") else url
+
+
+def in_a_line(error: Exception) -> str:
+    """What the database said, without the statement it said it of."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+
+
+def _file_of(url: URL) -> Path | None:
+    return None if url.database in (None, "", ":memory:") else Path(str(url.database))
 
 
 def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:

@@ -22,11 +22,11 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    String,
     Table,
-    Text,
     UniqueConstraint,
 )
+
+from isentrope_server.store.column_types import String, Text
 
 LARGEST_INTEGER = 2**63 - 1
 """A BIGINT counts no further; the wire's uint64 does."""
