@@ -8,8 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from alembic.util import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -17,16 +19,21 @@ from isentrope_server.control.expiry import Grace, sweep
 from isentrope_server.errors import StartupError
 from isentrope_server.home import locked_home, make_private_file
 from isentrope_server.live.hub import Hub
+from isentrope_server.live.notifications import Notifications
 from isentrope_server.security.owner import ensure_owner_token
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
 from isentrope_server.store import controls
-from isentrope_server.store.database import Database
+from isentrope_server.store.database import POSTGRESQL, Database
 from isentrope_server.store.migrate import upgrade
-from isentrope_server.store.writer import Transaction, Writer
+from isentrope_server.store.space import make_returnable
+from isentrope_server.store.sqlite_file import check_file_system, old_library_warning
+from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+_READY_SECONDS = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,10 +46,35 @@ class Backend:
     hub: Hub
     tokens: TokenBook
     owner_token: str
+    notifications: Notifications | None
+    """None: no other server shares the database."""
 
-    async def write(self, work: Callable[[Transaction], _T], *, rows: int = 1) -> _T:
-        """Do `work` on the writer's thread; returns after COMMIT. A caller that goes away doesn't undo it."""
-        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(work, rows=rows)))
+    @property
+    def on_duty(self) -> bool:
+        """Whether this server does what one at a time should do: ending expired controls, packing, removing."""
+        return self.notifications is None or self.notifications.on_duty
+
+    async def check_ready(self) -> None:
+        """Find out whether reports can be stored and read now.
+
+        Raises:
+            SQLAlchemyError: the database doesn't answer.
+            WriterStopped: nothing can be stored; the message says why.
+            TimeoutError: the database takes too long to answer.
+        """
+        if not self.writer.alive:
+            raise WriterStopped("The writer has stopped: reports can't be stored.")
+        async with asyncio.timeout(_READY_SECONDS):
+            if not await asyncio.to_thread(self.database.takes_writes):
+                raise WriterStopped("The database is a standby: reports can't be stored.")
+
+    async def write(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> _T:
+        """Do `work` on the writer's thread; returns after COMMIT. A caller that goes away doesn't undo it.
+
+        Args:
+            run_id: the only run it writes to, so that other servers may write to others meanwhile. None: anything.
+        """
+        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(work, rows=rows, run_id=run_id)))
 
     async def read(self, query: Callable[[Connection], _T]) -> _T:
         """Run a query in a thread, on a connection that can't write."""
@@ -62,14 +94,28 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
     """
     with locked_home(settings.home, settings.local_url):
         hub = Hub(asyncio.get_running_loop())
+        tokens = TokenBook()
         database = Database(settings.resolved_database_url)
-        writer = Writer(database.writing_engine, hub.publish)
+        notifications = Notifications(database, hub, partial(_reload, database, tokens)) if database.is_shared else None
+        writer = (
+            Writer(database.writing_engine, hub.publish)
+            if notifications is None
+            else Writer(database.writing_engine, lambda events: None, notifications.announce)
+        )
         try:
             await asyncio.to_thread(_migrate, database, settings)
             writer.start()
-            owner_token, tokens = await asyncio.wrap_future(writer.submit(lambda t: _open_tokens(t, settings)))
+            owner_token = await asyncio.wrap_future(writer.submit(lambda t: _open_tokens(t, tokens, settings)))
+            if notifications is not None:
+                notifications.start()
             backend = Backend(
-                settings=settings, database=database, writer=writer, hub=hub, tokens=tokens, owner_token=owner_token
+                settings=settings,
+                database=database,
+                writer=writer,
+                hub=hub,
+                tokens=tokens,
+                owner_token=owner_token,
+                notifications=notifications,
             )
             sweeping = asyncio.create_task(_sweep_until_cancelled(backend))
             try:
@@ -80,32 +126,54 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
         finally:
             if writer.alive:
                 await asyncio.to_thread(writer.stop)
+            if notifications is not None:
+                await asyncio.to_thread(notifications.stop)
             database.close()
 
 
 def _migrate(database: Database, settings: Settings) -> None:
     try:
+        if database.file is not None:
+            check_file_system(database.file)
+            _warn_of_old_library()
         if settings.database_url is None:
             make_private_file(settings.database_file)
+        make_returnable(database.writing_engine)
         with database.writing_engine.begin() as connection:
             upgrade(connection)
+    except CommandError as error:
+        raise StartupError(
+            f"The database {settings.database_name} was made by a newer Isentrope: {error}. "
+            "Install that version, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."
+        ) from error
     except (SQLAlchemyError, OSError) as error:
-        cause = getattr(error, "orig", None) or error
+        cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")
         raise StartupError(
             f"The database {settings.database_name} can't be opened: {cause}. "
             "Check the file and its permissions, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL."
         ) from error
 
 
-def _open_tokens(transaction: Transaction, settings: Settings) -> tuple[str, TokenBook]:
-    owner_token = ensure_owner_token(transaction, settings.owner_token_file, settings.token)
-    book = TokenBook()
-    book.reload(transaction.connection)
-    if settings.token is not None and book.of_secret(settings.token) is None:
+def _warn_of_old_library() -> None:
+    warning = old_library_warning()
+    if warning is not None:
+        _log.warning(warning)
+
+
+def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings) -> str:
+    is_shared = transaction.connection.dialect.name == POSTGRESQL
+    owner_token = ensure_owner_token(transaction, settings.owner_token_file, settings.token, is_shared=is_shared)
+    tokens.reload(transaction.connection)
+    if settings.token is not None and tokens.of_secret(settings.token) is None:
         _log.warning(
             "ISENTROPE_TOKEN is no token of this home and opens nothing: it counts only at a home's first start."
         )
-    return owner_token, book
+    return owner_token
+
+
+def _reload(database: Database, tokens: TokenBook) -> None:
+    with database.reading() as connection:
+        tokens.reload(connection)
 
 
 async def _sweep_until_cancelled(backend: Backend) -> None:
@@ -117,7 +185,7 @@ async def _sweep_until_cancelled(backend: Backend) -> None:
         await asyncio.sleep(settings.sweep_interval_seconds)
         try:
             # Looking costs the writer nothing; most of the time nothing is open.
-            if await backend.read(controls.count_open):
+            if backend.on_duty and await backend.read(controls.count_open) > 0:
                 await backend.write(lambda transaction: sweep(transaction, grace, time.time()))
         except SQLAlchemyError as error:
-            _log.error("Expired controls could not be ended, next try in a moment: %s", error)
+            _log.error("Expired controls could not be ended, next try in a moment: %s", error.__class__.__name__)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SecretsSettingsSource, SettingsConfigDict
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from isentrope_server.store.database import with_driver
 from isentrope_wire import environment
+
+_SECRETS_FOLDER = "ISENTROPE_SECRETS_DIR"
 
 
 class Settings(BaseSettings):
-    """One server's settings. Every field can be set as `ISENTROPE_<FIELD>`."""
+    """One server's settings. Every field can be set as `ISENTROPE_<FIELD>`, or as the content of a file
+    `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR: what is in the environment is seen by more people."""
 
     model_config = SettingsConfigDict(env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True)
 
@@ -54,10 +59,29 @@ class Settings(BaseSettings):
     """How long after its expiry a delivered control may stay unanswered before the server calls it EXPIRED."""
     control_rank_grace_seconds: float = Field(default=10.0, ge=0)
     """How long after the first rank's answer the other ranks' answers are waited for."""
+    retention_days: float | None = Field(default=None, gt=0)
+    """Runs not heard of for so long are deleted; None: kept for ever. A run that still reports is kept in any case."""
+    retention_runs: int | None = Field(default=None, ge=1)
+    """So many of the newest runs are kept and older ones deleted; None: all are kept."""
+    housekeeping_interval_seconds: float = Field(default=2.0, gt=0)
+    """How often it is looked whether there are reports to pack, rows of deleted runs to remove, or space to give back."""
     sweep_interval_seconds: float = Field(default=1.0, gt=0)
     """How often expired controls are looked for."""
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     """Silence on a Watch stream after which a heartbeat is sent."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        folder = os.environ.get(_SECRETS_FOLDER)
+        files = (SecretsSettingsSource(settings_cls, secrets_dir=folder),) if folder else ()
+        return (init_settings, env_settings, *files)
 
     @field_validator("home")
     @classmethod
@@ -69,11 +93,12 @@ class Settings(BaseSettings):
     def _names_a_database(cls, database_url: str | None) -> str | None:
         if database_url is not None:
             try:
-                make_url(database_url).get_dialect()
-            except ArgumentError:  # also what an unknown dialect or driver is
+                with_driver(make_url(database_url)).get_dialect().import_dbapi()
+            except (ArgumentError, ImportError):  # also what an unknown dialect or a driver that is not installed is
                 # The text itself stays out of the message: it may hold a password.
                 raise ValueError(
-                    "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db"
+                    "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db "
+                    "or postgresql://user:password@host/isentrope (`pip install isentrope[postgres]`)"
                 ) from None
         return database_url
 

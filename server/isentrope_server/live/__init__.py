@@ -1,4 +1,5 @@
-"""Fan-out of committed events to whoever listens in this process: SSE, Watch.
+"""Fan-out of committed events to whoever listens: SSE, Watch.
 
 - `hub`: one bounded queue per listener; a slow one loses the oldest, never slows the writer
+- `notifications`: between servers that share a PostgreSQL; `news`: what is said there
 """

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from isentrope_server.store.events import Event
+from isentrope_server.store.events import Event, RunChanged, RunEvent, TokensChanged
 
 QUEUE_LENGTH = 1_024
 
@@ -16,17 +16,17 @@ class Listener:
     """The events of one run, from subscription on."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Event | None] = asyncio.Queue(QUEUE_LENGTH)
+        self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
         """How many events this listener lost by being slow; the store still has them."""
 
-    def put(self, event: Event | None) -> None:
+    def put(self, event: RunEvent | None) -> None:
         if self._queue.full():
             self._queue.get_nowait()
             self.dropped += 1
         self._queue.put_nowait(event)
 
-    async def get(self, timeout_seconds: float) -> Event | None:
+    async def get(self, timeout_seconds: float) -> RunEvent | None:
         """The next event; None when none came in time, or the server stops."""
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -48,9 +48,17 @@ class Hub:
     def listener_count(self) -> int:
         return sum(len(listeners) for listeners in self._listeners.values())
 
+    def is_listened_to(self, run_id: str) -> bool:
+        """Whether anybody listens to this run; whoever begins to from now on reads the store first."""
+        return run_id in self._listeners
+
     def publish(self, events: Sequence[Event]) -> None:
         """Hand committed events to the listeners of their runs."""
         self._loop.call_soon_threadsafe(self._deliver, events)
+
+    def lost_touch(self) -> None:
+        """Events may have been missed: have every listener look into the store. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._tell_of_loss)
 
     @contextmanager
     def listening(self, run_id: str) -> Iterator[Listener]:
@@ -72,5 +80,13 @@ class Hub:
 
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:
+            if isinstance(event, TokensChanged):
+                continue  # No run's news: the tokens in force are told otherwise.
             for listener in self._listeners.get(event.run_id, ()):
                 listener.put(event)
+
+    def _tell_of_loss(self) -> None:
+        for run_id, listeners in self._listeners.items():
+            for listener in listeners:
+                listener.dropped += 1
+                listener.put(RunChanged(run_id=run_id))

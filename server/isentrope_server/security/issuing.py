@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from isentrope_server.security.tokens import NewToken, Scope, new_token
 from isentrope_server.store import audit, tokens
+from isentrope_server.store.events import TokensChanged
 from isentrope_server.store.writer import Transaction
 
 
@@ -32,6 +33,7 @@ def issue_token(
         subject=f"tokens/{issued.stored.id}",
         change={"name": name, "scope": str(scope), "run": run, "project": project},
     )
+    transaction.announce(TokensChanged())
     return issued
 
 
@@ -42,4 +44,5 @@ def revoke_token(transaction: Transaction, token_id: str, *, by: str, now: float
         audit.record(
             transaction.connection, at=now, actor=by, action="token.revoked", subject=f"tokens/{token_id}", change={}
         )
+        transaction.announce(TokensChanged())
     return revoked

@@ -34,4 +34,10 @@ class RunChanged:
     run_id: str
 
 
-Event = StepStored | ControlChanged | RunChanged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensChanged:
+    """A token was made or revoked."""
+
+
+RunEvent = StepStored | ControlChanged | RunChanged
+Event = RunEvent | TokensChanged

@@ -2,12 +2,14 @@
 
 SQLite has one writer. Each server on a shared PostgreSQL has one too, and they must not disturb each other: positions
 and acknowledgements of a run rise in COMMIT order, a control builds on the newest version, the audit trail is a chain.
-Three kinds of advisory locks, all held until COMMIT, keep that as if there were one writer:
+Advisory locks, held until COMMIT, keep that as if there were one writer:
 
 - `hold_for_writing`: a transaction that says which runs it writes holds these runs; any other holds everything. They
   are taken at its begin and in one order, so that no two transactions can wait for each other.
 - `hold_what_runs_share`: rows that belong to no run. Taken last.
-- `try_to_be_the_only_one`: work that one server at a time should do.
+- `hold_for_migration`: two servers that start at once don't both create the tables.
+
+`DUTY_LOCK` is none of these: `live.notifications` holds it for as long as its connection lives.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, text
 
+from isentrope_server.store.database import POSTGRESQL
+
 _EVERYTHING = 0x15E7_0000
 _SHARED_ROWS = 0x15E7_0001
 _MIGRATION = 0x15E7_0002
+DUTY_LOCK = 0x15E7_0003
+"""Held by the server that does what one server at a time should do."""
 
 
 def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) -> None:
@@ -49,15 +55,8 @@ def hold_for_migration(connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION})
 
 
-def try_to_be_the_only_one(connection: Connection, work: str) -> bool:
-    """Whether no other server does this work now; none will begin it before the caller's transaction ends."""
-    if not _is_shared(connection):
-        return True
-    return bool(connection.execute(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _key(work)}).scalar_one())
-
-
 def _is_shared(connection: Connection) -> bool:
-    return connection.dialect.name == "postgresql"
+    return connection.dialect.name == POSTGRESQL
 
 
 def _key(name: str) -> int:
