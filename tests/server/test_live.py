@@ -134,6 +134,9 @@ def test_a_listener_that_lost_events_is_told_where_the_run_stands(server: Server
 
     server.backend.writer.submit(edit_amid_many_steps).result(timeout=10)
     kind, data, _ = stream.next()
+    if data["tags"] == []:
+        # That the run began may be told to whoever listens since: news between servers take a moment.
+        kind, data, _ = stream.next()
     assert (kind, data["tags"]) == ("run", ["seen"])
     stream.close()
 
