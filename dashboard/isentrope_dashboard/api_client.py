@@ -23,38 +23,13 @@ from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
 from isentrope_dashboard.records import (
     HistogramColumns,
+    LatestValue,
     LiveEvent,
-    RunSnapshot,
     RunSummary,
     SeriesColumns,
     StepRow,
-    View,
-    rows_of,
 )
 
-CHART_METRICS = (
-    "entropy/mean",
-    "entropy/observed_change",
-    "entropy/predicted_change",
-    "entropy/predicted_change_low",
-    "entropy/predicted_change_high",
-)
-RECENT_METRICS = (
-    "entropy/mean",
-    "entropy/predicted_change",
-    "entropy/prediction_r2",
-    "entropy/prediction_sign_agreement",
-    "entropy/interval_coverage",
-    "entropy/gain",
-    "clip/fraction",
-    "reward/mean",
-    "change/positive_high",
-    "change/positive_low",
-    "change/negative_high",
-    "change/negative_low",
-    "time/step_seconds",
-    "probe/dropped_reports",
-)
 CHART_POINTS = 2000
 RECENT_STEPS = 240
 HISTOGRAM_POINTS = 160
@@ -178,17 +153,22 @@ class ApiClient:
             raise
         return [MethodForm.from_json(item) for item in answer.json()["items"]]
 
-    async def dead_knobs(self, run_id: str, step: int | None) -> str:
-        """What the report of a step says of knobs that could not act in it; empty where it says nothing."""
+    async def labels(self, run_id: str, step: int | None) -> dict[str, str]:
+        """What the report of a step says in words, by name; empty where it says nothing."""
         if step is None:
-            return ""
+            return {}
         try:
             answer = await self._request("GET", f"{_run_path(run_id)}/steps/{step}")
         except ApiError as error:
             if error.status == 404:
-                return ""
+                return {}
             raise
-        return str((answer.json().get("labels") or {}).get("control/dead") or "")
+        return {str(name): str(text) for name, text in (answer.json().get("labels") or {}).items()}
+
+    async def latest(self, run_id: str) -> dict[str, LatestValue]:
+        """Every metric of the run with its newest value, by name."""
+        items = (await self._request("GET", f"{_run_path(run_id)}/metrics")).json()["items"]
+        return {str(i["name"]): LatestValue(step=int(i["step"]), value=measured(i["value"])) for i in items}
 
     async def push_control(self, run_id: str, values: ControlValues, reason: str, etag: str) -> ControlItem:
         """Ask for a new control; refused with status 412 when the control is no longer the one `etag` names."""
@@ -199,36 +179,6 @@ class ApiClient:
             headers={"If-Match": etag, "Idempotency-Key": str(uuid.uuid4())},
         )
         return ControlItem.from_json(answer.json())
-
-    async def snapshot(self, run_id: str, view: View) -> RunSnapshot:
-        """Everything the run page shows, read side by side."""
-        run, methods = await asyncio.gather(self.run(run_id), self.methods())
-        newest = run.step or 0
-        chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
-        law, dead, diagnosis, (chart, recent, histograms, control, history) = await asyncio.gather(
-            self.law(run_id),
-            self.dead_knobs(run_id, run.step),
-            self.diagnosis(run_id),
-            asyncio.gather(
-                self.series(run_id, CHART_METRICS, from_step=chart_from),
-                self.series(run_id, RECENT_METRICS, from_step=max(0, newest - RECENT_STEPS + 1)),
-                self.histograms(run_id, SCORE_HISTOGRAM, from_step=chart_from),
-                self._control_or_none(run_id),
-                self.history(run_id),
-            ),
-        )
-        return RunSnapshot(
-            run=run,
-            control=control,
-            history=history,
-            methods=methods,
-            dead_knobs=dead,
-            series=chart,
-            recent=rows_of(recent)[-RECENT_STEPS:],
-            histograms=histograms,
-            law=law,
-            diagnosis=diagnosis,
-        )
 
     async def live(self, run_id: str, after: str | None = None) -> AsyncIterator[LiveEvent]:
         """The run's live stream, from `after` (a cursor) or from now. Ends when the server ends it."""
@@ -247,7 +197,7 @@ class ApiClient:
         except httpx.TransportError as error:
             raise ApiUnreachableError(f"The live stream of run {run_id} broke off: {error!r}.") from error
 
-    async def _control_or_none(self, run_id: str) -> ControlState | None:
+    async def control_or_none(self, run_id: str) -> ControlState | None:
         """None for a run that never said which control it runs with."""
         try:
             return await self.control(run_id)

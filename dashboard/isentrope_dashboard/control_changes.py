@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlValues
+from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlValues, HoldValues
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.formatting import method, parameter, scope, threshold
 
@@ -21,7 +21,8 @@ def describe(new: ControlValues, old: ControlValues | None) -> str:
     if old is None:
         thresholds = [f"µ₋ {threshold(new.mu_low)}", f"µ₊ {threshold(new.mu_high)}", f"scope {scope(new.scope)}"]
         parameters = [f"{name} {parameter(value) or OFF}" for name, value in new.parameters.items()]
-        return ", ".join([method(new.method), *thresholds, *parameters])
+        held = [] if new.hold is None else [f"hold {_target(new.hold)}"]
+        return ", ".join([method(new.method), *thresholds, *parameters, *held])
     pairs = (
         ("method", method(old.method), method(new.method)),
         ("µ₋", threshold(old.mu_low), threshold(new.mu_low)),
@@ -30,6 +31,7 @@ def describe(new: ControlValues, old: ControlValues | None) -> str:
     )
     changed = [f"{name} {before} {ARROW} {after}" for name, before, after in pairs if before != after]
     changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_parameters(new, old)]
+    changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_hold(new.hold, old.hold)]
     return ", ".join(changed) or UNCHANGED
 
 
@@ -48,7 +50,27 @@ def short_label(new: ControlValues, old: ControlValues | None) -> str:
     if len(parameters) > 1:
         parts.append(PARAMETERS)
     parts += [f"{name} {after}" for name, _, after in parameters if len(parameters) == 1]
+    if new.hold != (old and old.hold):
+        parts.append(f"hold {_target(new.hold)}")
     return " · ".join(parts)
+
+
+def _target(hold: HoldValues | None) -> str:
+    return OFF if hold is None else f"{hold.target_entropy:.6g}"
+
+
+def _changed_hold(new: HoldValues | None, old: HoldValues | None) -> list[tuple[str, str, str]]:
+    """Names, and values before and after; of a hold that begins or ends its target alone."""
+    pairs = [("hold", _target(old), _target(new))]
+    if new is not None and old is not None:
+        bounds = (("largest change", "max_change_per_step"), ("µ min", "mu_min"), ("µ max", "mu_max"))
+        pairs += [(label, _bound(getattr(old, name)), _bound(getattr(new, name))) for label, name in bounds]
+        pairs.append(("side", old.side, new.side))
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _bound(value: float | None) -> str:
+    return DEFAULT if value is None else f"{value:.4g}"
 
 
 def _changed_parameters(new: ControlValues, old: ControlValues) -> list[tuple[str, str, str]]:

@@ -16,6 +16,39 @@ IN_FORCE_STATES = frozenset({"APPLIED", "PARTIAL"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldValues:
+    """An entropy to hold, and the bounds of what may be done for it."""
+
+    target_entropy: float
+    max_change_per_step: float | None = None
+    """Largest correction of one step, nats; None: the server's default."""
+    mu_min: float | None = None
+    mu_max: float | None = None
+    side: str = "both"
+    """`raise`, `lower` or `both`."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Fields this page does not know: a push must not drop them."""
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> HoldValues:
+        known = ("target_entropy", "max_change_per_step", "mu_min", "mu_max", "side")
+        return cls(
+            target_entropy=measured(body.get("target_entropy")) or 0.0,
+            max_change_per_step=measured(body.get("max_change_per_step")),
+            mu_min=measured(body.get("mu_min")),
+            mu_max=measured(body.get("mu_max")),
+            side=str(body.get("side") or "both"),
+            others={name: value for name, value in body.items() if name not in known},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a control document has it; what is left out keeps the server's default."""
+        bounds = {"max_change_per_step": self.max_change_per_step, "mu_min": self.mu_min, "mu_max": self.mu_max}
+        given = {name: value for name, value in bounds.items() if value is not None}
+        return {**self.others, "target_entropy": self.target_entropy, **given, "side": self.side}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlValues:
     """What a control asks for, as the form sets it."""
 
@@ -25,6 +58,8 @@ class ControlValues:
     scope: str = "all"
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """The method's own by name; those left out stand at their defaults."""
+    hold: HoldValues | None = None
+    """None: no entropy is held."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ControlValues:
@@ -34,6 +69,7 @@ class ControlValues:
             mu_high=measured(body.get("mu_high")),
             scope=str(body.get("scope") or "all"),
             parameters=dict(body.get("parameters") or {}),
+            hold=None if not body.get("hold") else HoldValues.from_json(body["hold"]),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -44,6 +80,7 @@ class ControlValues:
             "mu_high": self.mu_high,
             "scope": self.scope,
             "parameters": dict(self.parameters),
+            "hold": None if self.hold is None else self.hold.to_json(),
         }
 
 

@@ -28,7 +28,10 @@ SCOPE_LABELS = {
 
 
 def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
-    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names."""
+    """A value with a true minus sign; `–` when it was not measured, NaN and ∞ by their names.
+
+    What rounds to nothing has no sign: there is no −0.
+    """
     if value is None:
         return MISSING
     if math.isnan(value):
@@ -36,7 +39,20 @@ def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
     text = f"{value:+,.{digits}f}" if signed else f"{value:,.{digits}f}"
+    if not any(digit in "123456789" for digit in text):
+        text = text.lstrip("+-")
     return text.replace("-", MINUS)
+
+
+def change(value: float | None) -> str:
+    """Two significant digits with a sign, in powers of ten where that is shorter."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-4 or abs(value) >= 1e4:
+        return f"{value:+.1e}".replace("-", MINUS)
+    return number(value, max(0, 1 - math.floor(math.log10(abs(value)))), signed=True)
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -34,6 +34,7 @@ TITLE: Final = "document-title"
 WINDOW: Final = "window"
 ENTROPY_GRAPH: Final = "entropy-graph"
 PREDICTION_QUALITY: Final = "prediction-quality"
+HOLD_FACTS: Final = "hold-facts"
 SCORE_GRAPH: Final = "score-graph"
 SCORE_SUBTITLE: Final = "score-subtitle"
 SPLIT_GRAPH: Final = "split-graph"
@@ -62,6 +63,17 @@ METHOD_RUNNING: Final = "control-method-running"
 SCOPE: Final = "control-scope"
 SCOPE_RUNNING: Final = "control-scope-running"
 METHOD_FORMS: Final = "method-forms"
+METHOD_PRESETS: Final = "method-presets"
+HOLD: Final = "hold"
+HOLD_SWITCH: Final = "hold-switch"
+HOLD_RUNNING: Final = "hold-running"
+HOLD_FIELDS: Final = "hold-fields"
+HOLD_TARGET: Final = "hold-target"
+HOLD_CHANGE: Final = "hold-change"
+HOLD_MU_MIN: Final = "hold-mu-min"
+HOLD_MU_MAX: Final = "hold-mu-max"
+HOLD_SIDE: Final = "hold-side"
+FORESEEN: Final = "control-foreseen"
 REASON: Final = "control-reason"
 MU_LOW: Final = "mu-low"
 MU_HIGH: Final = "mu-high"
@@ -92,6 +104,11 @@ def kpi(name: str, part: str) -> str:
 def parameter(method: str, name: str) -> dict[str, str]:
     """Id of the field of one parameter of one method; `"ALL"` patterns match on it."""
     return {"type": "parameter", "method": method, "name": name}
+
+
+def preset(method: str, name: str) -> dict[str, str]:
+    """Id of the button that fills one preset of one method in."""
+    return {"type": "preset", "method": method, "name": name}
 
 
 def parameters_of(method: str) -> dict[str, str]:

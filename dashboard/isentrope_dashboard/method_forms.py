@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from isentrope_dashboard.controls import ControlValues
 from isentrope_dashboard.json_values import measured
 
 
@@ -58,8 +59,15 @@ class MethodForm:
 
     method: str
     parameters: tuple[ParameterForm, ...] = ()
+    presets: Mapping[str, ControlValues] = field(default_factory=dict)
+    """By name, each as a whole control."""
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> MethodForm:
         parameters = tuple(ParameterForm.from_json(item) for item in body.get("parameters") or ())
-        return cls(method=str(body["method"]), parameters=parameters)
+        method = str(body["method"])
+        presets = {
+            str(name): ControlValues.from_json({**values, "method": method})
+            for name, values in (body.get("preset_values") or {}).items()
+        }
+        return cls(method=method, parameters=parameters, presets=presets)

@@ -100,6 +100,15 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatestValue:
+    """The newest value of a metric, and the step it was measured at."""
+
+    step: int
+    value: float | None
+    """None: what came is no number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEvent:
     """One event of a run's live stream: exactly one of the three payloads."""
 
@@ -134,8 +143,10 @@ class RunSnapshot:
     control: ControlState | None
     methods: Sequence[MethodForm] = ()
     """Those the server knows, whether the run's probe can carry them out or not."""
-    dead_knobs: str = ""
-    """What of the control in force could not act in the newest step, and why; empty where all could."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the newest step's report says in words, by name."""
+    latest: Mapping[str, LatestValue] = field(default_factory=dict)
+    """Every metric the run ever reported, by name."""
     history: Sequence[ControlItem] = ()
     """Newest first."""
     series: Mapping[str, SeriesColumns] = field(default_factory=dict)

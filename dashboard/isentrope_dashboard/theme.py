@@ -21,6 +21,7 @@ NIGHT: Final = (
 
 # Slots of the colourway that mean something; a trace names its slot in `meta` so that the browser can recolour it.
 SLOT_ENTROPY, SLOT_OBSERVED, SLOT_PREDICTED, SLOT_NEGATIVE = 0, 1, 2, 3
+SLOT_HELD, SLOT_NEUTRAL = 4, 5
 SLOT_POSITIVE: Final = SLOT_OBSERVED
 
 _INK: Final[Mapping[Scheme, Mapping[str, str]]] = {

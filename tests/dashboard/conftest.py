@@ -6,11 +6,13 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from isentrope_dashboard.app import attach
 from tests.browsing import Watched
 from tests.dashboard.fake_api import TOKEN, FakeApi, serving
+
+expect.set_options(timeout=15_000)  # on a busy machine a page takes its time
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from tests.dashboard.fake_predictions import law_answer, what_if_answer
 
 TOKEN = "fake-token"
-CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v", "method:clip_cov"]
+CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v", "method:clip_cov", "hold"]
 POLICY = (
     "default-src 'self'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "font-src 'self' data:; connect-src 'self' ws: wss:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'"
@@ -54,7 +54,15 @@ METHODS = [
     {
         "method": "clip_v",
         "thresholds": True,
-        "presets": ["paper"],
+        "presets": ["paper", "trinity"],
+        "preset_values": {
+            "paper": {"mu_low": 8.5, "scope": "negative"},
+            "trinity": {
+                "mu_low": 8.5,
+                "scope": "negative",
+                "parameters": {"max_fraction": 1e-4, "denominator": "shrink"},
+            },
+        },
         "parameters": [parameter("max_fraction", None, 0.0, minimum_excluded=True, maximum=1.0), DENOMINATOR],
     },
     {
@@ -83,6 +91,8 @@ class FakeRun:
         self.refuse_next: str | None = None
         self.author = "owner"
         self.labels: dict[str, str] = {}
+        self.pushed: list[dict[str, Any]] = []
+        """Every body that was PUT, as it came."""
         self.tokens: list[dict[str, Any]] = []
         self.alerts: list[dict[str, Any]] = []
         self.measures_what_if = True
@@ -130,6 +140,7 @@ class FakeRun:
             "change/negative_low": -0.0034 + noise(0, 0.001),
             "time/step_seconds": 0.62 + noise(0, 0.02),
         }
+        scalars |= self._hold_scalars()
         if step <= 20:  # the calibration needs a past
             for name in list(scalars):
                 if name.startswith(("entropy/predicted_change", "entropy/prediction_r2", "entropy/gain")):
@@ -144,6 +155,16 @@ class FakeRun:
         self.rows.append(row)
         self.histograms.append(self._histogram(step))
         return [("step", row), *events]
+
+    def _hold_scalars(self) -> dict[str, float]:
+        """A controller that clips the harder the farther the entropy is from its target."""
+        hold = self.in_force["hold"]
+        if hold is None:
+            return {}
+        self._entropy += 0.15 * (hold["target_entropy"] - self._entropy)
+        mu = max(0.2, 3 - 20 * abs(self._entropy - hold["target_entropy"]) + self._random.gauss(0, 0.2))
+        chosen = {"hold/mu": mu, "control/mu_low": mu, "control/mu_high": mu}
+        return {"hold/target": hold["target_entropy"], **chosen}
 
     def request_control(self, body: dict[str, Any]) -> dict[str, Any]:
         item = control_item(
@@ -211,7 +232,7 @@ def control_item(version: int, state: str, body: dict[str, Any], **known: Any) -
         "mu_high": body.get("mu_high"),
         "scope": body.get("scope", "all"),
         "parameters": body.get("parameters") or {},
-        "hold": None,
+        "hold": body.get("hold"),
         "reason": "",
         "author": "owner",
         "requested_at": time.time(),
@@ -380,6 +401,7 @@ class FakeApi:
         async def put_control(run_id: str, request: Request) -> Any:
             run, body = self.runs[run_id], await request.json()
             match = request.headers.get("if-match")
+            run.pushed.append(body)
             if match is None:
                 return problem(428, "precondition_required", "Send If-Match.")
             if match != f'"{run.controls[-1]["version"]}"':
@@ -389,6 +411,14 @@ class FakeApi:
             item = run.request_control(body)
             self._publish(run, ("control", dict(item)))
             return JSONResponse(item, status_code=202)
+
+        @app.get(api + "/runs/{run_id}/metrics")
+        async def metrics(run_id: str) -> Any:
+            newest: dict[str, dict[str, Any]] = {}
+            for row in self.runs[run_id].rows:
+                for name, value in row["scalars"].items():
+                    newest[name] = {"name": name, "step": row["step"], "value": _json_number(value)}
+            return {"items": [newest[name] for name in sorted(newest)], "next_cursor": None}
 
         @app.get(api + "/runs/{run_id}/steps/{step}")
         async def step(run_id: str, step: int) -> Any:

@@ -10,10 +10,10 @@ import pytest
 from isentrope_dashboard.components.control_panel import outcome_text
 from isentrope_dashboard.control_changes import describe, history_rows, markers
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
+from isentrope_dashboard.entered_control import Form, form_parameters, form_values, unseen_parameters
 from isentrope_dashboard.errors import FormError
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.json_values import measured, seconds_since_epoch
-from isentrope_dashboard.pages.push import form_parameters, form_values, unseen_parameters
 from isentrope_dashboard.records import RunSummary, SeriesColumns, rows_of
 
 NONE = ControlValues()
@@ -127,8 +127,8 @@ def test_a_version_the_server_never_gave_out_is_not_taken_for_none() -> None:
 
 
 def test_thresholds_are_sent_only_with_a_method_that_has_them() -> None:
-    assert form_values("none", "all", low_on=True, low="", high_on=True, high=2.0) == ControlValues()
-    assert form_values("clip_b", "positive", low_on=False, low="", high_on=True, high=2) == ControlValues(
+    assert form_values(Form("none", "all", low_on=True, low="", high_on=True, high=2.0), {}) == ControlValues()
+    assert form_values(Form("clip_b", "positive", low_on=False, low="", high_on=True, high=2), {}) == ControlValues(
         method="clip_b", mu_high=2.0, scope="positive"
     )
 
@@ -136,7 +136,7 @@ def test_thresholds_are_sent_only_with_a_method_that_has_them() -> None:
 @pytest.mark.parametrize("value", ["", None, "-", "many", -1, "-0.5", "9" * 400, math.nan])
 def test_a_threshold_that_is_switched_on_needs_a_number(value: object) -> None:
     with pytest.raises(FormError, match=r"lower threshold .* must be a number of at least 0"):
-        form_values("clip_v", "all", low_on=True, low=value, high_on=True, high=1.0)
+        form_values(Form("clip_v", "all", low_on=True, low=value, high_on=True, high=1.0), {})
 
 
 def test_latency_is_from_the_request_to_the_acknowledgement() -> None:

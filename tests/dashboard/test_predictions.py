@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 import pytest
 
 from isentrope_dashboard.components.law_facts import NO_CEILING, law_facts
-from isentrope_dashboard.components.what_if import change_text, reading
+from isentrope_dashboard.components.what_if import reading
 from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.what_if import ticks_of_shares, what_if_figure
+from isentrope_dashboard.formatting import change
 from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
 from tests.dashboard.fake_predictions import law_answer, what_if_answer
 from tests.dashboard.test_run_content import words
@@ -99,7 +100,7 @@ def test_the_reading_tells_what_was_asked_for_and_how_exact_it_is() -> None:
     [(None, "–"), (0.0, "0"), (-0.00123, "−0.0012"), (0.5, "+0.50"), (12.3, "+12"), (-2.34e-6, "−2.3e−06")],
 )
 def test_a_change_has_two_digits(value: float | None, text: str) -> None:
-    assert change_text(value) == text
+    assert change(value) == text
 
 
 def test_shares_have_ticks_at_powers_of_ten_and_thrice_those_when_there_are_few() -> None:

@@ -9,7 +9,7 @@ from isentrope_dashboard.controls import ControlItem, ControlState, ControlValue
 from isentrope_dashboard.pages.run import run_page
 from isentrope_dashboard.pages.run_content import quality_props, split_props
 from isentrope_dashboard.pages.run_state import advance
-from isentrope_dashboard.records import LiveEvent, RunSnapshot, RunSummary, StepRow, View
+from isentrope_dashboard.records import LatestValue, LiveEvent, RunSnapshot, RunSummary, StepRow, View
 
 RUN = RunSummary(id="r1", name="countdown", project="demo", status="running", step=None)
 
@@ -56,8 +56,25 @@ def test_a_card_says_how_many_steps_it_compares_with() -> None:
     assert kpi_props(rows(1.0, None, 2.0, 1.0))["kpi-reward-reference"]["children"] == "vs 2-step mean"
 
 
-def test_a_value_missing_in_the_newest_step_is_a_dash() -> None:
-    props = kpi_props(rows(1.0, None))
+def test_a_metric_that_is_not_measured_in_every_step_shows_its_last_value_and_when_that_was() -> None:
+    props = kpi_props(rows(0.5, 1.0, None, None))
+    assert props["kpi-reward-value"]["children"] == "1.000"
+    assert props["kpi-reward-unit"]["children"] == "mean · step 1, 2 ago"
+    assert words(props["kpi-reward-delta"]["children"]).strip() == "0.5000"
+    assert kpi_props(rows(0.5, 1.0))["kpi-reward-unit"]["children"] == "mean"
+
+
+def test_a_metric_older_than_the_last_steps_shows_the_newest_value_there_is() -> None:
+    latest = {"reward/mean": LatestValue(step=0, value=0.25)}
+    props = kpi_props(rows(None, None, None, metric="reward/mean"), latest)
+    assert (props["kpi-reward-value"]["children"], props["kpi-reward-unit"]["children"]) == (
+        "0.250",
+        "mean · step 0, 2 ago",
+    )
+
+
+def test_a_metric_that_was_never_measured_is_a_dash() -> None:
+    props = kpi_props(rows(None, None))
     assert props["kpi-reward-value"]["children"] == "–"
     assert words(props["kpi-reward-delta"]["children"]) == "–"
 

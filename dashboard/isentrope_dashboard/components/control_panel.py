@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components.hold_fields import hold_field_props, hold_fields, hold_running
 from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.components.parameter_fields import parameter_fields
 from isentrope_dashboard.components.what_if import what_if_block
@@ -46,7 +47,9 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
             _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
             _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
             parameter_fields(forms),
+            hold_fields(),
             what_if_block(),
+            dmc.Text("", id=ids.FORESEEN, size="xs", c="orange", className="control-hint"),
             dmc.TextInput(id=ids.REASON, label="Reason", placeholder="Why, for the history", size="sm"),
             dmc.Text("", id=ids.CONTROL_HINT, size="xs", c="dimmed", className="control-hint"),
             dmc.Group(
@@ -71,7 +74,8 @@ def method_props(run: RunSummary) -> dict[str, dict[str, Any]]:
     """Only what the run's probe can carry out can be chosen."""
     known = [name for name in METHOD_LABELS if name in run.methods]
     unknown = [name for name in run.methods if name not in METHOD_LABELS]
-    return {ids.METHOD: {"data": [{"value": name, "label": METHOD_LABELS.get(name, name)} for name in known + unknown]}}
+    choices = [{"value": name, "label": METHOD_LABELS.get(name, name)} for name in known + unknown]
+    return {ids.METHOD: {"data": choices}, **hold_field_props(run)}
 
 
 def control_props(state: ControlState | None, history: list[ControlItem]) -> dict[str, dict[str, Any]]:
@@ -106,6 +110,7 @@ def _running_props(running: ControlValues | None) -> dict[str, dict[str, Any]]:
         ids.SCOPE_RUNNING: running and scope(running.scope),
         ids.threshold(ids.MU_LOW, "running"): running and threshold(running.mu_low),
         ids.threshold(ids.MU_HIGH, "running"): running and threshold(running.mu_high),
+        ids.HOLD_RUNNING: running and hold_running(running.hold),
     }
     return {component_id: {"children": text or MISSING} for component_id, text in shown.items()}
 

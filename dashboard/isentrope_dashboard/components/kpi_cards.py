@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from dash import html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon
 from isentrope_dashboard.figures.sparkline import sparkline
-from isentrope_dashboard.formatting import number, percent
-from isentrope_dashboard.records import StepRow
+from isentrope_dashboard.formatting import change, count, number, percent
+from isentrope_dashboard.records import LatestValue, StepRow
 
 REFERENCE_STEPS = 100
 
@@ -47,8 +47,8 @@ INDICATORS = (
         metric="entropy/predicted_change",
         label="Predicted ΔH",
         unit="nats / step",
-        show=lambda v: number(v, 4, signed=True),
-        show_difference=lambda v: number(v, 4),
+        show=change,
+        show_difference=lambda v: change(v).lstrip("+"),
     ),
     Indicator(
         name="clip",
@@ -77,26 +77,55 @@ def kpi_cards() -> dmc.SimpleGrid:
     )
 
 
-def kpi_props(rows: Sequence[StepRow]) -> dict[str, dict[str, Any]]:
-    """Component id -> properties of all cards, from the run's last steps."""
+def kpi_props(rows: Sequence[StepRow], latest: Mapping[str, LatestValue] | None = None) -> dict[str, dict[str, Any]]:
+    """Component id -> properties of all cards, from the run's last steps.
+
+    Args:
+        latest: the newest value of every metric, for one that none of those steps measured.
+    """
     props: dict[str, dict[str, Any]] = {}
     for indicator in INDICATORS:
-        values = [row.scalars.get(indicator.metric) for row in rows]
-        props |= _card_props(indicator, values)
+        props |= _card_props(indicator, _readings(indicator, rows, latest or {}))
     return props
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """What a metric was, and how long ago."""
+
+    values: Sequence[float]
+    """Where it was measured, oldest first."""
+    step: int | None = None
+    """Of the last one."""
+    age: int = 0
+    """Steps since then."""
+
+
+def _readings(indicator: Indicator, rows: Sequence[StepRow], latest: Mapping[str, LatestValue]) -> _Readings:
+    measured = [(row.step, row.scalars[indicator.metric]) for row in rows if indicator.metric in row.scalars]
+    known = latest.get(indicator.metric)
+    if not measured and known is not None and known.value is not None:
+        measured = [(known.step, known.value)]
+    if not measured:
+        return _Readings(())
+    step = measured[-1][0]
+    return _Readings([value for _, value in measured], step, max(0, rows[-1].step - step) if rows else 0)
 
 
 def _card(indicator: Indicator) -> dmc.Card:
     part = indicator.name
     top = dmc.Group(
-        [dmc.Text(indicator.label, size="sm", c="dimmed", fw=500), dmc.Text(indicator.unit, size="xs", c="dimmed")],
+        [
+            dmc.Text(indicator.label, size="sm", c="dimmed", fw=500),
+            dmc.Text(indicator.unit, id=ids.kpi(part, "unit"), size="xs", c="dimmed", className="num"),
+        ],
         justify="space-between",
         gap=4,
     )
     value = dmc.Text("–", id=ids.kpi(part, "value"), className="kpi-value")
     difference = dmc.Group(
         [
-            html.Span(id=ids.kpi(part, "delta")),
+            html.Span(id=ids.kpi(part, "delta"), className="unshrinking"),
             dmc.Text("", id=ids.kpi(part, "reference"), size="xs", c="dimmed"),
         ],
         gap=6,
@@ -105,7 +134,7 @@ def _card(indicator: Indicator) -> dmc.Card:
     spark = dmc.Sparkline(
         id=ids.kpi(part, "spark"),
         data=[],
-        w=104,
+        w=88,
         h=44,
         color="iris.5",
         fillOpacity=0.14,
@@ -118,14 +147,17 @@ def _card(indicator: Indicator) -> dmc.Card:
     return dmc.Card([top, bottom], className="kpi")
 
 
-def _card_props(indicator: Indicator, values: Sequence[float | None]) -> dict[str, dict[str, Any]]:
+def _card_props(indicator: Indicator, readings: _Readings) -> dict[str, dict[str, Any]]:
+    values = readings.values
     current = values[-1] if values else None
-    before = [v for v in values[-REFERENCE_STEPS - 1 : -1] if v is not None and math.isfinite(v)]
+    before = [value for value in values[-REFERENCE_STEPS - 1 : -1] if math.isfinite(value)]
     reference = sum(before) / len(before) if before else None
     difference = current - reference if current is not None and reference is not None else None
     part = indicator.name
+    when = "" if not readings.age else f" · step {count(readings.step)}, {count(readings.age)} ago"
     return {
         ids.kpi(part, "value"): {"children": indicator.show(current)},
+        ids.kpi(part, "unit"): {"children": indicator.unit + when},
         ids.kpi(part, "delta"): {"children": _difference_badge(indicator, difference)},
         ids.kpi(part, "reference"): {"children": f"vs {len(before)}-step mean" if difference is not None else ""},
         ids.kpi(part, "spark"): {"data": sparkline(values)},
@@ -142,4 +174,4 @@ def _difference_badge(indicator: Indicator, difference: float | None) -> dmc.Bad
         good = None if indicator.rise_is_good is None else rises == indicator.rise_is_good
         content = [icon("up" if rises else "down", 11), " ", indicator.show_difference(abs(difference))]
         color = {None: "iris", True: "teal", False: "red"}[good]
-    return dmc.Badge(content, variant="light", color=color, size="sm", radius="sm", tt="none")
+    return dmc.Badge(content, variant="light", color=color, size="sm", radius="sm", tt="none", className="unshrinking")

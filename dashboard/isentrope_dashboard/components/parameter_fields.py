@@ -18,17 +18,35 @@ HIDDEN = {"display": "none"}
 def parameter_fields(forms: Sequence[MethodForm]) -> html.Div:
     """One group of fields a method, all out of sight, and what the browser must know about them."""
     known = {form.method: {field.name: field.to_json() for field in form.parameters} for form in forms}
-    groups = [_group(form) for form in forms if form.parameters]
-    return html.Div([dcc.Store(id=ids.METHOD_FORMS, data=known), *groups])
+    presets = {form.method: {name: p.to_json() for name, p in form.presets.items()} for form in forms}
+    groups = [_group(form) for form in forms if form.parameters or form.presets]
+    stores = [dcc.Store(id=ids.METHOD_FORMS, data=known), dcc.Store(id=ids.METHOD_PRESETS, data=presets)]
+    return html.Div([*stores, *groups])
 
 
 def _group(form: MethodForm) -> html.Div:
     return html.Div(
-        [_field(form.method, field) for field in form.parameters],
+        [*_presets(form), *(_field(form.method, field) for field in form.parameters)],
         id=ids.parameters_of(form.method),
         className="parameters",
         style=HIDDEN,
     )
+
+
+def _presets(form: MethodForm) -> list[Any]:
+    if not form.presets:
+        return []
+    buttons = [
+        dmc.Button(
+            name.capitalize(),
+            id=ids.preset(form.method, name),
+            variant="default",
+            size="compact-xs",
+            **{"aria-label": f"Fill in the preset {name}"},
+        )
+        for name in form.presets
+    ]
+    return [dmc.Group([dmc.Text("Fill in a preset", size="xs", c="dimmed"), *buttons], gap="xs")]
 
 
 def _field(method: str, field: ParameterForm) -> Any:
@@ -48,4 +66,6 @@ def _field(method: str, field: ParameterForm) -> Any:
 
 def _description(field: ParameterForm) -> str:
     sense = field.sense[:1].upper() + field.sense[1:]
-    return f"{sense}. Off when empty." if field.default is None else f"{sense}. Default {parameter(field.default)}."
+    bounds = "" if field.choices or not field.range else f" Takes {field.range}."
+    default = "Off when empty." if field.default is None else f"Default {parameter(field.default)}."
+    return f"{sense}. {default}{bounds}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -11,7 +11,8 @@ from dash import dcc, html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import chart
 from isentrope_dashboard.figures import what_if
-from isentrope_dashboard.formatting import MINUS, count, number, percent
+from isentrope_dashboard.formatting import change, count, number, percent, threshold
+from isentrope_dashboard.hold_preview import HoldPreview
 from isentrope_dashboard.predictions import WhatIf
 
 SHOWN: dict[str, Any] = {}
@@ -44,27 +45,50 @@ def _heading() -> dmc.Group:
     return dmc.Group([dmc.Text("What if", size="sm", fw=500), aside], justify="space-between")
 
 
-def reading(found: WhatIf) -> list[Any]:
-    """The answer in words: what would have been clipped, and what the entropy was then predicted to do."""
+def reading(found: WhatIf, newest: Mapping[str, float] | None = None) -> list[Any]:
+    """The answer in words: what would have been clipped, and what the entropy was then predicted to do.
+
+    Args:
+        newest: metrics of the newest step.
+    """
     clipped = [html.Span(percent(found.clip_fraction, 2), className="strong")]
     if found.clip_fraction_bound:
         clipped.append(f" ± {percent(found.clip_fraction_bound, 2)}")
     unit = "nats" if found.gain is not None else "nats per unit gain"
-    changed = [html.Span(change_text(found.change), className="strong")]
+    changed = [html.Span(change(found.change), className="strong")]
     if found.change_bound:
-        changed.append(f" ± {change_text(found.change_bound).lstrip('+')}")
+        changed.append(f" ± {change(found.change_bound).lstrip('+')}")
     return [
         html.Span([f"Step {count(found.step)} would clip ", *clipped, " of its tokens"]),
-        html.Span(["ΔH ", *changed, f" {unit}, {change_text(found.unclipped_change)} with nothing clipped"]),
+        html.Span(["ΔH ", *changed, f" {unit}, {change(found.unclipped_change)} with nothing clipped"]),
     ]
 
 
-def change_text(value: float | None) -> str:
-    """Two significant digits with a sign, in powers of ten where that is shorter."""
-    if value is None or not math.isfinite(value):
-        return number(value)
-    if value == 0:
-        return "0"
-    if abs(value) < 1e-4 or abs(value) >= 1e4:
-        return f"{value:+.1e}".replace("-", MINUS)
-    return number(value, max(0, 1 - math.floor(math.log10(abs(value)))), signed=True)
+def hold_reading(expected: HoldPreview) -> list[Any]:
+    """What a controller would have to do to bring the entropy as far towards the target as one step may."""
+    distance = expected.entropy - expected.target
+    where = "above" if distance > 0 else "below"
+    stands = html.Span(
+        ["H ", _strong(number(expected.entropy)), f" stands {number(abs(distance))} nats {where} the target"]
+    )
+    wanted = html.Span(["at most ", _strong(f"{change(expected.correction)} nats"), " in one step"])
+    return [stands, wanted, html.Span(_outcome(expected))]
+
+
+def _outcome(expected: HoldPreview) -> list[Any]:
+    unclipped = f"Step {count(expected.step)} with nothing clipped: ΔH {change(expected.unclipped_change)}"
+    moved = "raise" if expected.correction > 0 else "lower"
+    match expected.outcome:
+        case "resting":
+            return [f"{unclipped}, which does it: it would rest."]
+        case "side":
+            return [f"{unclipped}; it would have to {moved} the entropy, and the side does not allow it."]
+        case "limit":
+            made = f"ΔH {change(expected.change)}, clips {percent(expected.clip_fraction, 2)}"
+            return [f"{unclipped}. Not even µ {threshold(expected.mu)} is enough ({made}): its limit."]
+    takes = f" does it: ΔH {change(expected.change)}, clips {percent(expected.clip_fraction, 2)}"
+    return [f"{unclipped}; ", _strong(f"µ {threshold(expected.mu)}"), takes]
+
+
+def _strong(text: str) -> html.Span:
+    return html.Span(text, className="strong")

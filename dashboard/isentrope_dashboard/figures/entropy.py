@@ -1,4 +1,4 @@
-"""Entropy over steps; below it how much it was predicted to change, and how much it did."""
+"""Entropy over steps; below it how much it was predicted to change, and how much it did; then a held one's thresholds."""
 
 from __future__ import annotations
 
@@ -10,50 +10,65 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
+from isentrope_dashboard.figures import held_entropy
 from isentrope_dashboard.figures.marker_labels import ControlMarker, place
+from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
 from isentrope_dashboard.figures.placeholder import say
 from isentrope_dashboard.records import SeriesColumns, StepRow
 
 ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"
 LOW, HIGH = "entropy/predicted_change_low", "entropy/predicted_change_high"
 HEIGHT = 440
-LIVE_METRICS = (ENTROPY, OBSERVED, PREDICTED, HIGH, LOW)
-LIVE_TRACES = (2, 3, 4, 5, 6)
+MOST_HOLES = 50
+"""Marked, the newest ones; the lines are interrupted at every one."""
+ALWAYS_METRICS = (ENTROPY, OBSERVED, PREDICTED, HIGH, LOW)
+LIVE_METRICS = (*ALWAYS_METRICS, *held_entropy.METRICS)
+LIVE_TRACES = tuple(range(2, 2 + len(LIVE_METRICS)))
 """Indices of the traces that grow with each step, one per LIVE_METRICS. Before them: the band of the buckets."""
 
 
 def entropy_figure(
-    series: Mapping[str, SeriesColumns], markers: Sequence[ControlMarker], *, revision: str
+    series: Mapping[str, SeriesColumns], markers: Sequence[ControlMarker], *, revision: str, why_missing: str = ""
 ) -> go.Figure:
-    """Two panels on one step axis. A step at which something was not measured is a gap in its line.
+    """Panels on one step axis: two, and a third where thresholds were moved to hold an entropy.
+
+    A step at which something was not measured is a gap in its line; steps that were never reported are marked.
 
     Args:
         series: by metric name; nats, and nats per step for the changes.
-        markers: drawn as dotted lines through both panels.
+        markers: drawn as dotted lines through all panels.
         revision: the user's zoom is kept for as long as this stays the same.
+        why_missing: the reason of steps that are missing, where it is known.
     """
     steps = _shared_steps(series)
-    figure = go.Figure(layout=_layout(revision))
+    figure = go.Figure(layout=_layout(revision, steered=held_entropy.is_steered(series)))
     _add_band(figure, series.get(ENTROPY, SeriesColumns()))
     _add_line(figure, series, ENTROPY, steps, "entropy H", theme.SLOT_ENTROPY, width=2, axis="y")
     _add_line(figure, series, OBSERVED, steps, "ΔH observed", theme.SLOT_OBSERVED, width=1.3, axis="y2")
     _add_line(figure, series, PREDICTED, steps, "ΔH predicted", theme.SLOT_PREDICTED, width=2, axis="y2")
     _add_interval(figure, series, steps)
+    held_entropy.add_traces(figure, series, steps)
     if not any(columns.steps for columns in series.values()):
         figure.update_layout(showlegend=False)
         say(figure, "Waiting for the first step")
         return figure
     _add_lines_of(figure, markers)
+    _add_holes(figure, _holes(series), why_missing)
     shown = [step for columns in series.values() for step in columns.steps] + [marker.step for marker in markers]
     _add_labels_of(figure, markers, min(shown), max(shown))
     return figure
 
 
-def extension(rows: Sequence[StepRow], maximum_points: int) -> list[Any]:
-    """What `dcc.Graph.extendData` needs to append `rows` to the live traces, keeping the last `maximum_points`."""
+def extension(rows: Sequence[StepRow], maximum_points: int, *, held: bool = False) -> list[Any]:
+    """What `dcc.Graph.extendData` needs to append `rows` to the live traces, keeping the last `maximum_points`.
+
+    Args:
+        held: whether the chart shows a held entropy; else its traces stay empty.
+    """
+    names = LIVE_METRICS if held else ALWAYS_METRICS
     x = [row.step for row in rows]
-    y = [[_drawable(row.scalars.get(name)) for row in rows] for name in LIVE_METRICS]
-    return [{"x": [x] * len(LIVE_TRACES), "y": y}, list(LIVE_TRACES), maximum_points]
+    y = [[_drawable(row.scalars.get(name)) for row in rows] for name in names]
+    return [{"x": [x] * len(names), "y": y}, list(LIVE_TRACES[: len(names)]), maximum_points]
 
 
 def mode_for(values: Sequence[float | None]) -> str:
@@ -62,30 +77,50 @@ def mode_for(values: Sequence[float | None]) -> str:
 
 
 def outgrows_its_drawing(before: Mapping[str, SeriesColumns], after: Mapping[str, SeriesColumns]) -> bool:
-    """Whether a line got its first or its second point, so that the chart must be drawn anew and not only extended."""
-    return any(
-        mode_for(before.get(name, SeriesColumns()).values) != mode_for(after.get(name, SeriesColumns()).values)
-        for name in LIVE_METRICS
+    """Whether the chart must be drawn anew and not only extended: a line got its first or its second point, steps are
+    missing, or a third panel is needed."""
+    holes = [len(_holes(series)) for series in (before, after)]
+    steered = [held_entropy.is_steered(series) for series in (before, after)]
+    return (
+        holes[0] != holes[1]
+        or steered[0] != steered[1]
+        or any(
+            mode_for(before.get(name, SeriesColumns()).values) != mode_for(after.get(name, SeriesColumns()).values)
+            for name in LIVE_METRICS
+        )
     )
 
 
-def _layout(revision: str) -> dict[str, Any]:
+def _layout(revision: str, *, steered: bool) -> dict[str, Any]:
+    above, below = ([0.5, 1], [0.2, 0.43]) if steered else ([0.42, 1], [0, 0.34])
+    third = {"yaxis3": held_entropy.axis([0, 0.13])} if steered else {}
     return {
         "template": "none",  # the browser knows the colour scheme and puts its template in
         "uirevision": revision,
         "autosize": True,
         "margin": {"t": 26},
-        "xaxis": {"title": {"text": "step"}, "anchor": "y2"},
-        "yaxis": {"title": {"text": "nats"}, "domain": [0.42, 1]},
-        "yaxis2": {"title": {"text": "nats / step"}, "domain": [0, 0.34], "zeroline": True},
+        "xaxis": {"title": {"text": "step"}, "anchor": "y3" if steered else "y2"},
+        "yaxis": {"title": {"text": "nats"}, "domain": above},
+        "yaxis2": {"title": {"text": "nats / step"}, "domain": below, "zeroline": True},
+        **third,
     }
 
 
+def _holes(series: Mapping[str, SeriesColumns]) -> list[MissingSteps]:
+    if any(columns.reduced for columns in series.values()):
+        return missing_steps(series.get(ENTROPY, SeriesColumns()).steps, reduced=True)
+    return missing_steps(_measured_steps(series))
+
+
+def _measured_steps(series: Mapping[str, SeriesColumns]) -> list[int]:
+    return sorted({step for columns in series.values() for step in columns.steps})
+
+
 def _shared_steps(series: Mapping[str, SeriesColumns]) -> list[int] | None:
-    """Every step anything was measured at; None when the server reduced a line to buckets of its own."""
+    """Every step anything was measured at, with breaks; None when the server reduced a line to buckets of its own."""
     if any(columns.reduced for columns in series.values()):
         return None
-    return sorted({step for columns in series.values() for step in columns.steps})
+    return with_breaks(_measured_steps(series))
 
 
 def _add_line(
@@ -101,7 +136,7 @@ def _add_line(
 ) -> None:
     columns = series.get(name, SeriesColumns())
     measured = dict(zip(columns.steps, columns.values, strict=True))
-    shown = list(columns.steps) if steps is None else steps
+    shown = with_breaks(columns.steps, reduced=True) if steps is None else steps
     drawn = [_drawable(measured.get(step)) for step in shown]
     figure.add_scatter(
         x=shown,
@@ -159,6 +194,33 @@ def _add_lines_of(figure: go.Figure, markers: Sequence[ControlMarker]) -> None:
     for marker in markers:
         figure.add_shape(
             type="line", x0=marker.step, x1=marker.step, y0=0, y1=1, yref="paper", line={"dash": "dot", "width": 1.2}
+        )
+
+
+def _add_holes(figure: go.Figure, holes: Sequence[MissingSteps], why: str) -> None:
+    """Shaded, so that a gap in a line is seen to be one of the record."""
+    for hole in holes[-MOST_HOLES:]:
+        figure.add_shape(
+            type="rect",
+            name="missing",
+            x0=hole.first - 0.5,
+            x1=hole.last + 0.5,
+            y0=0,
+            y1=1,
+            yref="paper",
+            layer="below",
+            line={"width": 0},
+            fillcolor="rgba(128,138,160,.2)",
+        )
+    if holes:
+        newest = holes[-1]
+        figure.add_annotation(
+            x=(newest.first + newest.last) / 2,
+            y=0,
+            yref="paper",
+            text=html.escape(f"{newest.count:,} without data" + (f": {why}" if why else "")),
+            yanchor="bottom",
+            showarrow=False,
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,26 +19,30 @@ from dash.exceptions import PreventUpdate, WebsocketDisconnected
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import SCORE_HISTOGRAM, ApiClient, ApiSource
-from isentrope_dashboard.components.control_panel import dead_knobs_props
 from isentrope_dashboard.components.diagnosis import diagnosis_props
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.entropy import LIVE_METRICS, extension, outgrows_its_drawing
+from isentrope_dashboard.figures.held_entropy import is_held
+from isentrope_dashboard.holding import banded_rows
 from isentrope_dashboard.pages.notice import control_notifications
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import (
     Props,
     control_and_history_props,
     entropy_props,
+    labels_props,
     law_props,
+    newest_props,
     score_props,
     snapshot_props,
     step_props,
 )
 from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
 from isentrope_dashboard.pages.runs import runs_props
-from isentrope_dashboard.records import LiveEvent, RunSnapshot, SeriesColumns, View
+from isentrope_dashboard.records import LiveEvent, RunSnapshot, SeriesColumns, StepRow, View
+from isentrope_dashboard.snapshots import read_snapshot
 
 COALESCE_SECONDS = 0.25
 IDLE_SECONDS = 0.5
@@ -205,7 +209,7 @@ async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
 
 
 async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Following:
-    snapshot = await api.snapshot(run_id, view)
+    snapshot = await read_snapshot(api, run_id, view)
     content = await asyncio.to_thread(snapshot_props, snapshot, view)
     page.show(content)
     await _until_drawn(page, content)
@@ -262,12 +266,14 @@ async def _show(page: _Page, following: _Following, moved: Advance) -> None:
 
 async def _grow_entropy(page: _Page, following: _Following, moved: Advance) -> None:
     kept, before = points_kept(following.view), following.snapshot.series
-    _remember_in_series(following, moved)
+    rows = banded_rows(moved.new_rows, moved.snapshot.history)
+    _remember_in_series(following, rows)
     following.drawn_points = min(kept, following.drawn_points + len(moved.new_rows))
     if outgrows_its_drawing(before, following.snapshot.series):
         await _draw_entropy(page, following)
     else:
-        page.show({ids.ENTROPY_GRAPH: {"extendData": extension(moved.new_rows, kept)}})
+        held = is_held(following.snapshot.series)
+        page.show({ids.ENTROPY_GRAPH: {"extendData": extension(rows, kept, held=held)}})
 
 
 async def _draw_entropy(page: _Page, following: _Following) -> None:
@@ -284,12 +290,12 @@ async def _show_controls(page: _Page, following: _Following, moved: Advance) -> 
         page.show({ids.NOTIFICATIONS: {"sendNotifications": notifications}})
 
 
-def _remember_in_series(following: _Following, moved: Advance) -> None:
+def _remember_in_series(following: _Following, new_rows: Sequence[StepRow]) -> None:
     """Keep the chart's columns in step with what was appended in the browser, for the next full drawing."""
     series = dict(following.snapshot.series)
     for name in {*series, *LIVE_METRICS}:
         columns = series.get(name, SeriesColumns())
-        rows = [row for row in moved.new_rows if name in row.scalars]
+        rows = [row for row in new_rows if name in row.scalars]
         values = [row.scalars[name] for row in rows]
         series[name] = replace(
             columns,
@@ -310,17 +316,18 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     window = following.view.steps
     run_id = following.snapshot.run.id
     from_step = None if window is None else max(0, step - window + 1)
-    histograms, dead, diagnosis = await asyncio.gather(
+    histograms, labels, latest, diagnosis = await asyncio.gather(
         api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step),
-        api.dead_knobs(run_id, following.snapshot.run.step),
+        api.labels(run_id, following.snapshot.run.step),
+        api.latest(run_id),
         api.diagnosis(run_id),
     )
-    following.snapshot = replace(following.snapshot, histograms=histograms)
+    following.snapshot = replace(following.snapshot, histograms=histograms, labels=labels, latest=latest)
     following.histograms_at, following.histograms_step = time.monotonic(), step
     page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
-    page.show(dead_knobs_props(dead))
+    page.show(labels_props(following.snapshot))
     page.show(diagnosis_props(diagnosis))
-    page.show({ids.WHAT_IF_STEP: {"data": step}})  # the page asks anew for its form
+    page.show(newest_props(following.snapshot))  # the page asks anew for its form
 
 
 async def _refresh_law(api: ApiClient, page: _Page, following: _Following) -> None:

@@ -15,6 +15,7 @@ from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.pages.run_content import Props, snapshot_props
 from isentrope_dashboard.pages.runs import runs_props
 from isentrope_dashboard.records import View
+from isentrope_dashboard.snapshots import read_snapshot
 
 
 def register(app: Dash, source: ApiSource) -> None:
@@ -43,7 +44,7 @@ def register(app: Dash, source: ApiSource) -> None:
 async def _refresh_run(source: ApiSource, run_id: str, view: View) -> None:
     try:
         async with source.open(current_credentials()) as api:
-            snapshot = await api.snapshot(run_id, view)
+            snapshot = await read_snapshot(api, run_id, view)
     except (ApiError, ApiUnreachableError):
         return  # the next tick tries again; the page misses the beat and says so
     content = await asyncio.to_thread(snapshot_props, snapshot, view)

@@ -17,6 +17,7 @@ from isentrope_dashboard.pages.notice import alert
 from isentrope_dashboard.pages.run import run_page
 from isentrope_dashboard.pages.runs import runs_page
 from isentrope_dashboard.records import View
+from isentrope_dashboard.snapshots import read_snapshot
 
 _RUN_PREFIX = "/runs/"
 
@@ -52,7 +53,7 @@ async def _page_of(api: ApiClient, path: str | None) -> tuple[Component, str | N
     run_id = run_of_path(path)
     if run_id is not None:
         view = View()
-        snapshot, runs = await asyncio.gather(api.snapshot(run_id, view), api.runs())
+        snapshot, runs = await asyncio.gather(read_snapshot(api, run_id, view), api.runs())
         shown = await asyncio.to_thread(run_page, snapshot, runs, view)
         return shown, run_id, f"{snapshot.run.name} · Isentrope"
     if path in (None, "", "/", "/runs", "/runs/"):

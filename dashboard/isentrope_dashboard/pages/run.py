@@ -11,6 +11,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import control_panel
 from isentrope_dashboard.components.diagnosis import diagnosis_columns
 from isentrope_dashboard.components.history_grid import history_grid
+from isentrope_dashboard.components.hold_facts import hold_facts
 from isentrope_dashboard.components.kpi_cards import kpi_cards
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
 from isentrope_dashboard.components.shell import page, slow_interval
@@ -67,6 +68,7 @@ def _entropy_panel() -> dmc.Card:
     body = dmc.Box(
         [
             quality,
+            hold_facts(),
             chart(ids.ENTROPY_GRAPH, entropy.HEIGHT, "Entropy over steps, with predicted and observed change below"),
         ]
     )

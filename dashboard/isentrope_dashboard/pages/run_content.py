@@ -16,6 +16,7 @@ from dash import html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.control_panel import control_props, dead_knobs_props, method_props
 from isentrope_dashboard.components.diagnosis import diagnosis_props
+from isentrope_dashboard.components.hold_facts import hold_props
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.law_facts import law_facts
 from isentrope_dashboard.components.status_line import status_props
@@ -27,20 +28,25 @@ from isentrope_dashboard.figures.entropy import entropy_figure
 from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
+from isentrope_dashboard.foreseen import EVIDENCE
 from isentrope_dashboard.formatting import MISSING, number, percent
+from isentrope_dashboard.holding import holding, with_band
 from isentrope_dashboard.predictions import Law
 from isentrope_dashboard.records import HistogramColumns, RunSnapshot, StepRow, View
 
 Props = dict[str, dict[str, Any]]
+
+ENTROPY_STEPS = 5
+"""Whose mean is where the entropy stands: one step alone jitters."""
 
 
 def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
     """Everything on the page. Builds three figures: tens of milliseconds, so call it in a thread."""
     return {
         **method_props(snapshot.run),
-        **dead_knobs_props(snapshot.dead_knobs),
+        **labels_props(snapshot),
         **status_props(snapshot.run, snapshot.recent),
-        **kpi_props(snapshot.recent),
+        **kpi_props(snapshot.recent, snapshot.latest),
         **quality_props(snapshot.recent),
         **entropy_props(snapshot, view),
         **score_props(snapshot.run.id, snapshot.histograms, view),
@@ -48,7 +54,32 @@ def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
         **law_props(snapshot.run.id, snapshot.law),
         **control_and_history_props(snapshot.control, snapshot.history),
         **diagnosis_props(snapshot.diagnosis),
-        ids.WHAT_IF_STEP: {"data": snapshot.run.step},
+        **newest_props(snapshot),
+    }
+
+
+def labels_props(snapshot: RunSnapshot) -> Props:
+    """What follows from the words of the newest report: knobs that could not act, and how a held entropy stands."""
+    return {
+        **dead_knobs_props(snapshot.labels.get("control/dead", "")),
+        **hold_props(holding(snapshot.control, snapshot.labels, snapshot.recent)),
+    }
+
+
+def newest_props(snapshot: RunSnapshot) -> Props:
+    """What the page asks about when it asks what a control would do."""
+    rows = snapshot.recent
+    newest = rows[-1].scalars if rows else {}
+    recent = [row.scalars["entropy/mean"] for row in rows[-ENTROPY_STEPS:] if "entropy/mean" in row.scalars]
+    finite = [value for value in recent if math.isfinite(value)]
+    return {
+        ids.WHAT_IF_STEP: {
+            "data": {
+                "step": snapshot.run.step,
+                "entropy": sum(finite) / len(finite) if finite else None,
+                "scalars": {name: newest[name] for name in EVIDENCE if math.isfinite(newest.get(name, math.nan))},
+            }
+        }
     }
 
 
@@ -56,9 +87,10 @@ def step_props(snapshot: RunSnapshot, view: View, last_report_at: float | None) 
     """What changes with every step, apart from the entropy chart, which grows instead of being drawn anew."""
     return {
         **status_props(snapshot.run, snapshot.recent, last_report_at),
-        **kpi_props(snapshot.recent),
+        **kpi_props(snapshot.recent, snapshot.latest),
         **quality_props(snapshot.recent),
         **split_props(snapshot.run.id, snapshot.recent, view),
+        **hold_props(holding(snapshot.control, snapshot.labels, snapshot.recent)),
     }
 
 
@@ -69,7 +101,7 @@ def revision(run_id: str, view: View) -> str:
 
 def entropy_props(snapshot: RunSnapshot, view: View) -> Props:
     figure = entropy_figure(
-        snapshot.series,
+        with_band(snapshot.series, snapshot.history),
         _within(view, markers(snapshot.history), snapshot),
         revision=revision(snapshot.run.id, view),
     )

@@ -1,0 +1,96 @@
+"""What a controller told to hold an entropy would have to do to the newest step.
+
+How far it corrects in one step is the probe's to decide; known here are the direction, the largest correction that the
+form allows, and, from the what-if of the newest step, the threshold that would bring that about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from isentrope_dashboard.controls import HoldValues
+from isentrope_dashboard.predictions import Thresholds, WhatIf
+
+DEFAULT_SHARE = 0.05
+DEFAULT_MU_MIN, DEFAULT_MU_MAX = 0.0, 10.0
+"""What a hold that leaves its bounds out means, as the control's document says."""
+
+Outcome = Literal["reached", "limit", "resting", "side"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldPreview:
+    """The largest correction towards the target, and what it takes."""
+
+    step: int
+    entropy: float
+    target: float
+    correction: float
+    """Nats in one step, with its sign: at most this, and less the nearer the target is."""
+    unclipped_change: float
+    """Predicted with nothing clipped."""
+    outcome: Outcome
+    """`reached`: by `mu`; `limit`: not even mu_min is enough; `resting`: nothing need be clipped; `side`: forbidden."""
+    mu: float | None = None
+    clip_fraction: float | None = None
+    change: float | None = None
+    """Predicted at mu."""
+
+    def answer(self, found: WhatIf, asked: Thresholds) -> WhatIf:
+        """The same as a what-if's answer, for its chart: the step as it would be with both thresholds at mu."""
+        return replace(found, asked=asked, clip_fraction=self.clip_fraction or 0.0, calibrated_change=self.change)
+
+
+def direction(hold: HoldValues, entropy: float) -> str:
+    """The scope whose tokens stand in the way of the target."""
+    return "decreasing" if hold.target_entropy > entropy else "increasing"
+
+
+def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | None:
+    """None while the gain is not known, or without the step's curves.
+
+    Args:
+        entropy: where it stands, nats.
+        found: the newest step with no threshold and the scope that `direction` names, with its curves.
+    """
+    gain, unclipped = found.gain, found.unclipped_change
+    if gain is None or gain <= 0 or unclipped is None or not found.low.mu:
+        return None
+    largest = DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
+    missing = hold.target_entropy - entropy
+    correction = max(-largest, min(largest, missing))
+    rises = missing > 0
+
+    def made(outcome: Outcome, mu: float | None = None) -> HoldPreview:
+        place = None if mu is None else _at(found, mu)
+        return HoldPreview(
+            step=found.step,
+            entropy=entropy,
+            target=hold.target_entropy,
+            correction=correction,
+            unclipped_change=unclipped,
+            outcome=outcome,
+            mu=mu,
+            clip_fraction=None if place is None else place[0],
+            change=None if place is None else place[1],
+        )
+
+    if (unclipped >= correction) if rises else (unclipped <= correction):
+        return made("resting")
+    if hold.side not in ("both", "raise" if rises else "lower"):
+        return made("side")
+    lowest = DEFAULT_MU_MIN if hold.mu_min is None else hold.mu_min
+    highest = DEFAULT_MU_MAX if hold.mu_max is None else hold.mu_max
+    allowed = [mu for mu in found.low.mu if lowest <= mu <= highest] or [lowest]
+    enough = [mu for mu in allowed if (_at(found, mu)[1] >= correction) == rises or _at(found, mu)[1] == correction]
+    return made("reached", max(enough)) if enough else made("limit", min(allowed))
+
+
+def _at(found: WhatIf, mu: float) -> tuple[float, float]:
+    """Clip fraction and predicted change with both thresholds at mu: the two tails have no token in common."""
+    place = min(range(len(found.low.mu)), key=lambda index: abs(found.low.mu[index] - mu))
+    shares = [(curve.clip_fraction[place] or 0.0) for curve in (found.low, found.high)]
+    units = [(curve.unit_change[place] or 0.0) for curve in (found.low, found.high)]
+    unclipped = found.unclipped_unit_change or 0.0
+    return sum(shares), (found.gain or 0.0) * (sum(units) - unclipped)
