@@ -12,6 +12,9 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.scores import TokenScores, importance_ratios
 
+_LARGEST_GROUP_ID = (1 << 52) - 1
+"""What a float64 holds to the last bit."""
+
 
 def check_token_ids(token_ids: Tensor, vocabulary: int, *, wait_for_device: bool) -> None:
     """The ids' range, where looking at them costs nothing or the caller may wait."""
@@ -100,6 +103,44 @@ def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tens
     if sampler_logprobs is None:
         return None
     return importance_ratios(logprobs.detach(), matching("sampler_logprobs", sampler_logprobs, logprobs).detach())
+
+
+def told_of_tokens(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
+    """One number per token that the loop may give or not; a copy, for loops overwrite theirs."""
+    return None if given is None else matching(name, given, logprobs).detach().clone()
+
+
+def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first_position: int) -> Tensor | None:
+    """Which group each sequence belongs to, [batch], float64: the same number wherever the group's other sequences are.
+
+    Args:
+        groups: a number per sequence that all ranks agree on, [batch] or [batch, 1]; or how many rows that follow each
+            other make a group. None: not known.
+        first_position: tokens of this step, padding included, that the rank gated before.
+    """
+    if groups is None:
+        return None
+    if logprobs.dim() != 2:
+        raise InputError(
+            f"groups needs one row per sequence, [batch, tokens], got scores of shape {list(logprobs.shape)}. "
+            "Leave it out where sequences are packed."
+        )
+    rows = logprobs.shape[0]
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 1 or rows % groups:
+            raise InputError(
+                f"groups must divide the {rows} rows of this call, got {groups}. Where a group is spread over calls or "
+                "ranks, pass a number per sequence."
+            )
+        # Below 0, where no number given lies, and never the same twice in a step.
+        first = -1 - (rank << 36) - first_position
+        return first - (torch.arange(rows, device=logprobs.device) // groups).double()
+    if not isinstance(groups, Tensor) or groups.is_floating_point() or groups.shape not in ((rows,), (rows, 1)):
+        raise InputError(
+            f"groups must be a whole number per sequence [{rows}], or the size of a group; got {groups!r}."
+        )
+    _check_device("groups", groups, logprobs)
+    return (groups.detach().reshape(-1).long() & _LARGEST_GROUP_ID).double()
 
 
 def loggable(name: str, value: float | Tensor) -> float | Tensor:

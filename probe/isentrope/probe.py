@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,10 +37,12 @@ from isentrope.gate_inputs import (
     broadcast_advantages,
     check_first_values,
     first_pass_parts,
+    group_ids_of,
     loggable,
     matching,
     ratios_to_sampler,
     step_number,
+    told_of_tokens,
     valid_mask,
 )
 from isentrope.guard import Guard
@@ -58,7 +61,7 @@ from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.steering.action import Action
 from isentrope.steering.pilot import Pilot
-from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
+from isentrope.step_closing import StepCloser, entropies_after_update, learning_rate_of, momentum_of
 from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
@@ -260,6 +263,9 @@ class Probe:
         sampler_logprobs: Tensor | None = None,
         *,
         token_ids: Tensor | None = None,
+        groups: Tensor | int | None = None,
+        loss_weights: Tensor | None = None,
+        kl_strengths: Tensor | None = None,
     ) -> Tensor:
         """Record a micro-batch, and let gradient through only where, and as much as, the control in force says.
 
@@ -271,6 +277,11 @@ class Probe:
                 and lets the methods act that look at the importance ratio.
             token_ids: of the tokens, same shape, to be shown with those that count most. Default: those that `score`
                 was given, where the scores are its very own.
+            groups: which sequences are rollouts of one prompt, for the covariance within groups: a whole number per
+                sequence, [batch], the same on whatever rank; or how many rows that follow each other make a group.
+            loss_weights: what the loop's own loss makes of each token's r A, same shape: 0 where its clip silences the
+                token (`isentrope.scores.inside_clip`). The prediction follows, and says what the clip took.
+            kl_strengths: what a KL term of the loss adds to r A, same shape (`isentrope.scores.kl_strengths`).
         Returns: `scores.logprobs` with the same values. The very same tensor when no intervention is in force.
 
         Raises:
@@ -286,36 +297,21 @@ class Probe:
             if not self._guard.settled:
                 check_first_values(scores, mask)
             ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
-            token_ids = self._ids_of(scores, token_ids)
-            tokens = GatedTokens(
+            batch = TokenBatch(
                 detached(scores),
                 advantages,
                 mask,
+                torch.ones_like(mask),
                 ratios,
-                step=self._boundary.this_step,
-                rank=self.config.rank,
-                first_position=self._ledger.tokens,
+                token_ids=self._ids_of(scores, token_ids),
+                loss_weights=told_of_tokens("loss_weights", loss_weights, scores.logprobs),
+                kl_strengths=told_of_tokens("kl_strengths", kl_strengths, scores.logprobs),
+                group_ids=group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens),
             )
-            control = self._pilot.control
-            if control.method == Method.NONE:
-                kept = torch.ones_like(mask)
-                self._ledger.add(TokenBatch(tokens.scores, advantages, mask, kept, ratios, token_ids=token_ids))
+            if self._pilot.control.method == Method.NONE:
+                self._ledger.add(batch)
                 return scores.logprobs
-            source, selection = self._basis.select(control, tokens)
-            factors = selection.factors
-            self._ledger.add(
-                TokenBatch(
-                    tokens.scores,
-                    advantages,
-                    mask,
-                    factors != 0,
-                    ratios,
-                    source,
-                    factors,
-                    selection.candidates,
-                    token_ids,
-                )
-            )
+            factors = self._selected(batch)
             return gated_logprobs(scores.logprobs, factors)
         return scores.logprobs
 
@@ -350,7 +346,7 @@ class Probe:
 
         Args:
             step: the number of the optimiser update. It may go backwards (a resume), nothing is overwritten.
-            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware.
+            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed.
             rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
                 `gate` call in the same order (or the only one). Gives the observed entropy change.
         """
@@ -368,7 +364,16 @@ class Probe:
                 after = self._rescored(rescore, batches)
                 with self._timed():
                     source, thresholds = self._thresholds.known()
-                    sums = rank_vector(step, self._guard.failures, batches, after, self._meeting.device, thresholds)
+                    sums = rank_vector(
+                        step,
+                        self._guard.failures,
+                        batches,
+                        after,
+                        self._meeting.device,
+                        thresholds,
+                        alone=self._meeting.alone,
+                        centre=None if self._meeting.alone else self._basis.means(),
+                    )
                     self._basis.step_closed(self._pilot.control, batches)
                     action = self._decided_ahead()
             finally:
@@ -384,7 +389,7 @@ class Probe:
                         action=action,
                     )
             with self._timed():
-                self._report(step, momentum_of(optimizer), source)
+                self._report(step, optimizer, source)
             self._guard.settled = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -455,6 +460,30 @@ class Probe:
         else:
             self.finish("failed", f"{type(error).__name__}: {error}")
 
+    def _selected(self, batch: TokenBatch) -> Tensor:
+        """What the control in force makes of a micro-batch, which is recorded with it: the factors of its gradients."""
+        tokens = GatedTokens(
+            batch.scores,
+            batch.advantages,
+            batch.mask,
+            batch.importance_ratios,
+            batch.loss_weights,
+            step=self._boundary.this_step,
+            rank=self.config.rank,
+            first_position=self._ledger.tokens,
+        )
+        source, selection = self._basis.select(self._pilot.control, tokens)
+        self._ledger.add(
+            replace(
+                batch,
+                keep_mask=selection.factors != 0,
+                threshold_source=source,
+                gradient_factors=selection.factors,
+                candidates=selection.candidates,
+            )
+        )
+        return selection.factors
+
     def _wish(self) -> Wish:
         return self._meeting.wanted_control(self._transport.desired_control())
 
@@ -487,8 +516,8 @@ class Probe:
         self._logged["probe/rescore_seconds"] = time.perf_counter() - started
         return after
 
-    def _report(self, step: int, momentum: float | None, what_if_source: str) -> None:
-        statistics = self._transport.statistics()
+    def _report(self, step: int, optimizer: Optimizer | None, what_if_source: str) -> None:
+        momentum, statistics = momentum_of(optimizer), self._transport.statistics()
         self._logged |= {"probe/seconds": self._seconds, "probe/dropped_reports": float(statistics.dropped)}
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
@@ -500,6 +529,7 @@ class Probe:
                 in_force=self._boundary.in_force,
                 outcomes=self._boundary.outcomes_at(step),
                 momentum=momentum,
+                learning_rate=learning_rate_of(optimizer),
                 what_if_source=what_if_source,
                 control=self._pilot.control,
                 action=self._pilot.action,

@@ -111,7 +111,7 @@ class RankMeeting:
         """
         self._told_action = action
         try:
-            gathered = self._ranks.gather(failed_rank_vector(failures, self._ranks.device) if sums is None else sums)
+            gathered = self._ranks.gather(self._empty_handed(failures) if sums is None else sums)
             if gated or not self.alone:
                 self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
                 self._basis.means_closed(lambda: gathered.rows()[:, MEANS_COLUMNS])
@@ -119,6 +119,9 @@ class RankMeeting:
         finally:
             if self._relay is not None:
                 self._relay.tell(desired, time.time(), b"" if action is None else action.encode())
+
+    def _empty_handed(self, failures: int) -> Tensor:
+        return failed_rank_vector(failures, self._ranks.device, alone=self.alone)
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""

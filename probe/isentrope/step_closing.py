@@ -21,6 +21,7 @@ from isentrope.statistics.across_ranks import GlobalStep, read_ranks
 from isentrope.statistics.alerts import AlertWatch
 from isentrope.statistics.calibration import Calibration
 from isentrope.statistics.driving_tokens import read_driving_tokens
+from isentrope.statistics.group_covariance import group_scalars
 from isentrope.statistics.report_scalars import (
     calibration_scalars,
     report_histograms,
@@ -100,6 +101,7 @@ class StepCloser:
         in_force: ControlSnapshot,
         outcomes: Sequence[ControlOutcome],
         momentum: float | None,
+        learning_rate: float | Tensor | None = None,
         what_if_source: str = "",
         control: Control | None = None,
         action: Action | None = None,
@@ -109,6 +111,7 @@ class StepCloser:
 
         Args:
             measured: on rank 0 the numbers of all ranks, None on the others.
+            momentum, learning_rate: of the optimiser, None without one.
             what_if_source: which of THRESHOLD_SOURCES the what-if sums were counted from.
             control: that the step ran under. None: the one in force, which nobody changed from step to step.
             action: what was decided to hold the entropy; None: it is not held.
@@ -136,8 +139,9 @@ class StepCloser:
             report = StepReport(
                 step=step,
                 recorded_at=recorded_at,
-                scalars=self._scalars(summary, momentum or 0.0)
+                scalars=self._scalars(summary, momentum or 0.0, learning_rate, control)
                 | _selection(summary, control)
+                | ({} if together is None else group_scalars(together.groups))
                 | hold_scalars(action, in_force.control)
                 | {name: float(value) for name, value in logged.items()}
                 | ({} if together is None else _health(together)),
@@ -147,6 +151,7 @@ class StepCloser:
                 labels=labels
                 | _sources(summary)
                 | _dead(summary, control)
+                | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
                 | hold_labels(action)
                 | ({} if what_if is None else {"what_if/source": what_if_source}),
                 what_if=what_if,
@@ -177,14 +182,17 @@ class StepCloser:
             self._told = True
             logger.warning(message, detail)
 
-    def _scalars(self, summary: StepSummary | None, momentum: float) -> dict[str, float]:
+    def _scalars(
+        self, summary: StepSummary | None, momentum: float, learning_rate: float | Tensor | None, control: Control
+    ) -> dict[str, float]:
         if summary is None:
             return {}
-        scalars = summary_scalars(summary)
+        scalars = summary_scalars(summary, intervening=control.method != Method.NONE)
         unit = unit_prediction(summary)
         if unit is not None:
+            size = (1.0 if learning_rate is None else float(learning_rate)) * summary.entropies.mean
             with self._learning:
-                prediction = self._calibration.step(unit, scalars.get("entropy/observed_change"), momentum)
+                prediction = self._calibration.step(unit, scalars.get("entropy/observed_change"), momentum, size)
             scalars |= calibration_scalars(prediction)
         return scalars
 
@@ -265,3 +273,11 @@ def momentum_of(optimizer: Optimizer | None) -> float | None:
     group = optimizer.param_groups[0]
     betas = group.get("betas")
     return float(betas[0] if betas else group.get("momentum", 0.0))
+
+
+def learning_rate_of(optimizer: Optimizer | None) -> float | Tensor | None:
+    """Of the first group, as the momentum; a tensor where the optimiser keeps one, to be read off this thread. None when
+    there is no optimiser to ask, or it has none."""
+    rate = None if optimizer is None else optimizer.param_groups[0].get("lr")
+    # Schedulers change theirs in place.
+    return rate.detach().clone() if isinstance(rate, Tensor) else rate

@@ -26,11 +26,11 @@ from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
 from isentrope.integrations.checkpoint_folder import resume_probe
 from isentrope.integrations.transformers import StepReports
-from isentrope.integrations.trl_gate import Inputs, completion_scores, sampler_logprobs, token_mask
+from isentrope.integrations.trl_gate import Inputs, completion_scores, prompt_groups, sampler_logprobs, token_mask
 from isentrope.integrations.trl_head import FusedHead, Head
 from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
-from isentrope.integrations.trl_weights import effective_advantages
+from isentrope.integrations.trl_weights import loss_kl_strengths, loss_weights
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport
@@ -262,12 +262,19 @@ class Attachment(StepReports):
 
     def _gated(self, scores: TokenScores, inputs: Inputs) -> Tensor:
         level = getattr(self._trainer, "importance_sampling_level", "token")
-        old, advantages = sampler_logprobs(inputs, scores.logprobs, level), inputs["advantages"]
-        if old is not None:
-            logprobs = scores.logprobs.detach()
-            ratios = importance_ratios(logprobs, old)
-            advantages = effective_advantages(self._trainer, inputs, logprobs, ratios)
-        gated = self._probe.gate(scores, advantages, token_mask(inputs), old, token_ids=inputs["completion_ids"])
+        logprobs = scores.logprobs.detach()
+        old = sampler_logprobs(inputs, logprobs, level)
+        ratios = None if old is None else importance_ratios(logprobs, old)
+        gated = self._probe.gate(
+            scores,
+            inputs["advantages"],
+            token_mask(inputs),
+            old,
+            token_ids=inputs["completion_ids"],
+            groups=prompt_groups(inputs),
+            loss_weights=None if ratios is None else loss_weights(self._trainer, inputs, logprobs, ratios),
+            kl_strengths=loss_kl_strengths(self._trainer, inputs, logprobs, ratios),
+        )
         self._micro_batches.append(MicroBatch.of(inputs))
         return gated
 

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from isentrope.scores import TokenScores
 
+_ODD = -0x61C8864680B583EB
+"""The golden ratio's bits, as an odd int64: multiplying by it scatters what lies close together."""
+
 Inputs = Mapping[str, Any]
 """What TRL's `_compute_loss` is given: prompt and completion ids and masks, advantages ..."""
 
@@ -36,6 +39,21 @@ def token_mask(inputs: Inputs) -> Tensor:
     """Non-zero where a token counts in TRL's loss: completion tokens, no padding, none that a tool wrote."""
     mask: Tensor = inputs["completion_mask"]
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
+
+
+def prompt_groups(inputs: Inputs) -> Tensor:
+    """A number for each sequence that says which prompt it answers, [batch]; the same on every rank.
+
+    TRL shuffles the rollouts of a prompt over micro-batches, so their prompt is what they have in common. The number is
+    a hash of its token ids: each times a random odd number that its place from the end chooses, for prompts are padded
+    on the left.
+    """
+    ids: Tensor = inputs["prompt_ids"]
+    places = torch.arange(ids.shape[1], 0, -1, device=ids.device)
+    odd = (places * _ODD) ^ (places * _ODD >> 29) | 1
+    hashed = ((ids + 1) * inputs["prompt_mask"] * odd).sum(1) * _ODD
+    groups: Tensor = (hashed >> 12) & ((1 << 52) - 1)
+    return groups
 
 
 def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:

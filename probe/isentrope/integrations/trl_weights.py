@@ -1,8 +1,8 @@
-"""How much TRL's loss pushes a token, next to the r A of the plain surrogate: what an off-policy prediction counts with.
+"""How much TRL's loss pushes a token, next to the r A of the plain surrogate: `loss_weights` of the gate.
 
 The gradient of every loss of TRL's with respect to a token's log-prob is -w A, up to the loss's denominator. The plain
 importance-weighted surrogate has w = r. Each function here gives w / r, one per token: 1 where nothing is changed, 0
-where the token is silenced.
+where the token is silenced. Beside them, what the KL term of the loss adds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from isentrope.integrations.trl_gate import Inputs, token_mask
+from isentrope.scores import inside_clip, kl_strengths
 
 CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """Loss types with PPO's clip; RLOO has it too, and no loss type."""
@@ -22,8 +23,8 @@ LARGEST_LOG_RATIO, SMALLEST_SEQUENCE_RATIO, SMALLEST_LAMBDA = 20.0, 1e-8, 1e-4
 """The bounds that TRL puts on VESPO's ratios and λ."""
 
 
-def effective_advantages(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor) -> Tensor:
-    """A w / r, so that r times this is the weight that the token has in the gradient of TRL's loss.
+def loss_weights(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor) -> Tensor:
+    """w / r: r A times this is the weight that the token has in the gradient of TRL's loss.
 
     Args:
         trainer: names the loss and holds its parameters.
@@ -36,39 +37,39 @@ def effective_advantages(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios:
     advantages = (advantages if advantages.dim() == 2 else advantages.unsqueeze(1)).expand_as(ratios)
     loss_type = getattr(trainer, "loss_type", "grpo")
     if loss_type in CLIPPED_LOSSES:
-        within = inside_clip(
-            advantages, ratios, trainer.epsilon_low, trainer.epsilon_high, getattr(args, "delta", None)
-        )
-        return torch.where(within, advantages, 0.0)
+        delta = getattr(args, "delta", None)
+        return inside_clip(advantages, ratios, trainer.epsilon_low, trainer.epsilon_high, delta).to(ratios.dtype)
     if loss_type == "cispo":
-        return advantages * cispo_weight(ratios, trainer.epsilon_high)
+        return cispo_weight(ratios, trainer.epsilon_high)
     if loss_type == "sapo":
-        return advantages * sapo_weight(advantages, ratios, args.sapo_temperature_pos, args.sapo_temperature_neg)
+        return sapo_weight(advantages, ratios, args.sapo_temperature_pos, args.sapo_temperature_neg)
     if loss_type == "vespo":
         positive, negative = (args.vespo_k_pos, args.vespo_lambda_pos), (args.vespo_k_neg, args.vespo_lambda_neg)
         log_ratios = logprobs - inputs["old_per_token_logps"]
         phi = vespo_weight(advantages, log_ratios, token_mask(inputs), positive, negative)
         # φ stands in the place of r. Where r is 0 in float32 nothing can be put in its place.
-        return torch.where(ratios > 0, advantages * phi / ratios, 0.0)
-    return advantages
+        return torch.where(ratios > 0, phi / ratios, 0.0)
+    return torch.ones_like(ratios)
 
 
-def inside_clip(advantages: Tensor, ratios: Tensor, low: float, high: float, either: float | None = None) -> Tensor:
-    """True where the surrogate of PPO has a gradient.
+def loss_kl_strengths(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor | None) -> Tensor | None:
+    """What the KL term of TRL's loss adds to r A, [batch, tokens]; None where there is none, or its pull is not known.
 
-        min(min(r, δ) A, clip(r, 1 - ε, 1 + ε_high) A)        arXiv:1707.06347, eq. 7, with TRL's δ
+    With `use_bias_correction_kl` the estimator k is weighed by the ratio, which has a gradient too: that of beta r k is
+    beta r log(p / p_ref). Of ratios of whole sequences it is not known. RLOO's KL is part of the reward, and so of A.
 
     Args:
-        advantages, ratios: A and r, [batch, tokens].
-        low: ε: flat below 1 - ε where A < 0.
-        high: ε_high: flat above 1 + ε_high where A > 0.
-        either: δ: flat above it whatever the sign of A.
+        ratios: r as the loss has it; None: 1.
     """
-    outside = (advantages > 0) & (ratios > 1 + high)
-    outside |= (advantages < 0) & (ratios < 1 - low)
-    if either is not None:
-        outside |= ratios > either
-    return ~outside
+    reference: Tensor | None = inputs.get("ref_per_token_logps")
+    if reference is None or "old_logps" in inputs or not trainer.beta:
+        return None
+    if not getattr(trainer.args, "use_bias_correction_kl", False):
+        return kl_strengths(logprobs, reference, float(trainer.beta))
+    if getattr(trainer, "importance_sampling_level", "token") != "token":
+        return None
+    pull: Tensor = trainer.beta * (reference - logprobs)
+    return pull if ratios is None else ratios * pull
 
 
 def cispo_weight(ratios: Tensor, high: float) -> Tensor:

@@ -22,6 +22,8 @@ class GatedTokens:
     """True where the token counts."""
     importance_ratios: Tensor | None = None
     """r = p / p_old. None: the loop did not give the log-probs the tokens were sampled with."""
+    loss_weights: Tensor | None = None
+    """By what the loop's own loss multiplies r A: 0 where its clip silences the token. None: not known."""
     step: int = 0
     rank: int = 0
     first_position: int = 0

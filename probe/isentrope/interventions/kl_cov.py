@@ -29,9 +29,9 @@ def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tens
     r - 1 - log r, r = p / p_old, which is unbiased and never negative; its gradient is (r - 1) grad log p. A loss term
     of -A r has the gradient -A r grad log p, so that the sum of both is the loop's own gradient times
 
-        1 - beta (1 - 1 / r) / A
+        1 - beta (1 - 1 / r) / (w A)
 
-    in whatever way the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to
+    with w what the loop's own loss makes of r A (1 where it did not say), in whatever way the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to
     first order in r - 1. A token with A = 0, or one the loop's own clip has silenced, has no gradient to multiply and
     is not penalised. Strictly on-policy r is 1 and so is the factor: the method can't act. Nor can it when the loop
     gives no sampler log-probs.
@@ -42,6 +42,7 @@ def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tens
     factors = torch.ones_like(tokens.scores.logprobs)
     if tokens.importance_ratios is None:
         return Selection(factors, chosen)
+    weights = 1.0 if tokens.loss_weights is None else tokens.loss_weights.double()
     inverse = (-tokens.importance_ratios.double().log().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)).exp()
-    penalised = (1 - control.number("beta") * (1 - inverse) / tokens.advantages.double()).to(factors.dtype)
+    penalised = (1 - control.number("beta") * (1 - inverse) / (weights * tokens.advantages.double())).to(factors.dtype)
     return Selection(torch.where(chosen & penalised.isfinite(), penalised, factors), chosen)

@@ -120,6 +120,14 @@ class SelectionBasis:
             return None, centres, None
         return "micro_batch" if own else "previous_step", centres, cutoff
 
+    def means(self) -> tuple[Tensor, Tensor] | None:
+        """Mean log p and mean A of the step before over all ranks; None before the first. Scalars on the device.
+
+        Raises:
+            RuntimeError: a rank whose sums were awaited is gone.
+        """
+        return self._arrived_means()
+
     def _cutoff_of(self, control: Control, tokens: GatedTokens, centres: Centres) -> tuple[Tensor | None, bool]:
         """The cutoff, and whether it is the micro-batch's own."""
         if not _ranks_tokens(control):

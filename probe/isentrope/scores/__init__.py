@@ -6,14 +6,14 @@
 - `linear_head_parts(head)`: what to pass for a head module, adapters included (linear_heads.py)
 - `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
 - `vocab_centered_scores`, `batch_centered_scores` (discriminator.py)
-- `entropy_contributions`, `importance_ratios` (prediction.py)
+- `entropy_contributions`, `importance_ratios`; `inside_clip`, `kl_strengths`: what the loss makes of a token (prediction.py)
 - `differentiable_once`: backward passes that refuse `create_graph=True` (differentiable_once.py)
 """
 
 from isentrope.scores.discriminator import batch_centered_scores, entropy_discriminator, vocab_centered_scores
 from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.scores.prediction import entropy_contributions, importance_ratios
+from isentrope.scores.prediction import entropy_contributions, importance_ratios, inside_clip, kl_strengths
 from isentrope.scores.token_scores import TokenScores, token_scores
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 
@@ -25,6 +25,8 @@ __all__ = [
     "entropy_contributions",
     "entropy_discriminator",
     "importance_ratios",
+    "inside_clip",
+    "kl_strengths",
     "linear_head_parts",
     "linear_token_scores",
     "merge",

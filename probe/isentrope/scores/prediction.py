@@ -30,3 +30,36 @@ def entropy_contributions(
         keep_mask: True where the token's gradient takes part.
     """
     return torch.where(keep_mask, -(importance_ratios * advantages * vocab_centered_scores), 0.0)
+
+
+def inside_clip(advantages: Tensor, ratios: Tensor, low: float, high: float, either: float | None = None) -> Tensor:
+    """True where the surrogate of PPO has a gradient.
+
+        min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A)        arXiv:1707.06347, eq. 7
+
+    What a loop that clips so gives `Probe.gate` as `loss_weights`.
+
+    Args:
+        advantages, ratios: A and r, of one shape.
+        low: epsilon: flat below 1 - epsilon where A < 0.
+        high: epsilon_high: flat above 1 + epsilon_high where A > 0.
+        either: delta, of losses that have one: flat above it whatever the sign of A.
+    """
+    outside = (advantages > 0) & (ratios > 1 + high)
+    outside |= (advantages < 0) & (ratios < 1 - low)
+    if either is not None:
+        outside |= ratios > either
+    return ~outside
+
+
+def kl_strengths(logprobs: Tensor, reference_logprobs: Tensor, coefficient: float) -> Tensor:
+    """-beta (1 - p_ref / p): the update strength that the KL term of a loss adds to r A, per token.
+
+    The gradient of beta (p_ref / p - log(p_ref / p) - 1), the estimator of KL(policy || reference) that GRPO adds to
+    its loss (arXiv:2402.03300, eq. 4), with respect to log p, sign turned: what the term pushes the token by.
+
+    Args:
+        logprobs, reference_logprobs: of the sampled tokens in nats, same shape.
+        coefficient: beta.
+    """
+    return -coefficient * (1 - (reference_logprobs - logprobs).exp())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
 from torch import Tensor
 
 from isentrope.interventions.threshold_statistics import ThresholdStatistics
-from isentrope.statistics import driving_tokens, step_summary
+from isentrope.statistics import driving_tokens, group_covariance, step_summary
+from isentrope.statistics.covariance_sketch import measure_sketch, nothing_sketched, read_sketch
 from isentrope.statistics.driving_tokens import measure_driving_tokens, no_driving_tokens
+from isentrope.statistics.group_covariance import measure_groups, no_groups
 from isentrope.statistics.step_summary import StepSummary, measure_tokens, nothing_measured, read_measurement
 from isentrope.statistics.step_tokens import step_tokens
 from isentrope.statistics.token_ledger import TokenBatch
-from isentrope.statistics.what_if import measure_what_if, nothing_to_ask, read_what_if
+from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
 from isentrope_wire.what_if import WhatIfSums
 
 _HEADER = 4
@@ -26,8 +28,11 @@ THRESHOLD_COLUMNS = slice(_HEADER + step_summary.THRESHOLD_COLUMNS.start, _HEADE
 
 _DRIVING_FROM = _HEADER + step_summary.NUMBERS
 
-ADDITIVE_FROM = _DRIVING_FROM + driving_tokens.NUMBERS
-"""From this column on the vectors of ranks may be added up: the what-if sums, most of what there is."""
+_GROUPS_FROM = _DRIVING_FROM + driving_tokens.NUMBERS
+
+ADDITIVE_FROM = _GROUPS_FROM + group_covariance.NUMBERS
+"""From this column on the vectors of ranks may be added up: the what-if sums, then, of several ranks, the covariance's
+bins. Most of what there is."""
 
 MEANS_COLUMNS = slice(_HEADER + step_summary.MEANS_COLUMNS.start, _HEADER + step_summary.MEANS_COLUMNS.stop)
 """Where in it the tokens, the mean of A and the mean of log p stand."""
@@ -43,6 +48,10 @@ class GlobalStep:
     """None when there was no valid token."""
     driving: tuple[tuple[int, Sequence[float]], ...]
     """Each rank and its tokens that count most, for `read_driving_tokens`."""
+    groups: tuple[Sequence[float], ...]
+    """Each rank's groups, for `group_scalars`."""
+    top_shares_binned: bool
+    """Whether the top shares of the covariance come from its bins, and not from the tokens themselves."""
     failures: int
     """Failures inside the probe so far, summed over the ranks."""
     failed_ranks: int
@@ -58,29 +67,36 @@ def rank_vector(
     entropies_after: Sequence[Tensor] | None,
     device: torch.device | None,
     thresholds: ThresholdStatistics | None = None,
+    *,
+    alone: bool = True,
+    centre: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """A rank's word on its step, float64, on the device of its tokens; `device` where it has none.
 
     Args:
         thresholds: what the step's what-if is counted from; None: each rank's own tokens.
+        alone: whether there is no other rank. One that sees all tokens ranks them themselves.
+        centre: mean log p and mean A of the step before, over all ranks.
     """
     tokens = step_tokens(batches)
     if tokens is None:
-        sums = _nothing(batches[0].mask.device if batches else device)
+        sums = _nothing(batches[0].mask.device if batches else device, alone)
     else:
         sums = torch.cat(
             [
                 measure_tokens(tokens, batches, entropies_after),
                 measure_driving_tokens(tokens, batches),
+                measure_groups(tokens, batches),
                 measure_what_if(tokens, thresholds),
+                *(() if alone else (measure_sketch(tokens, centre),)),
             ]
         )
     return _with_header(sums, step, 1, failures, len(batches))
 
 
-def failed_rank_vector(failures: int, device: torch.device | None) -> Tensor:
+def failed_rank_vector(failures: int, device: torch.device | None, *, alone: bool = True) -> Tensor:
     """The word of a rank that could not measure: it keeps the others from waiting, and changes nothing."""
-    return _with_header(_nothing(device), 0, 0, failures, 0)
+    return _with_header(_nothing(device, alone), 0, 0, failures, 0)
 
 
 def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
@@ -91,19 +107,32 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     """
     took_part = [row for row in rows if row[1]]
     summaries = [read_measurement(row[_HEADER:]) for row in took_part if row[3]]
-    additive = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
+    parts = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
+    additive = [sum(column) for column in zip(*parts, strict=True)]
+    exact = reduce(StepSummary.merge, summaries) if summaries else None
+    summary = _with_top_shares(exact, additive[WHAT_IF_NUMBERS:])
     return GlobalStep(
-        summary=reduce(StepSummary.merge, summaries) if summaries else None,
-        what_if=read_what_if([sum(column) for column in zip(*additive, strict=True)]),
-        driving=tuple((rank, row[_DRIVING_FROM:ADDITIVE_FROM]) for rank, row in enumerate(rows)),
+        summary=summary,
+        what_if=read_what_if(additive[:WHAT_IF_NUMBERS]),
+        driving=tuple((rank, row[_DRIVING_FROM:_GROUPS_FROM]) for rank, row in enumerate(rows)),
+        groups=tuple(row[_GROUPS_FROM:ADDITIVE_FROM] for row in rows),
+        top_shares_binned=summary is not exact,
         failures=int(sum(row[2] for row in rows)),
         failed_ranks=len(rows) - len(took_part),
         steps=tuple(sorted({int(row[0]) for row in took_part})),
     )
 
 
-def _nothing(device: torch.device | None) -> Tensor:
-    return torch.cat([nothing_measured(device), no_driving_tokens(device), nothing_to_ask(device)])
+def _with_top_shares(summary: StepSummary | None, bins: Sequence[float]) -> StepSummary | None:
+    """The very summary where it knows them, or nothing does."""
+    if summary is None or not summary.tokens or summary.covariance_top is not None or not bins:
+        return summary
+    return replace(summary, covariance_top=read_sketch(bins, summary.advantage_logprob))
+
+
+def _nothing(device: torch.device | None, alone: bool) -> Tensor:
+    parts = [nothing_measured(device), no_driving_tokens(device), no_groups(device), nothing_to_ask(device)]
+    return torch.cat(parts if alone else [*parts, nothing_sketched(device)])
 
 
 def _with_header(sums: Tensor, *header: int) -> Tensor:

@@ -2,8 +2,7 @@
 
     c_t = (log p_t - mean(log p)) (A_t - mean(A))        arXiv:2505.22617, eq. 10; its Table 1 is the mean of the top shares
 
-The means are those of the whole step. Tokens of other ranks would have to be ranked with these, and their means are
-not known before the ranks have met: with tokens on several ranks there is no answer, rather than one that is not exact.
+The means are those of the whole step. Tokens of several ranks are not ranked here: `covariance_sketch.py`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ NUMBERS = MOST * _FIELDS
 
 def measure_driving_tokens(tokens: StepTokens, batches: Sequence[TokenBatch]) -> Tensor:
     """This rank's MOST tokens by |r A S_c| as one float64 vector, on the device; read it with `read_driving_tokens`."""
-    contributions = -tokens.importance_ratios * tokens.advantages * tokens.vocab_centered_scores
+    contributions = -tokens.update_ratios * tokens.advantages * tokens.vocab_centered_scores
     sizes = torch.where(tokens.valid, contributions.abs(), -1.0)
     columns = torch.stack(
         [

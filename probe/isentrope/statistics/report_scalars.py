@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.covariance_tail import TOP_SHARES
+from isentrope.statistics.mechanisms import mechanism_scalars
 from isentrope.statistics.step_summary import QUADRANTS, StepSummary
 from isentrope_wire.messages import ScoreHistogram
 
@@ -13,14 +14,18 @@ def unit_prediction(summary: StepSummary) -> float | None:
     return sum(summary.change_sums) / summary.tokens if summary.tokens else None
 
 
-def summary_scalars(summary: StepSummary) -> dict[str, float]:
-    """Everything measured on the step's tokens; entropies and scores in nats."""
+def summary_scalars(summary: StepSummary, *, intervening: bool = False) -> dict[str, float]:
+    """Everything measured on the step's tokens; entropies and scores in nats.
+
+    Args:
+        intervening: whether a control was in force.
+    """
     if not summary.tokens:
         return {"token/count": 0.0, "token/not_finite": float(summary.not_finite)}
     counts, centred = summary.sign_counts, summary.vocab_centered_scores
     scalars = {
         "token/count": float(summary.tokens),
-        "token/effective_fraction": (counts.positive + counts.negative) / summary.tokens,
+        "token/effective_fraction": summary.mechanisms.pushed / summary.tokens,
         "entropy/mean": summary.entropies.mean,
         "score/discriminator_mean": summary.discriminator_scores.mean,
         "score/discriminator_std": summary.discriminator_scores.standard_deviation,
@@ -32,7 +37,9 @@ def summary_scalars(summary: StepSummary) -> dict[str, float]:
     }
     for quadrant, change_sum in zip(QUADRANTS, summary.change_sums, strict=True):
         scalars[f"change/{quadrant}"] = change_sum / summary.tokens
-    scalars["entropy/unit_predicted_change"] = sum(summary.change_sums) / summary.tokens
+    unit_sum = sum(summary.change_sums)
+    scalars["entropy/unit_predicted_change"] = unit_sum / summary.tokens
+    scalars |= mechanism_scalars(summary.mechanisms, summary.tokens, unit_sum, intervening=intervening)
     if centred.standard_error > 0:
         scalars["score/self_check_z"] = centred.mean / centred.standard_error
     if counts.positive:

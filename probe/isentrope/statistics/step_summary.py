@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from isentrope.scores import entropy_contributions
 from isentrope.statistics.covariance import Covariance
 from isentrope.statistics.covariance_tail import TOP_SHARES, top_means
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts, no_counts
+from isentrope.statistics.mechanisms import MechanismSums, mechanism_sums
 from isentrope.statistics.moments import Moments, device_moments
 from isentrope.statistics.step_tokens import StepTokens, step_tokens
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch, flat
@@ -34,7 +35,7 @@ THRESHOLD_COLUMNS = slice(4, 10)
 MEANS_COLUMNS = slice(17, 20)
 """Where in it the number of tokens, mean A and mean log p stand: the centre of the tokens' covariance scores."""
 
-_SUMS = 38 + len(TOP_SHARES)
+_SUMS = 48 + len(TOP_SHARES)
 """How many numbers stand before the histograms."""
 
 NUMBERS = _SUMS + len(HISTOGRAMS) * (1 + BINS)
@@ -54,17 +55,12 @@ class SignCounts:
     """Tokens the intervention asked for."""
     spared: int = 0
     """Of those the ones whose gradient took part all the same: weighted, or left in peace by a cap or a draw."""
+    decreasing: int = 0
+    """Tokens whose update lowers entropy: A S_c > 0."""
+    increasing: int = 0
 
     def merge(self, other: SignCounts) -> SignCounts:
-        return SignCounts(
-            self.positive + other.positive,
-            self.negative + other.negative,
-            self.dropped_positive + other.dropped_positive,
-            self.dropped_negative + other.dropped_negative,
-            self.dropped + other.dropped,
-            self.candidates + other.candidates,
-            self.spared + other.spared,
-        )
+        return SignCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +87,11 @@ class StepSummary:
     """Of H after the update minus H before it on the same tokens; empty when nothing was re-scored."""
     threshold_sources: tuple[int, ...]
     """How many `gate` calls counted their thresholds from each of THRESHOLD_SOURCES; all 0 with no intervention."""
+    mechanisms: MechanismSums
+    largest_entropy: float
+    """Of the step's tokens, nats; 0 without tokens."""
+    largest_expected_score: float
+    """The same of E[S], which is never negative."""
     histograms: dict[str, Histogram]
     covariance_top: tuple[float, ...] | None = None
     """Means of the largest c_t of A and log p by TOP_SHARES; None where it can't be told from the parts' own."""
@@ -112,6 +113,9 @@ class StepSummary:
             self.sign_counts.merge(other.sign_counts),
             self.observed_change.merge(other.observed_change),
             tuple(a + b for a, b in zip(self.threshold_sources, other.threshold_sources, strict=True)),
+            self.mechanisms.merge(other.mechanisms),
+            max(self.largest_entropy, other.largest_entropy),
+            max(self.largest_expected_score, other.largest_expected_score),
             {name: histogram.merge(other.histograms[name]) for name, histogram in self.histograms.items()},
             # Which tokens are at the top, the parts can't say of the whole.
             (self.covariance_top if not other.tokens else None) if self.tokens else other.covariance_top,
@@ -135,20 +139,24 @@ def measure_tokens(
     tokens: StepTokens, batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | None
 ) -> Tensor:
     """`measure` of batches whose tokens were laid out already."""
-    entropies, discriminator, centred, logprobs, advantages, ratios, kept, valid, not_finite, has_ratios = tokens
-    contributions = entropy_contributions(centred, advantages, ratios, kept & valid)
+    entropies, discriminator, centred = tokens.entropies, tokens.discriminator_scores, tokens.vocab_centered_scores
+    logprobs, advantages, kept, valid = tokens.logprobs, tokens.advantages, tokens.kept, tokens.valid
+    contributions = entropy_contributions(centred, advantages, tokens.update_ratios, kept & valid)
+    factors = kept.double()
     if any(batch.gradient_factors is not None for batch in batches):
-        contributions = contributions * flat([_factors(batch) for batch in batches])
+        factors = flat([_factors(batch) for batch in batches])
+        contributions = contributions * factors
+    effects = advantages * centred
     candidates = valid & flat([_candidates(batch) for batch in batches])
     positive, negative, dropped = valid & (advantages > 0), valid & (advantages < 0), valid & ~kept
     high = centred > 0
     sums = [
-        not_finite,
+        tokens.not_finite,
         *device_moments(entropies, valid),
         *device_moments(discriminator, valid),
         *device_moments(centred, valid),
-        *device_moments(ratios, valid & has_ratios),
-        *_covariance(advantages, ratios * centred, valid),
+        *device_moments(tokens.importance_ratios, valid & tokens.has_ratios),
+        *_covariance(advantages, tokens.update_ratios * centred, valid),
         *_covariance(advantages, logprobs, valid),
         *(
             torch.where(region, contributions, 0.0).sum()
@@ -157,12 +165,17 @@ def measure_tokens(
         *(region.sum() for region in (positive, negative, positive & dropped, negative & dropped, dropped)),
         candidates.sum(),
         (candidates & kept).sum(),
+        (effects > 0).sum(),
+        (effects < 0).sum(),
         *_observed_change(entropies, valid, entropies_after),
         *(
             # A fill on the device; copying a Python number there would wait for it.
             torch.full_like(entropies[0], sum(batch.threshold_source == source for batch in batches))
             for source in THRESHOLD_SOURCES
         ),
+        *mechanism_sums(tokens, factors),
+        entropies.max().clamp(min=0.0),
+        (discriminator - centred).max().clamp(min=0.0),
         *top_means(tokens),
     ]
     return torch.cat(
@@ -194,9 +207,12 @@ def read_measurement(vector: Sequence[float]) -> StepSummary:
         advantage_score=_read_covariance(numbers),
         advantage_logprob=_read_covariance(numbers),
         change_sums=tuple(next(numbers) for _ in QUADRANTS),
-        sign_counts=SignCounts(*(int(next(numbers)) for _ in range(7))),
+        sign_counts=SignCounts(*(int(next(numbers)) for _ in fields(SignCounts))),
         observed_change=_read_moments(numbers),
         threshold_sources=tuple(int(next(numbers)) for _ in THRESHOLD_SOURCES),
+        mechanisms=MechanismSums.read(numbers),
+        largest_entropy=next(numbers),
+        largest_expected_score=next(numbers),
         covariance_top=tuple(next(numbers) for _ in TOP_SHARES),
         histograms={
             name: Histogram(symmetric, int(next(numbers)), tuple(int(next(numbers)) for _ in range(BINS)))

@@ -39,11 +39,18 @@ class TokenBatch:
     """True where the intervention asked for the token; None when none was in force."""
     token_ids: Tensor | None = None
     """None when the loop scored its tokens elsewhere and did not name them."""
+    loss_weights: Tensor | None = None
+    """By what the loop's own loss multiplies the plain surrogate's r A: 0 where its clip silences the token. None: not
+    known, and taken as 1."""
+    kl_strengths: Tensor | None = None
+    """What the KL term of the loop's loss adds to r A; None: not known."""
+    group_ids: Tensor | None = None
+    """[sequences], float64: the same number for the rollouts of one prompt. None: not known."""
 
 
 @dataclass(slots=True)
 class TokenLedger:
-    """What `gate` saw since the last optimiser step; holds eleven numbers per token, never logits.
+    """What `gate` saw since the last optimiser step; holds up to fourteen numbers per token, never logits.
 
     A loop that closes no step must not fill the memory: the tokens of a step with more than MAX_TOKENS are let go.
     """

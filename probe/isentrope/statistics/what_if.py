@@ -31,7 +31,7 @@ def measure_what_if(tokens: StepTokens, thresholds: ThresholdStatistics | None) 
     """
     statistics = thresholds_of(tokens) if thresholds is None else thresholds
     valid, centred = tokens.valid, tokens.vocab_centered_scores
-    changes = entropy_contributions(centred, tokens.advantages, tokens.importance_ratios, valid)
+    changes = entropy_contributions(centred, tokens.advantages, tokens.update_ratios, valid)
     groups = _groups(tokens.advantages, centred)
     batch_centred = batch_centered_scores(tokens.discriminator_scores, statistics.discriminator_mean)
     return torch.cat(

@@ -1,4 +1,4 @@
-"""r times the advantage the probe is told is the weight that a token has in the gradient of TRL's own loss."""
+"""r A times the weight the probe is told is what a token weighs in the gradient of TRL's own loss, and so is its KL term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from isentrope.integrations.trl import attach
-from isentrope.integrations.trl_weights import cispo_weight, inside_clip, sapo_weight, vespo_weight
+from isentrope.integrations.trl_weights import cispo_weight, sapo_weight, vespo_weight
+from isentrope.scores import inside_clip
 from isentrope.transport.in_memory import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
@@ -76,7 +77,9 @@ class Weights:
     def gate(self, scores: Any, advantages: Tensor, mask: Tensor, old: Tensor | None, **named: Any) -> Tensor:
         assert old is not None
         ratios = (scores.logprobs.detach() - old).exp()
-        self.told.append((ratios * advantages)[mask != 0])
+        per_token = advantages.view(len(advantages), -1) * named["loss_weights"]
+        kl = 0.0 if named["kl_strengths"] is None else named["kl_strengths"]
+        self.told.append((ratios * per_token + kl)[mask != 0])
         self._ratios, self._mask = ratios, mask
         gated: Tensor = self._gate(scores, advantages, mask, old, **named)
         return gated
@@ -101,6 +104,8 @@ SEQUENCES = {"importance_sampling_level": "sequence"}
     [
         {"loss_type": "grpo"},
         {"loss_type": "dapo", "delta": 1.5},
+        {"loss_type": "dapo", "beta": 0.5},
+        {"loss_type": "dapo", "beta": 0.5, "use_bias_correction_kl": False},
         {"loss_type": "luspo", **SEQUENCES},
         {"loss_type": "cispo"},
         {"loss_type": "cispo", "epsilon_high": 5.0},
@@ -112,9 +117,20 @@ SEQUENCES = {"importance_sampling_level": "sequence"}
     ],
     ids=lambda settings: " ".join(map(str, settings.values())),
 )
-def test_what_the_prediction_counts_is_the_gradient_of_trls_loss(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_what_the_prediction_counts_is_the_gradient_of_trls_loss(
+    tmp_path: Path, saved_policy: str, settings: dict[str, Any]
+) -> None:
+    # TRL reads the reference model from a folder.
+    policy = saved_policy if "beta" in settings else None
     trainer = tiny_trl.trainer(
-        tmp_path, num_iterations=2, steps=2, learning_rate=2.0, optim="sgd", max_grad_norm=0.0, **settings
+        tmp_path,
+        policy=policy,
+        num_iterations=2,
+        steps=2,
+        learning_rate=2.0,
+        optim="sgd",
+        max_grad_norm=0.0,
+        **settings,
     )
     weights = Weights(trainer, attach(trainer, transport=InMemoryTransport()))
     trainer.train()
@@ -126,3 +142,22 @@ def test_what_the_prediction_counts_is_the_gradient_of_trls_loss(tmp_path: Path,
         assert torch.allclose(told, scale * theirs, rtol=1e-4, atol=1e-6)
     # After the first update the plain ratio would tell something else.
     assert not torch.allclose(weights.plain[1] / weights.plain[1].norm(), weights.told[1] / weights.told[1].norm())
+
+
+def test_the_rollouts_of_a_prompt_are_one_group_and_the_clip_is_told_apart(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(
+        tmp_path, num_iterations=2, steps=2, learning_rate=2.0, optim="sgd", max_grad_norm=0.0, num_generations=4,
+        per_device_train_batch_size=4, gradient_accumulation_steps=3,
+    ), InMemoryTransport()  # fmt: skip
+    attach(trainer, transport=transport)
+    trainer.train()
+    on_policy, off_policy = tiny_trl.reports(transport)
+    for report in (on_policy, off_policy):
+        # TRL shuffles the twelve rollouts of three prompts over three micro-batches.
+        assert report.scalars["group/count"] == 3
+        assert "covariance/group" in report.scalars
+        assert report.scalars["advantage/zero_group_fraction"] == 0
+        parts = [report.scalars[f"change/{part}"] for part in ("with_nothing_in_force", "by_ratio_clip")]
+        assert sum(parts) == pytest.approx(report.scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-12)
+    assert on_policy.scalars["change/by_ratio_clip"] == 0
+    assert off_policy.scalars["change/by_ratio_clip"] != 0

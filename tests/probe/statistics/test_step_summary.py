@@ -11,7 +11,7 @@ import torch
 from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics.covariance_tail import TOP_SHARES
 from isentrope.statistics.report_scalars import summary_scalars
-from isentrope.statistics.step_summary import StepSummary, measure, nothing_measured, read_measurement
+from isentrope.statistics.step_summary import QUADRANTS, StepSummary, measure, nothing_measured, read_measurement
 from isentrope.statistics.token_ledger import TokenBatch
 
 
@@ -66,6 +66,7 @@ def test_scalars_are_what_numpy_says() -> None:
         "change/positive_low": contribution[(a > 0) & (c <= 0)].sum() / m.sum(),
         "change/negative_high": contribution[(a < 0) & (c > 0)].sum() / m.sum(),
         "change/negative_low": contribution[(a < 0) & (c <= 0)].sum() / m.sum(),
+        "change/with_nothing_in_force": (-r * a * c).mean(),
         "clip/fraction": 1 - k.mean(),
         "clip/fraction_positive": 1 - k[a > 0].mean(),
         "clip/fraction_negative": 1 - k[a < 0].mean(),
@@ -80,8 +81,7 @@ def test_scalars_are_what_numpy_says() -> None:
 
 def test_the_four_parts_of_the_change_sum_to_the_unit_prediction() -> None:
     scalars = summary_scalars(summary_of(batch_of(8, 8, 1)))
-    parts = [value for name, value in scalars.items() if name.startswith("change/")]
-    assert len(parts) == 4
+    parts = [scalars[f"change/{quadrant}"] for quadrant in QUADRANTS]
     assert sum(parts) == pytest.approx(scalars["entropy/unit_predicted_change"], rel=1e-12)
 
 

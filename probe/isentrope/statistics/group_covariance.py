@@ -1,0 +1,150 @@
+"""The covariance of a sequence's log-prob and its advantage, within each group, by how hard the group was.
+
+    Cov over y in the group of (log pi(y|x) / |y|, A(y, x))                        arXiv:2505.22617, eq. 8, 9, Figure 8
+
+log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in nats. A group are the
+rollouts of one prompt; which they are the loop says (`Probe.gate(..., groups=)`). The share of a group's sequences with
+A > 0 is that of its correct answers where an answer is right or wrong: `hard` up to a third, `easy` from two thirds on.
+A group whose advantages are all 0 has a covariance of 0 and no difficulty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from isentrope.statistics.step_tokens import StepTokens
+from isentrope.statistics.token_ledger import TokenBatch
+
+MOST_GROUPS = 256
+"""That a rank tells of in a step; of more, it tells of those with the lowest ids."""
+
+HARD_UP_TO, EASY_FROM = 1 / 3, 2 / 3
+"""Share of a group's sequences with A > 0."""
+
+_ADVANTAGE_ROUND_OFF = 1e-6
+"""What is left of an advantage of 0 after a loop's own arithmetic."""
+
+_FIELDS = 7
+"""Of each group: id, sequences, sums of log-prob, of A and of their product, sequences with A > 0 and with A < 0."""
+
+NUMBERS = 1 + MOST_GROUPS * _FIELDS
+"""Length of the vector of `measure_groups`."""
+
+
+@dataclass(slots=True)
+class _Group:
+    sequences: float = 0.0
+    logprob: float = 0.0
+    advantage: float = 0.0
+    product: float = 0.0
+    positive: float = 0.0
+    negative: float = 0.0
+
+    def add(self, sums: Sequence[float]) -> None:
+        for name, value in zip(self.__slots__, sums, strict=True):
+            setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def covariance(self) -> float:
+        return (self.product - self.logprob * self.advantage / self.sequences) / self.sequences
+
+    @property
+    def difficulty(self) -> str | None:
+        if not self.positive and not self.negative:
+            return None
+        share = self.positive / self.sequences
+        # Ten of thirty are a third, whatever their quotient in floating point.
+        return "hard" if share <= HARD_UP_TO + 1e-9 else "easy" if share >= EASY_FROM - 1e-9 else "middle"
+
+
+def measure_groups(tokens: StepTokens, batches: Sequence[TokenBatch]) -> Tensor:
+    """This rank's groups as one float64 vector: how many there are, then `_FIELDS` of each; on the device.
+
+    Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are in no group.
+    """
+    columns, first = [], 0
+    for batch in batches:
+        last = first + batch.mask.numel()
+        if batch.group_ids is not None and batch.mask.numel():
+            columns.append(_sequences(tokens, slice(first, last), batch.mask, batch.group_ids))
+        first = last
+    return _by_group(torch.cat(columns, dim=1)) if columns else no_groups(tokens.valid.device)
+
+
+def no_groups(device: torch.device | None = None) -> Tensor:
+    """The vector of a rank that knows of no group."""
+    return torch.zeros(NUMBERS, dtype=torch.float64, device=device)
+
+
+def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
+    """What all ranks say of the groups together; nothing where no group of two sequences is known.
+
+    Args:
+        ranks: the vectors of `measure_groups`. A group may lie on several ranks. Where a rank had more groups than it
+            tells of, those with higher ids than its last are left out on all, for no group may be counted in part.
+    """
+    groups: dict[float, _Group] = {}
+    highest = float("inf")
+    for numbers in ranks:
+        told = min(int(numbers[0]), MOST_GROUPS)
+        rows = [numbers[1 + _FIELDS * row : 1 + _FIELDS * (row + 1)] for row in range(told)]
+        for group_id, *sums in rows:
+            groups.setdefault(group_id, _Group()).add(sums)
+        if numbers[0] > MOST_GROUPS:
+            highest = min(highest, rows[-1][0])
+    several = [group for group_id, group in groups.items() if group_id <= highest and group.sequences > 1]
+    if not several:
+        return {}
+    flat = sum(group.difficulty is None for group in several)
+    scalars = {
+        "group/count": float(len(several)),
+        "covariance/group": sum(group.covariance for group in several) / len(several),
+        "advantage/zero_group_fraction": flat / len(several),
+    }
+    for difficulty in ("easy", "middle", "hard"):
+        covariances = [group.covariance for group in several if group.difficulty == difficulty]
+        scalars[f"group/{difficulty}_fraction"] = len(covariances) / len(several)
+        if covariances:
+            scalars[f"covariance/group_{difficulty}"] = sum(covariances) / len(covariances)
+    return scalars
+
+
+def _sequences(tokens: StepTokens, place: slice, mask: Tensor, group_ids: Tensor) -> Tensor:
+    """[_FIELDS, sequences]: of each its group, whether it counts, its log-prob, A, their product, and the sign of A."""
+    valid, logprobs, advantages = (
+        values[place].reshape(mask.shape) for values in (tokens.valid, tokens.logprobs, tokens.advantages)
+    )
+    length = valid.sum(1)
+    logprob, advantage = (values.sum(1) / length.clamp(min=1) for values in (logprobs, advantages))
+    return torch.stack(
+        [
+            group_ids,
+            (length > 0).double(),
+            logprob,
+            advantage,
+            logprob * advantage,
+            (advantage > _ADVANTAGE_ROUND_OFF).double(),
+            (advantage < -_ADVANTAGE_ROUND_OFF).double(),
+        ]
+    )
+
+
+def _by_group(sequences: Tensor) -> Tensor:
+    """The vector of `measure_groups`, with the shapes known beforehand: how many groups there are is on the device."""
+    counts = sequences[1] > 0
+    order = torch.where(counts, sequences[0], torch.inf).argsort(stable=True)
+    sequences, counts = sequences[:, order], counts[order]
+    begins = torch.ones_like(counts)
+    begins[1:] = sequences[0, 1:] != sequences[0, :-1]
+    # The group of a sequence that does not count is of no interest, it comes last and adds nothing.
+    begins &= counts
+    rows = (begins.cumsum(0) - 1).clamp(0, MOST_GROUPS)
+    table = torch.zeros(MOST_GROUPS + 1, _FIELDS, dtype=torch.float64, device=sequences.device)
+    sums = torch.where(counts, sequences, 0.0)
+    sums[0] = torch.where(begins, sums[0], 0.0)
+    table.index_add_(0, rows, sums.T)
+    return torch.cat([begins.sum().double().reshape(1), table[:MOST_GROUPS].reshape(-1)])

@@ -1,0 +1,88 @@
+"""Which mechanism changes the unit prediction by how much: the loop's ratio clip, the intervention, the KL term.
+
+    unit = (-mean(r A S_c)) + by_ratio_clip + by_intervention
+
+    by_ratio_clip   = -mean((w - 1) r A S_c)            w: what the loop's own loss makes of r A, 0 where it clips
+    by_intervention = -mean((f - 1) w r A S_c)          f: the factors of the control in force, 0 where it drops
+    by_kl_penalty   = -mean(f alpha_KL S_c)             alpha_KL: what the loss's KL term adds to w r A
+
+The last comes on top of the unit prediction, which is of the advantages alone. Each is the first-order change of the
+mean entropy per unit of gain (arXiv:2602.03392, Cor. 4.1), in nats per unit gain. What a loop does not say is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from isentrope.scores import entropy_contributions
+from isentrope.statistics.step_tokens import StepTokens
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismSums:
+    """Sums over the valid tokens of a step; `merge` is exact."""
+
+    with_nothing_in_force: float = 0.0
+    """Of -r A S_c."""
+    after_ratio_clip: float = 0.0
+    """Of -w r A S_c."""
+    ratio_clip_known: int = 0
+    """Tokens of which the loop said w."""
+    kl_penalty: float = 0.0
+    """Of -f alpha_KL S_c."""
+    kl_known: int = 0
+    """Tokens of which the loop said alpha_KL."""
+    pushed: int = 0
+    """Tokens whose w r A is not 0: the loop's loss has a gradient there."""
+
+    def merge(self, other: MechanismSums) -> MechanismSums:
+        return MechanismSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @classmethod
+    def read(cls, numbers: Iterator[float]) -> MechanismSums:
+        """What `mechanism_sums` made, from the host."""
+        return cls(
+            next(numbers), next(numbers), int(next(numbers)), next(numbers), *(int(next(numbers)) for _ in range(2))
+        )
+
+
+def mechanism_sums(tokens: StepTokens, factors: Tensor) -> tuple[Tensor, ...]:
+    """The fields of `MechanismSums`, on the device.
+
+    Args:
+        factors: by what each token's gradient is multiplied under the control in force.
+    """
+    scores, valid = tokens.vocab_centered_scores, tokens.valid
+    pull = torch.where(valid, factors, 0.0)
+    return (
+        entropy_contributions(scores, tokens.advantages, tokens.importance_ratios, valid).sum(),
+        entropy_contributions(scores, tokens.advantages, tokens.update_ratios, valid).sum(),
+        tokens.knows_loss.sum(),
+        -(pull * tokens.kl_strengths * scores).sum(),
+        tokens.knows_kl.sum(),
+        ((tokens.update_ratios * tokens.advantages) != 0).sum(),
+    )
+
+
+def mechanism_scalars(sums: MechanismSums, tokens: int, unit_sum: float, *, intervening: bool) -> dict[str, float]:
+    """The change of each mechanism, as means over the step's tokens; what is not known of every token is left out.
+
+    Args:
+        tokens: valid ones of the step, at least one.
+        unit_sum: of the unit prediction.
+        intervening: whether a control was in force. Without one it changed nothing, and nothing is said of it.
+    """
+    scalars = {}
+    if sums.ratio_clip_known in (0, tokens):
+        scalars["change/with_nothing_in_force"] = sums.with_nothing_in_force / tokens
+    if sums.ratio_clip_known == tokens:
+        scalars["change/by_ratio_clip"] = (sums.after_ratio_clip - sums.with_nothing_in_force) / tokens
+    if intervening:
+        scalars["change/by_intervention"] = (unit_sum - sums.after_ratio_clip) / tokens
+    if sums.kl_known == tokens:
+        scalars["change/by_kl_penalty"] = sums.kl_penalty / tokens
+    return scalars

@@ -1,0 +1,94 @@
+"""The top shares of the covariance from the ranks' bins are those of all tokens, within the error that is stated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from isentrope.scores import TokenScores
+from isentrope.statistics.across_ranks import rank_vector, read_ranks
+from isentrope.statistics.covariance_sketch import BIN_RATIO, read_sketch
+from isentrope.statistics.covariance_tail import TOP_SHARES
+from isentrope.statistics.report_scalars import summary_scalars
+from isentrope.statistics.token_ledger import TokenBatch
+from tests.probe.statistics.test_step_summary import summary_of
+
+
+def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
+    """Log-probs and advantages as of a policy: most tokens certain, a few not, sequences of one advantage each."""
+    g = torch.Generator().manual_seed(seed)
+    logprobs = -torch.rand(tokens, generator=g).pow(8) * 9 - 1e-3 - drift
+    advantages = torch.randn(tokens // 50, generator=g).repeat_interleave(50) + drift
+    zero = torch.zeros(tokens)
+    valid = torch.rand(tokens, generator=g) < 0.9
+    return TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
+
+
+def together(parts: list[TokenBatch], centre: tuple[Tensor, Tensor] | None = None) -> dict[str, float]:
+    rows = [rank_vector(0, 0, [part], None, None, alone=False, centre=centre).tolist() for part in parts]
+    found = read_ranks([*rows, rank_vector(0, 0, [], None, None, alone=False).tolist()])
+    assert found.top_shares_binned
+    assert found.summary is not None
+    return {name: value for name, value in summary_scalars(found.summary).items() if name in TOP_SHARES}
+
+
+def exact(parts: list[TokenBatch]) -> dict[str, float]:
+    return {name: value for name, value in summary_scalars(summary_of(*parts)).items() if name in TOP_SHARES}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("tokens", [500, 20_000])
+def test_shares_of_all_ranks_are_within_the_stated_error_and_mostly_far_within(tokens: int, seed: int) -> None:
+    parts = [heavy_tailed(tokens, 10 * seed + rank) for rank in range(3)]
+    centre = (torch.tensor(-0.9, dtype=torch.float64), torch.tensor(0.05, dtype=torch.float64))
+    for of_ranks in (together(parts), together(parts, centre)):
+        for name, value in exact(parts).items():
+            assert of_ranks[name] == pytest.approx(value, rel=BIN_RATIO - 1), name
+            if tokens > 1000 and TOP_SHARES[name] >= 0.02:
+                assert of_ranks[name] == pytest.approx(value, rel=0.01), name
+        assert of_ranks["covariance/top_100"] == pytest.approx(exact(parts)["covariance/top_100"], rel=1e-9)
+
+
+def test_ranks_whose_own_means_differ_agree_once_the_means_of_the_step_before_are_known() -> None:
+    parts = [heavy_tailed(5000, 1), heavy_tailed(5000, 2, drift=1.0)]
+    nothing_yet = (torch.tensor(torch.nan), torch.tensor(torch.nan))
+    assert together(parts, nothing_yet) == together(parts)
+    whole = summary_of(*parts).advantage_logprob
+    centre = (torch.tensor(whole.mean_right), torch.tensor(whole.mean_left))
+    for name, value in exact(parts).items():
+        assert together(parts, centre)[name] == pytest.approx(value, rel=BIN_RATIO - 1)
+
+
+def test_tokens_on_one_rank_alone_are_counted_exactly() -> None:
+    part = heavy_tailed(500, 3)
+    rows = [rank_vector(0, 0, batches, None, None, alone=False).tolist() for batches in ([], [part])]
+    found = read_ranks(rows)
+    assert not found.top_shares_binned
+    assert found.summary == summary_of(part)
+
+
+def test_a_rank_that_is_alone_sends_no_bins() -> None:
+    part = heavy_tailed(500, 3)
+    several, alone = (rank_vector(0, 0, [part], None, None, alone=one) for one in (False, True))
+    assert torch.equal(several[: alone.numel()], alone)
+    assert several.numel() > alone.numel()
+
+
+def test_bins_are_worked_by_hand() -> None:
+    """c_t of 4, 1, -1 and 0 about means of 0: the upper half is 2.5 on average."""
+    logprobs, advantages = torch.tensor([-2.0, -1.0, -1.0, 0.0]), torch.tensor([-2.0, -1.0, 1.0, 3.0])
+    zero, valid = torch.zeros(4), torch.ones(4, dtype=torch.bool)
+    batch = TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
+    row = rank_vector(0, 0, [batch], None, None, alone=False, centre=(torch.tensor(0.0), torch.tensor(0.0))).tolist()
+    summary = summary_of(batch).advantage_logprob
+    from isentrope.statistics.covariance import Covariance
+    from isentrope.statistics.covariance_sketch import NUMBERS
+
+    shares = read_sketch(row[-NUMBERS:], Covariance(4, 0.0, 0.0, 4.0))
+    assert shares is not None
+    assert dict(zip(TOP_SHARES, shares, strict=True)) == pytest.approx(
+        {name: {0.2: 4.0, 0.5: 2.5, 1.0: 1.0}.get(share, 4.0) for name, share in TOP_SHARES.items()}
+    )
+    assert summary.count == 4
+    assert read_sketch([0.0] * NUMBERS, summary) is None

@@ -1,0 +1,192 @@
+"""The covariance within a group is that of its sequences, wherever they are, and groups that are not known are absent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import isentrope
+from isentrope.errors import InputError
+from isentrope.scores import TokenScores
+from isentrope.statistics import group_covariance
+from isentrope.statistics.across_ranks import rank_vector, read_ranks
+from isentrope.statistics.group_covariance import group_scalars
+from isentrope.statistics.token_ledger import TokenBatch
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
+
+
+def sequences(groups: Tensor, advantages: Tensor, seed: int, tokens: int = 7) -> TokenBatch:
+    g = torch.Generator().manual_seed(seed)
+    shape = (len(groups), tokens)
+    zero = torch.zeros(shape)
+    mask = torch.rand(shape, generator=g) < 0.8
+    logprobs = torch.where(mask, -2 * torch.rand(shape, generator=g), torch.nan)
+    return TokenBatch(
+        TokenScores(logprobs, zero, zero, zero, zero),
+        advantages.unsqueeze(1).expand(shape),
+        mask,
+        mask,
+        None,
+        group_ids=groups.double(),
+    )
+
+
+def some(seed: int = 0, rows: int = 60) -> TokenBatch:
+    """Twelve groups whose rows lie anywhere; the two last have no advantage."""
+    g = torch.Generator().manual_seed(seed)
+    groups = torch.randint(0, 12, (rows,), generator=g)
+    advantages = torch.where(groups < 10, torch.randint(0, 2, (rows,), generator=g) * 2.0 - 1, 0.0)
+    return sequences(groups * 1000 + 7, advantages, seed)
+
+
+def scalars_of(*ranks: list[TokenBatch]) -> dict[str, float]:
+    return group_scalars(read_ranks([rank_vector(0, 0, part, None, None).tolist() for part in ranks]).groups)
+
+
+def brute_force(batch: TokenBatch) -> dict[str, float]:
+    assert batch.group_ids is not None
+    of_group: dict[float, list[tuple[float, float]]] = {}
+    for row, group in enumerate(batch.group_ids.tolist()):
+        counted = batch.mask[row]
+        if counted.any():
+            mean = batch.scores.logprobs[row][counted].double().mean().item()
+            of_group.setdefault(group, []).append((mean, batch.advantages[row, 0].item()))
+    found: dict[str, list[float]] = {"easy": [], "middle": [], "hard": [], "none": []}
+    for pairs in of_group.values():
+        if len(pairs) < 2:
+            continue
+        x, a = np.array(pairs).T
+        share = (a > 0).mean()
+        kind = "none" if not a.any() else "hard" if share <= 1 / 3 else "easy" if share >= 2 / 3 else "middle"
+        found[kind].append(float(np.cov(x, a, bias=True)[0, 1]))
+    every = [value for values in found.values() for value in values]
+    expected = {
+        "group/count": float(len(every)),
+        "covariance/group": float(np.mean(every)),
+        "advantage/zero_group_fraction": len(found["none"]) / len(every),
+    }
+    for kind in ("easy", "middle", "hard"):
+        expected[f"group/{kind}_fraction"] = len(found[kind]) / len(every)
+        if found[kind]:
+            expected[f"covariance/group_{kind}"] = float(np.mean(found[kind]))
+    return expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_difficulty_has_the_mean_covariance_of_its_groups(seed: int) -> None:
+    batch = some(seed)
+    expected = brute_force(batch)
+    assert scalars_of([batch]) == pytest.approx(expected, abs=1e-12)
+    assert {"covariance/group_easy", "covariance/group_middle", "covariance/group_hard"} & set(expected)
+
+
+def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
+    batch = some(3)
+    assert batch.group_ids is not None
+
+    def rows(first: int, last: int) -> TokenBatch:
+        part = slice(first, last)
+        scores = TokenScores(*(getattr(batch.scores, name)[part] for name in TokenScores.__slots__))
+        assert batch.group_ids is not None
+        mask = batch.mask[part]
+        return TokenBatch(scores, batch.advantages[part], mask, mask, None, group_ids=batch.group_ids[part])
+
+    whole = scalars_of([batch])
+    assert scalars_of([rows(0, 11), rows(11, 60)]) == pytest.approx(whole, abs=1e-12)
+    assert scalars_of([rows(0, 11), rows(11, 30)], [], [rows(30, 60)]) == pytest.approx(whole, abs=1e-12)
+
+
+def test_a_rank_with_more_groups_than_it_may_tell_of_counts_none_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_covariance, "MOST_GROUPS", 4)
+    monkeypatch.setattr(group_covariance, "NUMBERS", 1 + 4 * 7)
+    batch = some(4)
+    first = rank_vector(0, 0, [batch], None, None).tolist()
+    only_low = sequences(torch.tensor([7, 1007, 3007, 3007]), torch.tensor([1.0, -1.0, 1.0, -1.0]), 5)
+    scalars = group_scalars([read_groups(first), read_groups(rank_vector(0, 0, [only_low], None, None).tolist())])
+    assert scalars["group/count"] == 4
+    # The first rank tells of 7, 1007, 2007 and 3007: what the second one knows of 11007 is left out on both.
+    high = sequences(torch.tensor([11007, 11007]), torch.tensor([1.0, -1.0]), 6)
+    both = group_scalars([read_groups(first), read_groups(rank_vector(0, 0, [only_low, high], None, None).tolist())])
+    assert both == scalars
+
+
+def read_groups(row: list[float]) -> list[float]:
+    from isentrope.statistics import across_ranks
+
+    return row[across_ranks._GROUPS_FROM : across_ranks._GROUPS_FROM + 1 + 4 * 7]
+
+
+def test_sequences_of_unknown_groups_and_groups_of_one_say_nothing() -> None:
+    batch = some(7)
+    assert scalars_of([replace(batch, group_ids=None)]) == {}
+    alone = sequences(torch.arange(5), torch.ones(5), 8)
+    assert scalars_of([alone]) == {}
+    assert scalars_of([]) == {}
+
+
+def test_a_likely_right_answer_beside_an_unlikely_wrong_one_is_worked_by_hand() -> None:
+    probe, transport = probe_and_transport()
+    logits = torch.zeros(2, 2, 4)
+    logits[0, :, 0] = torch.tensor(3.0).log()  # p of token 0: a half; of the others a sixth
+    scores = probe.score(logits, torch.tensor([[0, 0], [0, 0]]))
+    probe.gate(scores, torch.tensor([1.0, -1.0]), groups=torch.tensor([5, 5]))
+    probe.step(0)
+    x = (torch.tensor(0.5).log() - torch.tensor(0.25).log()).item()
+    scalars = reports(transport)[0].scalars
+    assert scalars["covariance/group_middle"] == pytest.approx(x / 2, rel=1e-6)
+    assert scalars["covariance/group"] == scalars["covariance/group_middle"]
+    assert (scalars["group/middle_fraction"], scalars["group/count"]) == (1.0, 1.0)
+    assert "covariance/group_hard" not in scalars
+
+
+def test_a_size_names_the_same_groups_as_their_numbers_do() -> None:
+    loop = TinyLoop()
+    logits, token_ids, _ = loop.sample()
+    advantages = torch.tensor([1.0, -1.0, -1.0, -1.0] * 4)
+    found = []
+    for groups in (4, torch.arange(16) // 4, (torch.arange(16) // 4).unsqueeze(1)):
+        probe, transport = probe_and_transport()
+        for rows in (slice(0, 8), slice(8, 16)):
+            part = groups if isinstance(groups, int) else groups[rows]
+            probe.gate(probe.score(logits[rows], token_ids[rows]), advantages[rows], loop.mask[rows], groups=part)
+        probe.step(0)
+        found.append({n: v for n, v in reports(transport)[0].scalars.items() if "group" in n})
+    assert found[0] == pytest.approx(found[1])
+    assert found[1] == found[2]
+    assert found[0]["group/count"] == 4
+    assert found[0]["group/hard_fraction"] == 1
+
+
+def test_what_a_loop_logs_itself_stands() -> None:
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    probe, transport = probe_and_transport()
+    probe.gate(probe.score(logits, token_ids), advantages, loop.mask, groups=4)
+    probe.log({"advantage/zero_group_fraction": 0.75})
+    probe.step(0)
+    assert reports(transport)[0].scalars["advantage/zero_group_fraction"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (5, "groups must divide the 16 rows"),
+        (0, "groups must divide the 16 rows"),
+        (torch.ones(3, dtype=torch.long), "a whole number per sequence [16]"),
+        (torch.ones(16), "a whole number per sequence [16]"),
+    ],
+)
+def test_groups_that_cannot_be_meant_are_refused(groups: int | Tensor, words: str) -> None:
+    loop = TinyLoop()
+    logits, token_ids, advantages = loop.sample()
+    probe, _ = probe_and_transport()
+    with pytest.raises(InputError, match=re.escape(words)):
+        probe.gate(probe.score(logits, token_ids), advantages, loop.mask, groups=groups)
+    packed = isentrope.scores.token_scores(logits.flatten(0, 1), token_ids.flatten())
+    with pytest.raises(InputError, match="one row per sequence"):
+        probe.gate(packed, advantages.flatten(), groups=4)
