@@ -169,6 +169,17 @@ def control_snapshot_from_pb(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
     )
 
 
+def unreadable_snapshot(snapshot: pb.ControlSnapshot, reason: str) -> ControlSnapshot:
+    """A snapshot that `control_snapshot_from_pb` can't read, as something a probe can reject."""
+    return ControlSnapshot(
+        version=snapshot.version,
+        control=Control(),
+        author=snapshot.author,
+        requested_at=snapshot.requested_at,
+        unreadable=reason,
+    )
+
+
 def _step_report_to_pb(report: StepReport) -> pb.StepReport:
     return pb.StepReport(
         step=report.step,

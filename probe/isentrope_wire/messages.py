@@ -35,6 +35,9 @@ class ControlSnapshot:
     requested_at: float
     expires_at: float | None = None
     """A probe that reads the snapshot later than this does not apply it."""
+    unreadable: str = ""
+    """Why this probe can't read what was asked for: the version is to be rejected, and `control` says nothing.
+    Never sent; it is how the shipper tells the training process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState
 
 CAPABILITY_MISSING = "capability_missing"
+UNREADABLE = "unreadable"
 TIME_TO_LIVE_OVER = "time_to_live_over"
 NEWER_VERSION_DECIDED = "newer_version_decided"
 
@@ -54,22 +55,27 @@ class ControlDesk:
             return (_superseded(desired, newest_decided, now),)
         if desired.expires_at is not None and now > desired.expires_at:
             return (_expired(desired, now),)
+        if desired.unreadable:
+            message = f"This probe can't read the control: {desired.unreadable}"
+            return (self._rejected(desired, UNREADABLE, message, now),)
         if desired.control.capability not in self._capabilities:
-            return (self._rejected(desired, now),)
+            return (self._rejected(desired, CAPABILITY_MISSING, self._missing(desired), now),)
         self._in_force = desired
         return (ControlOutcome(version=desired.version, state=OutcomeState.APPLIED, step=step, at=now),)
 
-    def _rejected(self, desired: ControlSnapshot, now: float) -> ControlOutcome:
+    def _missing(self, desired: ControlSnapshot) -> str:
+        return (
+            f"This probe can carry out {', '.join(sorted(self._capabilities)) or 'nothing'}; "
+            f"the control asks for {desired.control.capability}."
+        )
+
+    def _rejected(self, desired: ControlSnapshot, code: str, message: str, now: float) -> ControlOutcome:
         return ControlOutcome(
             version=desired.version,
             state=OutcomeState.REJECTED,
             at=now,
-            code=CAPABILITY_MISSING,
-            message=(
-                f"This probe can carry out {', '.join(sorted(self._capabilities)) or 'nothing'}; "
-                f"the control asks for {desired.control.capability}. "
-                f"Version {self._in_force.version} stays in force."
-            ),
+            code=code,
+            message=f"{message} Version {self._in_force.version} stays in force.",
         )
 
 

@@ -13,7 +13,7 @@ import grpc
 from isentrope.errors import ConfigurationError
 from isentrope.transport.ingest_channel import open_channel
 from isentrope.trusted_servers import advice_on
-from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb
+from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb, unreadable_snapshot
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -168,9 +168,9 @@ class TelemetryConnection:
         try:
             snapshot = control_snapshot_from_pb(control)
         except CodecError as error:
-            self._report_problem(f"A control this probe can't read is left out: {error}")
-        else:
-            self._receive_control(snapshot)
+            self._report_problem(f"A control this probe can't read goes to the training process to be rejected: {error}")
+            snapshot = unreadable_snapshot(control, str(error))
+        self._receive_control(snapshot)
 
 
 def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from isentrope.control.desk import ControlDesk
 from isentrope_wire.control import Control, Method
@@ -47,6 +48,15 @@ def test_a_control_this_probe_cannot_carry_out_is_rejected_and_the_old_one_stays
     assert (outcome.state, outcome.code, outcome.step) == (OutcomeState.REJECTED, "capability_missing", None)
     assert "method:clip_b" in outcome.message
     assert a_desk.in_force.version == 1
+
+
+def test_a_control_this_probe_cannot_read_is_rejected_with_the_reason_and_the_old_one_stays() -> None:
+    a_desk = desk()
+    unreadable = replace(snapshot(1, method=Method.NONE), unreadable="method must be one of none; got 'newer'.")
+    (outcome,) = a_desk.at_step_boundary(unreadable, step=2, now=100.0)
+    assert (outcome.version, outcome.state, outcome.code) == (1, OutcomeState.REJECTED, "unreadable")
+    assert "got 'newer'. Version 0 stays in force." in outcome.message
+    assert a_desk.in_force.version == 0
 
 
 def test_a_change_does_not_fire_after_its_time_to_live() -> None:

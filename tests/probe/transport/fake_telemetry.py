@@ -38,6 +38,8 @@ class FakeTelemetry(TelemetryServicer):
         """This many pushes are stored, and answered by an error."""
         self.acked_through_instead: int | None = None
         self.control: ControlSnapshot | None = None
+        self.control_from_the_future: pb.ControlSnapshot | None = None
+        """Sent with each Hello instead of `control`: words this version has no dataclass for."""
         self._stopped = threading.Event()
         self._server: grpc.Server | None = None
 
@@ -78,7 +80,9 @@ class FakeTelemetry(TelemetryServicer):
         self._check_token(context)
         self.hellos += 1
         reply = pb.HelloReply(acked_through=self.acked_through(), server_time=time.time())
-        if self.control is not None:
+        if self.control_from_the_future is not None:
+            reply.control.CopyFrom(self.control_from_the_future)
+        elif self.control is not None:
             reply.control.CopyFrom(control_snapshot_to_pb(self.control))
         return reply
 

@@ -29,6 +29,7 @@ from isentrope.transport.spool_reader import DAMAGED, NEVER_WRITTEN, TORN
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunStarted, StepReport
+from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
 RUN = RunStarted(
@@ -350,3 +351,23 @@ def test_reports_to_this_machine_pass_by_a_proxy(
     status = ship(folder, QUICK)
     assert status is not None
     assert (status.state, status.acked_through) == (ShipperState.DRAINED, 3)
+
+
+def test_a_control_the_shipper_cannot_read_reaches_the_trainer_as_one_to_reject(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    server.control_from_the_future = pb.ControlSnapshot(version=4, method="clip_dreams", author="ada", requested_at=1.0)
+    trainer, shipper = living_trainer(folder), start_shipper(folder)
+    try:
+        snapshot = wait_for_control(folder)
+        assert (snapshot.version, snapshot.control, snapshot.author) == (4, Control(), "ada")
+        assert "clip_dreams" in snapshot.unreadable
+    finally:
+        end(trainer, shipper)
+
+
+def wait_for_control(folder: SpoolFolder) -> ControlSnapshot:
+    wait_until(lambda: ControlFile(folder.control).read() is not None)
+    snapshot = ControlFile(folder.control).read()
+    assert snapshot is not None
+    return snapshot
