@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -58,11 +59,15 @@ def token() -> None:
 @token.command("create")
 @click.option("--scope", type=click.Choice(["read", "ingest", "control", "admin"]), required=True)
 @click.option("--name", default=None, help="Stands as the author beside changes made with it.  [default: the scope]")
+@click.option("--run", default=None, metavar="NAME", help="With ingest: the only run it reports, by id or name.")
+@click.option("--project", default=None, metavar="NAME", help="With ingest: the only project whose runs it reports.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def create_token(scope: str, name: str | None, as_json: bool) -> None:
+def create_token(scope: str, name: str | None, run: str | None, project: str | None, as_json: bool) -> None:
     """Make a token and print it. It is shown once."""
+    if (run or project) and scope != "ingest":
+        raise click.UsageError(f"--run and --project bind tokens of scope ingest, not of scope {scope}.")
     with _token_access() as access:
-        created = access.create(scope, name or scope)
+        created = access.create(scope, name or scope, run=run, project=project)
     click.echo(json.dumps(created) if as_json else created["token"])
 
 
@@ -76,9 +81,7 @@ def list_tokens(as_json: bool) -> None:
         click.echo(json.dumps(tokens))
         return
     for entry in tokens:
-        click.echo(
-            f"{entry['id']}  {entry['scope']:<8} {'revoked' if entry['revoked_at'] else 'in force':<9} {entry['name']}"
-        )
+        click.echo(_token_line(entry))
 
 
 @token.command("revoke")
@@ -87,6 +90,23 @@ def revoke_token(token_id: str) -> None:
     """Revoke a token by its id."""
     with _token_access() as access:
         access.revoke(token_id)
+
+
+def _token_line(entry: dict[str, Any]) -> str:
+    used = entry["last_used_at"]
+    return "  ".join(
+        words
+        for words in (
+            str(entry["id"]),
+            f"{entry['scope']:<7}",
+            "revoked " if entry["revoked_at"] else "in force",
+            "never used         " if used is None else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
+            str(entry["name"]),
+            f"run {entry['run']}" if entry["run"] else "",
+            f"project {entry['project']}" if entry["project"] else "",
+        )
+        if words
+    )
 
 
 def _settings(**given: object) -> Settings:

@@ -12,7 +12,7 @@ import httpx
 
 from isentrope_server.api.schemas import CreatedToken, TokenOut
 from isentrope_server.backend import Backend, open_backend
-from isentrope_server.errors import NotFound
+from isentrope_server.errors import NotFound, Unprocessable
 from isentrope_server.home import running_server_url
 from isentrope_server.security.issuing import issue_token, revoke_token
 from isentrope_server.security.tokens import Scope
@@ -31,7 +31,8 @@ class TokenAccessError(IsentropeError, RuntimeError):
 class TokenAccess(Protocol):
     """What `isentrope token` can do."""
 
-    def create(self, scope: str, name: str) -> dict[str, object]: ...
+    def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
+        """Raises Unprocessable when a token that doesn't report is bound to a run or a project."""
 
     def list(self) -> list[dict[str, object]]: ...
 
@@ -49,9 +50,11 @@ class _InDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def create(self, scope: str, name: str) -> dict[str, object]:
+    def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         async def work(backend: Backend) -> dict[str, object]:
-            issued = await backend.write(lambda t: issue_token(t, name, Scope(scope), by=_ACTOR, now=time.time()))
+            issued = await backend.write(
+                lambda t: issue_token(t, name, Scope(scope), by=_ACTOR, now=time.time(), run=run, project=project)
+            )
             return CreatedToken(**TokenOut.of(issued.stored).model_dump(), token=issued.secret).model_dump(mode="json")
 
         return self._run(work)
@@ -82,8 +85,9 @@ class _ThroughServer:
         self._settings = settings
         self._url = url
 
-    def create(self, scope: str, name: str) -> dict[str, object]:
-        created: dict[str, object] = self._request("POST", "", {"scope": scope, "name": name}).json()
+    def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
+        wanted = {"scope": scope, "name": name, "run": run, "project": project}
+        created: dict[str, object] = self._request("POST", "", wanted).json()
         return created
 
     def list(self) -> list[dict[str, object]]:
@@ -93,7 +97,7 @@ class _ThroughServer:
     def revoke(self, token_id: str) -> None:
         self._request("DELETE", f"/{quote(token_id, safe='')}")
 
-    def _request(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: dict[str, str | None] | None = None) -> httpx.Response:
         try:
             secret = self._settings.owner_token_file.read_text(encoding="utf-8").strip()
             answer = httpx.request(
@@ -107,6 +111,8 @@ class _ThroughServer:
             raise TokenAccessError(f"The server at {self._url} can't be asked: {error}.") from error
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise NotFound(answer.json()["error"]["message"])
+        if answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY:
+            raise Unprocessable(answer.json()["error"]["message"])
         if answer.is_error:
             raise TokenAccessError(f"The server at {self._url} refused: {answer.text[:300]}")
         return answer
