@@ -231,8 +231,13 @@ def _dead(summary: StepSummary | None, control: Control) -> dict[str, str]:
             negative=counts.negative,
             candidates=counts.candidates,
             spared=counts.spared,
+            decreasing=counts.decreasing,
+            increasing=counts.increasing,
             discriminator_mean=scores.mean,
             discriminator_std=scores.standard_deviation,
+            vocab_centered_std=summary.vocab_centered_scores.standard_deviation,
+            largest_entropy=summary.largest_entropy,
+            largest_expected_score=summary.largest_expected_score,
             ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
         ),
     )

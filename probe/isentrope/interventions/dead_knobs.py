@@ -10,6 +10,9 @@ from isentrope_wire.control import Control, Method, Scope
 LOWEST_DISCRIMINATOR_SCORE = -0.22388
 """No token's S* lies below: of all distributions, min p (H + log p) = min p (1 - p) log(p / (1 - p)) at p = 0.176."""
 
+THRESHOLD_TOLERANCE = 1e-9
+"""Relative; a threshold at the very bound is beyond it."""
+
 RATIO_TOLERANCE = 1e-6
 """Two forward passes of one policy differ by less; an update moves the ratio by more."""
 
@@ -26,8 +29,16 @@ class StepEvidence:
     """Tokens the method asked for, see `Selection.candidates`."""
     spared: int
     """Candidates whose gradient took part all the same."""
+    decreasing: int
+    """Tokens whose update lowers entropy: A S_c > 0."""
+    increasing: int
     discriminator_mean: float
     discriminator_std: float
+    vocab_centered_std: float
+    largest_entropy: float
+    """Of the step's tokens, nats."""
+    largest_expected_score: float
+    """The same of E[S]."""
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
 
@@ -46,6 +57,10 @@ def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
         yield "scope negative holds no token: no advantage is below 0."
     elif (control.scope == Scope.POSITIVE or control.method == Method.UNLIKELY) and not step.positive:
         yield f"{_positive_only(control)} holds no token: no advantage is above 0."
+    elif control.scope == Scope.DECREASING and not step.decreasing:
+        yield "scope decreasing holds no token: no update lowers the entropy."
+    elif control.scope == Scope.INCREASING and not step.increasing:
+        yield "scope increasing holds no token: no update raises the entropy."
 
 
 def _positive_only(control: Control) -> str:
@@ -80,23 +95,76 @@ def _own(control: Control, step: StepEvidence) -> Iterator[str]:
                     yield f"{name} is 0: {nothing}."
         case Method.UNLIKELY if control.number("strength") == 0:
             yield "strength is 0: every token counts as before."
+        case Method.UNLIKELY if step.positive and not step.candidates:
+            yield f"No token with A > 0 is less likely than {control.number('below'):g}: every token counts as before."
         case Method.TOP_ENTROPY if control.number("fraction") == 1:
             yield "fraction is 1: every token is updated."
 
 
 def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
-    if control.method == Method.CLIP_B and control.mu_low is not None and step.discriminator_std > 0:
-        largest = (step.discriminator_mean - LOWEST_DISCRIMINATOR_SCORE) / step.discriminator_std
-        if control.mu_low > largest:
-            yield (
-                f"mu_low {control.mu_low:g} lies beyond {largest:.3g}, where the lower side ends: S* is never below "
-                f"{LOWEST_DISCRIMINATOR_SCORE}, so that no token can lie outside."
-            )
+    bounds = clip_b_bounds(step) if control.method == Method.CLIP_B else clip_v_bounds(step)
+    for name, mu, bound, why in (
+        ("mu_low", control.mu_low, bounds.low, bounds.why_low),
+        ("mu_high", control.mu_high, bounds.high, bounds.why_high),
+    ):
+        # A hold rests its threshold out there on purpose.
+        if control.hold is None and mu is not None and bound is not None and mu >= bound * (1 - THRESHOLD_TOLERANCE):
+            side = "lower" if name == "mu_low" else "upper"
+            yield f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no token can lie outside."
     if control.value("max_fraction") is not None and step.spared:
         yield (
             f"max_fraction {control.value('max_fraction'):g} binds: {step.candidates} of {step.tokens} tokens lie beyond "
             f"the thresholds, and {step.candidates - step.spared} are left out. Moving µ changes nothing."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The µ from which on a side can leave nothing out, in standard deviations, and why; None: there is no such."""
+
+    low: float | None = None
+    high: float | None = None
+    why_low: str = ""
+    why_high: str = ""
+
+
+def clip_b_bounds(step: StepEvidence) -> Bounds:
+    """Where Clip_B's sides end: -0.22388 <= S* <= H, counted from mean S* in sigma.
+
+        mu_low  < (mean S* + 0.22388) / sigma          mu_high < (max H - mean S*) / sigma
+
+    S* = p (H + log p). Below: given p, H is least when all the rest lies on one other token, which leaves
+    p (1 - p) log(p / (1 - p)), and that is never below -0.22388. Above: p <= 1 and log p <= 0.
+    """
+    sigma = step.discriminator_std
+    if sigma <= 0:
+        return Bounds()
+    return Bounds(
+        (step.discriminator_mean - LOWEST_DISCRIMINATOR_SCORE) / sigma,
+        (step.largest_entropy - step.discriminator_mean) / sigma,
+        f"S* is never below {LOWEST_DISCRIMINATOR_SCORE}",
+        f"S* is never above its token's H, here {step.largest_entropy:.3g} at most",
+    )
+
+
+def clip_v_bounds(step: StepEvidence) -> Bounds:
+    """Where Clip_V's sides end: -0.22388 - max E[S] <= S_c <= max H, counted from 0 in sigma'.
+
+        mu_low  < (0.22388 + max E[S]) / sigma'        mu_high < max H / sigma'
+
+    S_c = S* - E[S] and S* >= -0.22388, as for Clip_B. E[S] = sum p_i p_i (H + log p_i) is the covariance under p of p
+    and log p, for H = -mean log p: both rise together, so E[S] >= 0 and S_c <= S* <= H. It has no bound of its own (it
+    grows with the logarithm of the vocabulary), so the largest of the step's tokens is taken.
+    """
+    sigma = step.vocab_centered_std
+    if sigma <= 0:
+        return Bounds()
+    return Bounds(
+        (step.largest_expected_score - LOWEST_DISCRIMINATOR_SCORE) / sigma,
+        step.largest_entropy / sigma,
+        f"S_c is never below {LOWEST_DISCRIMINATOR_SCORE} - E[S], and E[S] is {step.largest_expected_score:.3g} at most",
+        f"S_c is never above its token's H, here {step.largest_entropy:.3g} at most",
+    )
 
 
 def _clip_cov(control: Control, step: StepEvidence) -> Iterator[str]:

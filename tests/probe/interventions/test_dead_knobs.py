@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.interventions.dead_knobs import LOWEST_DISCRIMINATOR_SCORE, StepEvidence, dead_knobs
+from isentrope.interventions.dead_knobs import (
+    LOWEST_DISCRIMINATOR_SCORE,
+    StepEvidence,
+    clip_b_bounds,
+    clip_v_bounds,
+    dead_knobs,
+)
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
 
@@ -18,8 +24,13 @@ STEP = StepEvidence(
     negative=500,
     candidates=50,
     spared=0,
+    decreasing=300,
+    increasing=600,
     discriminator_mean=0.02,
     discriminator_std=0.1,
+    vocab_centered_std=0.05,
+    largest_entropy=2.5,
+    largest_expected_score=0.4,
     ratio_spread=0.03,
 )
 
@@ -33,7 +44,11 @@ def control(method: str, scope: str = "all", mu_low: float | None = None, **para
     [
         control("none"),
         control("clip_b", mu_low=2.4),
-        control("clip_v", mu_low=100),
+        control("clip_v", mu_low=12.4),
+        Control(method="clip_b", mu_high=24.7),
+        Control(method="clip_v", mu_high=49.9),
+        control("clip_v", scope="decreasing", mu_low=1),
+        control("clip_v", scope="increasing", mu_low=1),
         control("clip_v", mu_low=1, max_fraction=0.1, epsilon_high=0.2),
         control("clip_cov", ratio=0.05),
         control("kl_cov"),
@@ -65,6 +80,22 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
         # (0.02 + 0.22388) / 0.1
         (control("clip_b", mu_low=2.44), {}, "mu_low 2.44 lies beyond 2.44"),
         (control("clip_b", mu_low=2.5), {}, "S\\* is never below -0.22388"),
+        # (2.5 - 0.02) / 0.1
+        (
+            Control(method="clip_b", mu_high=24.8),
+            {},
+            "mu_high 24.8 lies beyond 24.8.*S\\* is never above its token's H",
+        ),
+        # (0.4 + 0.22388) / 0.05
+        (control("clip_v", mu_low=12.5), {}, "mu_low 12.5 lies beyond 12.5.*E\\[S\\] is 0.4 at most"),
+        # 2.5 / 0.05
+        (Control(method="clip_v", mu_high=50), {}, "mu_high 50 lies beyond 50.*never above its token's H"),
+        # A mean below 0 brings the end nearer: (-0.2 + 0.22388) / 0.1
+        (control("clip_b", mu_low=0.25), {"discriminator_mean": -0.2}, "mu_low 0.25 lies beyond 0.239"),
+        (control("clip_v", mu_low=1, scope="decreasing"), {"decreasing": 0}, "scope decreasing holds no token"),
+        (control("clip_v", mu_low=1, scope="increasing"), {"increasing": 0}, "scope increasing holds no token"),
+        (control("unlikely"), {"candidates": 0}, "No token with A > 0 is less likely than 0.2"),
+        (control("clip_v", mu_low=1, epsilon_low=0.2), {"ratio_spread": None}, "epsilon_low can't act"),
         (
             control("clip_v", mu_low=1, max_fraction=0.01),
             {"spared": 40},
@@ -88,6 +119,43 @@ def test_several_dead_knobs_are_all_named() -> None:
 
 def test_a_step_without_tokens_tells_nothing() -> None:
     assert dead_knobs(control("kl_cov", beta=0), replace(STEP, tokens=0)) == ()
+
+
+@pytest.mark.parametrize("vocabulary", [2, 5, 40])
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0, 12.0])
+def test_no_token_lies_beyond_where_a_side_ends(vocabulary: int, sharpness: float) -> None:
+    """Of any distributions, whichever tokens are drawn: every token of the vocabulary is scored."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = sharpness * torch.randn(200, 1, vocabulary, generator=generator, dtype=torch.float64)
+    every = torch.arange(vocabulary).expand(200, vocabulary)
+    scores = token_scores(logits.expand(200, vocabulary, vocabulary), every)
+    s, c = scores.discriminator_scores, scores.vocab_centered_scores
+    assert scores.expected_scores.min() >= -1e-12
+    step = replace(
+        STEP,
+        discriminator_mean=s.mean().item(),
+        discriminator_std=s.std(correction=0).item(),
+        vocab_centered_std=c.std(correction=0).item(),
+        largest_entropy=scores.entropies.max().item(),
+        largest_expected_score=scores.expected_scores.max().item(),
+    )
+    for values, bounds in (((s - s.mean()) / s.std(correction=0), clip_b_bounds(step)),
+                           (c / c.std(correction=0), clip_v_bounds(step))):  # fmt: skip
+        assert bounds.low is not None
+        assert bounds.high is not None
+        # The lowest is rounded to five digits.
+        assert -values.min().item() <= bounds.low * (1 + 1e-4)
+        assert values.max().item() <= bounds.high * (1 + 1e-9)
+
+
+def test_a_threshold_that_a_hold_rests_out_there_is_no_dead_knob() -> None:
+    resting = Control(method="clip_v", mu_low=99, mu_high=99, hold={"target_entropy": 1.0})
+    assert dead_knobs(resting, STEP) == ()
+
+
+def test_scores_that_do_not_scatter_have_no_end() -> None:
+    flat = replace(STEP, discriminator_std=0.0, vocab_centered_std=0.0)
+    assert dead_knobs(control("clip_b", mu_low=99), flat) == dead_knobs(control("clip_v", mu_low=99), flat) == ()
 
 
 def test_no_distribution_has_a_score_below_the_lowest() -> None:
