@@ -518,7 +518,7 @@ class Probe:
 
     def _report(self, step: int, optimizer: Optimizer | None, what_if_source: str) -> None:
         momentum, statistics = momentum_of(optimizer), self._transport.statistics()
-        self._logged |= {"probe/seconds": self._seconds, "probe/dropped_reports": float(statistics.dropped)}
+        self._logged |= {"probe/seconds": self._seconds} | statistics.scalars()
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
         sent = self._transport.put(

@@ -10,6 +10,7 @@ import threading
 import time
 
 from isentrope.control.control_file import ControlFile
+from isentrope.transport.delivery_lag import DeliveryLag
 from isentrope.transport.message_queue import MessageQueue
 from isentrope.transport.process_lock import ProcessLock
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
@@ -58,6 +59,8 @@ class SpoolTransport:
         self._control_file = ControlFile(folder.control)
         self._desired: ControlSnapshot | None = None
         self._acked_through = 0
+        self._lag = DeliveryLag()
+        self._oldest_unacknowledged_at: float | None = None
         self._next_status_at = 0.0
         self._trouble_logged = False
         self._refused_after_close = 0
@@ -93,11 +96,14 @@ class SpoolTransport:
 
     def statistics(self) -> TransportStatistics:
         """The counts as they stand; `acknowledged` lags by up to half a second."""
+        oldest_at = self._oldest_unacknowledged_at
         return TransportStatistics(
             accepted=self._queue.accepted,
             dropped=self._queue.refused + self._writer.lost + self._refused_after_close,
             spooled=self._writer.spooled_through,
             acknowledged=self._acked_through,
+            left_out=self._writer.left_out,
+            lag_seconds=0.0 if oldest_at is None else time.monotonic() - oldest_at,
         )
 
     def close(self, timeout_seconds: float = 1.0) -> None:
@@ -174,12 +180,18 @@ class SpoolTransport:
         now = time.monotonic()
         if now >= self._next_status_at or self._closing.is_set():
             self._next_status_at = now + STATUS_SECONDS
-            status = ShipperStatus.read(self.folder.status)
-            if status is not None:
-                self._acked_through = status.acked_through
+            self._note_what_is_acknowledged()
             if self._supervisor is not None:
                 self._supervisor.tend()
         return written
+
+    def _note_what_is_acknowledged(self) -> None:
+        status = ShipperStatus.read(self.folder.status)
+        if status is not None:
+            self._acked_through = status.acked_through
+        self._lag.written(self._writer.spooled_through, time.monotonic())
+        self._lag.acknowledged(self._acked_through)
+        self._oldest_unacknowledged_at = self._lag.oldest_at
 
     def _finish(self) -> None:
         try:

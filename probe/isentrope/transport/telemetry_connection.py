@@ -168,7 +168,9 @@ class TelemetryConnection:
         try:
             snapshot = control_snapshot_from_pb(control)
         except CodecError as error:
-            self._report_problem(f"A control this probe can't read goes to the training process to be rejected: {error}")
+            self._report_problem(
+                f"A control this probe can't read goes to the training process to be rejected: {error}"
+            )
             snapshot = unreadable_snapshot(control, str(error))
         self._receive_control(snapshot)
 

@@ -25,6 +25,24 @@ class TransportStatistics:
     """Written to the spool, the record of the run's start and what gaps stand for included."""
     acknowledged: int = 0
     """Of those, stored by the server, by its own word. `spooled - acknowledged` is what still has to go up."""
+    left_out: int = 0
+    """Reports that were written without their tokens or histograms, because the disk was full."""
+    lag_seconds: float = 0.0
+    """How long the oldest record that the server has not acknowledged has been on disk; 0 when there is none."""
+
+    def scalars(self) -> dict[str, float]:
+        """The counts as a report's metrics: they stand in each, so that a look at a run tells whether it arrives."""
+        found = {"probe/dropped_reports": float(self.dropped)}
+        if self.spooled:
+            found |= {
+                "probe/accepted_reports": float(self.accepted),
+                "probe/spooled_records": float(self.spooled),
+                "probe/acknowledged_records": float(self.acknowledged),
+                "probe/delivery_lag_seconds": self.lag_seconds,
+            }
+        if self.left_out:
+            found["probe/left_out_reports"] = float(self.left_out)
+        return found
 
 
 class Transport(Protocol):

@@ -86,9 +86,8 @@ def test_the_example_for_several_ranks_reports_all_tokens_once(model: str, tmp_p
     assert {report.scalars["token/count"] for report in first} == {(8 + 5) * 12}
     assert all("entropy/observed_change" in report.scalars for report in first)
     assert [report.labels["threshold/source"] for report in first] == ["micro_batch"] + ["previous_step"] * 11
-    assert {name for report in second for name in report.scalars} == {
-        "reward/mean", "probe/seconds", "probe/rescore_seconds", "probe/dropped_reports",
-    }  # fmt: skip
+    names = {name for report in second for name in report.scalars}
+    assert {name for name in names if not name.startswith("probe/")} == {"reward/mean"}
 
 
 def test_the_example_for_accelerate_reports_all_tokens_once(tmp_path: Path) -> None:
