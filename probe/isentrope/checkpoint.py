@@ -52,6 +52,7 @@ _KEYS = frozenset(
         "rank",
         "step",
         "control",
+        "decided",
         "thresholds",
         "selection",
         "learnt",
@@ -91,6 +92,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "rank": memory.config.rank,
         "step": memory.boundary.last_step,
         "control": json.loads(encode_snapshot(memory.boundary.in_force)),
+        "decided": memory.boundary.newest_decided,
         "thresholds": memory.thresholds.state(),
         "selection": memory.basis.state(memory.pilot.control),
         "learnt": memory.closer.state(REPORT_SECONDS),
@@ -172,7 +174,7 @@ def _shown(state: object) -> str:
 
 
 def _restore(memory: Memory, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    snapshot = _snapshot(shared)
+    snapshot, newest_decided = _snapshot(shared), shared["decided"]
     if shared["run_id"] != memory.config.run_id:
         # Versions count within a run: the first one pushed to this one must not look old.
         logger.warning(
@@ -180,8 +182,8 @@ def _restore(memory: Memory, shared: Mapping[str, Any], own: Mapping[str, Any]) 
             "run_id=%r to continue that run.",
             *(shared["run_id"], memory.config.run_id, shared["run_id"]),
         )
-        snapshot = replace(snapshot, version=0)
-    memory.boundary.resume(ControlDesk(snapshot, CAPABILITIES), shared["step"])
+        snapshot, newest_decided = replace(snapshot, version=0), 0
+    memory.boundary.resume(ControlDesk(snapshot, CAPABILITIES, newest_decided), shared["step"])
     # A share of the tokens is counted on each rank; another rank's will do where there is no own.
     own = own if own["rank"] == memory.config.rank and own["step"] == shared["step"] else shared
     _restore_parts(shared, own, memory.thresholds, memory.basis, memory.closer, memory.pilot)
@@ -210,10 +212,14 @@ def _snapshot(state: Mapping[str, Any]) -> ControlSnapshot:
     step = state["step"]
     if step is not None and (type(step) is not int or step < 0):
         raise _damaged(f"its step must be a whole number or null, got {step!r}")
+    if type(state["decided"]) is not int:
+        raise _damaged(f"its newest decided version must be a whole number, got {state['decided']!r}")
     try:
         snapshot = decode_snapshot(json.dumps(state["control"]).encode())
     except (CodecError, TypeError, ValueError) as error:
         raise _damaged(str(error)) from error
+    if snapshot.unreadable:
+        raise _damaged(snapshot.unreadable)
     if snapshot.control.capability not in CAPABILITIES:
         raise CheckpointError(
             f"This probe can carry out {', '.join(CAPABILITIES)}; the control of the checkpoint asks for "

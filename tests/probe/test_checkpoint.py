@@ -157,6 +157,19 @@ def test_a_version_asked_for_since_is_applied_once_and_one_from_before_never(
     assert [(o.version, o.state) for r in older for o in r.outcomes] == [(2, OutcomeState.SUPERSEDED)]
 
 
+def test_a_version_that_was_refused_before_the_checkpoint_is_not_decided_again() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport(run_id="the-run")
+    transport.set_control(pushed(4, expires_at=1.0))
+    run_steps(loop, probe, 2)
+    assert [o.state for report in reports(transport) for o in report.outcomes] == [OutcomeState.EXPIRED]
+    again, second = probe_and_transport(run_id="the-run")
+    second.set_control(pushed(4))
+    again.load_state_dict(probe.state_dict())
+    run_steps(loop, again, 2, first=2)
+    assert [(report.control_version, report.outcomes) for report in reports(second)] == [(0, ()), (0, ())]
+
+
 def test_in_another_run_the_control_is_version_0_and_the_first_one_pushed_is_applied(
     state_at_version_3: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +198,7 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("layout", 2, "Upgrade isentrope"),
         ("layout", "1", "layout '1'"),
         ("step", -1, "whole number or null"),
+        ("decided", None, "decided version"),
         ("control/version", "three", "can't be read"),
         ("control/control/method", "clip_x", "clip_x"),
         ("learnt/calibration", {"gain": 1.0}, "fields average"),

@@ -23,20 +23,28 @@ class ControlDesk:
     one replaced it between two boundaries) gets no outcome from here.
     """
 
-    def __init__(self, initial: ControlSnapshot, capabilities: Collection[str]) -> None:
+    def __init__(
+        self, initial: ControlSnapshot, capabilities: Collection[str], newest_decided: int | None = None
+    ) -> None:
         """
         Args:
             initial: what the run starts with (version 0), or what a checkpoint says was in force.
             capabilities: what this probe can carry out, in the words of `Control.capability` (`method:clip_v` ...).
+            newest_decided: a version that was decided before; a checkpoint may know one that was refused.
         """
         self._in_force = initial
         self._capabilities = frozenset(capabilities)
-        self._decided = {initial.version}
+        self._decided = {initial.version, initial.version if newest_decided is None else newest_decided}
 
     @property
     def in_force(self) -> ControlSnapshot:
         """The control for the step that runs now."""
         return self._in_force
+
+    @property
+    def newest_decided(self) -> int:
+        """The highest version that has got its terminal state."""
+        return max(self._decided)
 
     def at_step_boundary(self, desired: ControlSnapshot | None, *, step: int, now: float) -> tuple[ControlOutcome, ...]:
         """Decide about the newest desired control between two optimiser updates.
@@ -49,7 +57,7 @@ class ControlDesk:
         """
         if desired is None or desired.version in self._decided:
             return ()
-        newest_decided = max(self._decided)
+        newest_decided = self.newest_decided
         self._decided.add(desired.version)
         if desired.version < newest_decided:
             return (_superseded(desired, newest_decided, now),)

@@ -28,6 +28,11 @@ class StepBoundary:
         return self._desk.in_force
 
     @property
+    def newest_decided(self) -> int:
+        """The highest version of a control that has got its terminal state."""
+        return self._desk.newest_decided
+
+    @property
     def last_step(self) -> int | None:
         """The number of the last step that was reported."""
         return self._last_step
