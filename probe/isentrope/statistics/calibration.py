@@ -1,14 +1,17 @@
 """From the unit prediction to nats: a gain fitted on the past only, with its R² and sign agreement.
 
 The unit prediction knows neither learning rate nor what Adam and shared weights make of it. Nor does it know that an
-optimiser with momentum moves along past gradients too, which is why the regressor is the exponential average of the
-unit prediction with the optimiser's own beta_1:
+optimiser with momentum moves along past gradients too, which is why it enters as its exponential average with the
+optimiser's own beta_1:
 
     m_t = beta_1 m_(t-1) + (1 - beta_1) u_t          x_t = m_t / (1 - beta_1^t)          (bias-corrected, as in Adam)
-    predicted_t = g_(t-1) x_t                        g = sum w y x / sum w x^2           (y: observed change)
+    z_t = a_t H_t x_t                                a: learning rate, H: the step's mean entropy
+    predicted_t = g_(t-1) z_t                        g = sum w y z / sum w z^2           (y: observed change)
 
-with weights w halving every HALF_LIFE steps. Every figure is prequential: step t is predicted before it is observed.
-The interval around a prediction is learnt from the residuals of earlier ones, see `prediction_interval.py`.
+with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the learning rate is
+known, and a gain was found to shrink as the policy grows certain, about as the entropy does (docs/prediction.md compares
+regressors). Every figure is prequential: step t is predicted before it is observed. The interval around a prediction is
+learnt from the residuals of earlier ones, see `prediction_interval.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from dataclasses import dataclass, field
 
 from isentrope.statistics.prediction_interval import PredictionInterval
 
-HALF_LIFE = 50.0
-"""Steps after which an observation counts half: long enough to average noise, short enough to follow a run."""
+HALF_LIFE = 25.0
+"""Steps after which an observation counts half in the gain: long enough to average noise, short enough to follow a run."""
+
+TRUST_HALF_LIFE = 50.0
+"""The same in R² and sign agreement, which are shares of noisy steps and need more of them."""
 
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
@@ -32,6 +38,7 @@ class CalibratedPrediction:
     predicted_change: float | None
     """In nats; made from the past alone."""
     gain: float | None
+    """Of the step just learnt from: nats per unit of the averaged unit prediction."""
     r2: float | None
     """1 - (squared error of the predictions) / (squared error of predicting the past's mean change)."""
     sign_agreement: float | None
@@ -49,6 +56,7 @@ class Calibration:
 
     _average: float = 0.0
     _average_weight: float = 0.0
+    _size: float = 1.0
     _xy: float = 0.0
     _xx: float = 0.0
     _observations: int = 0
@@ -60,37 +68,43 @@ class Calibration:
     _same_sign: float = 0.0
     _interval: PredictionInterval = field(default_factory=PredictionInterval)
 
-    def step(self, unit_prediction: float, observed_change: float | None, momentum: float) -> CalibratedPrediction:
+    def step(
+        self, unit_prediction: float, observed_change: float | None, momentum: float, size: float = 1.0
+    ) -> CalibratedPrediction:
         """Predict this step from the past, then learn from its observed change if there is one.
 
         Args:
             unit_prediction: -mean(keep r A S_c) of the step.
             observed_change: mean change of H on the same tokens in nats, None when it was not measured.
             momentum: the optimiser's beta_1, 0 for plain SGD.
+            size: what the step's gain is taken to be proportional to, a_t H_t, in any unit that stays.
         """
-        if not math.isfinite(unit_prediction):
-            return self._prediction(None)
+        if not math.isfinite(unit_prediction) or not math.isfinite(size):
+            return self._prediction(None, size=self._size)
+        self._size = size
         self._average = momentum * self._average + (1 - momentum) * unit_prediction
         self._average_weight = momentum * self._average_weight + (1 - momentum)
-        regressor = self._average / self._average_weight
-        gain = self._gain()
-        predicted = None if gain is None else gain * regressor
+        regressor = size * self._average / self._average_weight
+        factor = self._factor()
+        predicted = None if factor is None else factor * regressor
         half_width = None if predicted is None else self._interval.half_width()
         if observed_change is not None and math.isfinite(observed_change):
             if predicted is not None:
                 self._compare(predicted, observed_change)
                 self._interval.learn(observed_change - predicted)
             self._learn(regressor, observed_change)
-        return self._prediction(predicted, half_width)
+        return self._prediction(predicted, half_width, size=size)
 
-    def _gain(self) -> float | None:
+    def _factor(self) -> float | None:
         return self._xy / self._xx if self._observations >= WARM_UP and self._xx > 0 else None
 
-    def _prediction(self, predicted: float | None, half_width: float | None = None) -> CalibratedPrediction:
-        compared = self._compared > 0
+    def _prediction(
+        self, predicted: float | None, half_width: float | None = None, *, size: float
+    ) -> CalibratedPrediction:
+        compared, factor = self._compared > 0, self._factor()
         return CalibratedPrediction(
             predicted_change=predicted,
-            gain=self._gain(),
+            gain=None if factor is None else factor * size,
             r2=(
                 1 - self._squared_error / self._squared_error_of_mean
                 if compared and self._squared_error_of_mean > 0
@@ -103,7 +117,7 @@ class Calibration:
         )
 
     def _compare(self, predicted: float, observed: float) -> None:
-        keep = 0.5 ** (1 / HALF_LIFE)
+        keep = 0.5 ** (1 / TRUST_HALF_LIFE)
         self._compared = keep * self._compared + 1
         self._squared_error = keep * self._squared_error + (observed - predicted) ** 2
         self._squared_error_of_mean = keep * self._squared_error_of_mean + (observed - self._mean_observed) ** 2
@@ -114,5 +128,5 @@ class Calibration:
         self._observations += 1
         self._xy = keep * self._xy + regressor * observed
         self._xx = keep * self._xx + regressor * regressor
-        self._weight = keep * self._weight + 1
+        self._weight = 0.5 ** (1 / TRUST_HALF_LIFE) * self._weight + 1
         self._mean_observed += (observed - self._mean_observed) / self._weight

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 LEVEL = 0.9
 """Share of the observed changes meant to lie in the interval."""
 
-HALF_LIFE = 12.0
-"""Residuals after which one counts half; shorter than the gain's, for the noise of a step shrinks with the entropy."""
+HALF_LIFE = 6.0
+"""Residuals after which one counts half. Much shorter than the gain's: a policy that soon solves its task makes residuals
+that halve every dozen steps, and an interval that remembered more of them would cover everything and say nothing."""
+
+COVERAGE_HALF_LIFE = 96.0
+"""The same in the coverage, a share of rare events that needs many of them to mean anything."""
 
 FEWEST = 5
 """Residuals before the first interval."""
@@ -68,8 +72,7 @@ class PredictionInterval:
         self._squares = keep * self._squares + residual**2
 
     def _judge(self, missed: bool) -> None:
-        # Coverage is a share of rare events: it needs a longer memory than the scale to mean anything.
-        keep = 0.5 ** (1 / (8 * HALF_LIFE))
+        keep = 0.5 ** (1 / COVERAGE_HALF_LIFE)
         self._judged = keep * self._judged + 1
         self._inside = keep * self._inside + (not missed)
         self._log_factor += RATE * (missed - (1 - LEVEL))
