@@ -6,11 +6,11 @@ form allows, and, from the what-if of the newest step, the threshold that would 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from isentrope_dashboard.controls import HoldValues
-from isentrope_dashboard.predictions import Thresholds, WhatIf
+from isentrope_dashboard.predictions import WhatIf
 
 DEFAULT_SHARE = 0.05
 DEFAULT_MU_MIN, DEFAULT_MU_MAX = 0.0, 10.0
@@ -36,10 +36,6 @@ class HoldPreview:
     clip_fraction: float | None = None
     change: float | None = None
     """Predicted at mu."""
-
-    def answer(self, found: WhatIf, asked: Thresholds) -> WhatIf:
-        """The same as a what-if's answer, for its chart: the step as it would be with both thresholds at mu."""
-        return replace(found, asked=asked, clip_fraction=self.clip_fraction or 0.0, calibrated_change=self.change)
 
 
 def direction(hold: HoldValues, entropy: float) -> str:

@@ -39,6 +39,7 @@ SCORE_GRAPH: Final = "score-graph"
 SCORE_SUBTITLE: Final = "score-subtitle"
 SPLIT_GRAPH: Final = "split-graph"
 SPLIT_SUBTITLE: Final = "split-subtitle"
+SPLIT_VIEW: Final = "split-view"
 ALERTS: Final = "alerts"
 TOKENS: Final = "tokens"
 TOKENS_SUBTITLE: Final = "tokens-subtitle"
@@ -48,6 +49,21 @@ WHAT_IF_GRAPH: Final = "what-if-graph"
 WHAT_IF_READING: Final = "what-if-reading"
 WHAT_IF_QUESTION: Final = "what-if-question"
 WHAT_IF_STEP: Final = "what-if-step"
+
+METRICS_PANEL: Final = "metrics-panel"
+METRICS_CHOICE: Final = "metrics-choice"
+METRICS_GRAPH: Final = "metrics-graph"
+METRICS_GRID: Final = "metrics-grid"
+METRICS_FILTER: Final = "metrics-filter"
+RECORD: Final = "record"
+
+COMPARE_BUTTON: Final = "compare-button"
+COMPARE_RUNS: Final = "compare-runs"
+COMPARE_METRICS: Final = "compare-metrics"
+COMPARE_GRAPH: Final = "compare-graph"
+COMPARE_TABLE: Final = "compare-table"
+COMPARE_SUBTITLE: Final = "compare-subtitle"
+COMPARE_POLL: Final = "compare-poll"
 
 LAW_GRAPH: Final = "law-graph"
 LAW_FACTS: Final = "law-facts"
@@ -83,7 +99,7 @@ RESET: Final = "control-reset"
 HISTORY_GRID: Final = "history-grid"
 HISTORY_EXPORT: Final = "history-export"
 
-FIGURES: Final = (ENTROPY_GRAPH, SCORE_GRAPH, SPLIT_GRAPH, WHAT_IF_GRAPH, LAW_GRAPH)
+FIGURES: Final = (ENTROPY_GRAPH, SCORE_GRAPH, SPLIT_GRAPH, WHAT_IF_GRAPH, LAW_GRAPH, METRICS_GRAPH, COMPARE_GRAPH)
 
 
 def drawing(graph: str) -> str:

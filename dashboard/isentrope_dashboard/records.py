@@ -124,6 +124,8 @@ class View:
 
     window: str = "all"
     """`200`, `500` or `all` steps."""
+    split: str = "quadrant"
+    """How the unit prediction is told apart: one of `change_split.VIEWS`."""
 
     @property
     def steps(self) -> int | None:
@@ -132,7 +134,8 @@ class View:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any] | None) -> View:
-        return cls(window=str((body or {}).get("window") or "all"))
+        known = body or {}
+        return cls(window=str(known.get("window") or "all"), split=str(known.get("split") or "quadrant"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,12 @@
   };
   const missing = (value) => value === null || value === undefined;
   functions.isentropeCount = (value) => (missing(value) ? MISSING : Number(value).toLocaleString("en-US"));
+  functions.isentropeNumber = (value) => {
+    if (missing(value)) return MISSING;
+    const size = Math.abs(value);
+    const text = size && (size < 1e-4 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(5)));
+    return text.replace("-", "\u2212");
+  };
   functions.isentropeSeconds = (value) => (missing(value) ? MISSING : value.toFixed(value < 10 ? 1 : 0) + " s");
   functions.isentropeTime = (value) =>
     missing(value) ? MISSING : new Date(1000 * value).toLocaleTimeString("en-GB");
@@ -94,8 +100,8 @@
         if (!onlyColours) keepZoom(layout, shown && shown.layout);
         return [{ data: figure.data.map((trace) => inColours(trace, template.layout.colorway)), layout: layout }, drawing.number];
       },
-      view(steps) {
-        return { window: steps };
+      view(steps, split) {
+        return { window: steps, split: split };
       },
       title(text) {
         if (text) document.title = text;
@@ -118,6 +124,9 @@
       connection(_ticks, _liveBeat, _pollBeat, _page) {
         if (triggered() !== "tick") clock.contact = Date.now();
         return Date.now() - clock.contact < CONTACT_TIMEOUT_MILLISECONDS ? "connection" : "connection lost";
+      },
+      filterMetrics(text) {
+        return { quickFilterText: text || "" };
       },
       exportCsv(clicks) {
         return clicks ? true : noUpdate();

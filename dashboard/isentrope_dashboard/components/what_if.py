@@ -41,7 +41,7 @@ def what_if_block() -> html.Div:
 
 
 def _heading() -> dmc.Group:
-    aside = dmc.Text("thresholds and scope alone", size="xs", c="dimmed")
+    aside = dmc.Text("of the newest step", size="xs", c="dimmed")
     return dmc.Group([dmc.Text("What if", size="sm", fw=500), aside], justify="space-between")
 
 

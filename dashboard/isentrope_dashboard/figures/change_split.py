@@ -1,9 +1,9 @@
-"""The unit prediction, split by the sign of the advantage and the sign of the score."""
+"""The unit prediction told apart: by the signs of advantage and score, or by mechanism; and covariances by difficulty."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,27 +19,84 @@ STEPS = 100
 NARROWEST_PLOT_PIXELS = 240
 """Width of the bars' area on a telephone."""
 CHARACTER_PIXELS = 6.5
-_PARTS = (
-    ("change/positive_low", "A<sub>+</sub> · S<sub>c</sub> &lt; 0"),
-    ("change/positive_high", "A<sub>+</sub> · S<sub>c</sub> &gt; 0"),
-    ("change/negative_low", "A<sub>−</sub> · S<sub>c</sub> &lt; 0"),
-    ("change/negative_high", "A<sub>−</sub> · S<sub>c</sub> &gt; 0"),
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitView:
+    """One way to tell it apart."""
+
+    name: str
+    subtitle: str
+    axis: str
+    parts: tuple[tuple[str, str], ...]
+    """Metric and label of each bar, from above."""
+
+
+_UNIT = "contribution to the unit prediction (nats per unit gain)"
+VIEWS: Mapping[str, SplitView] = {
+    "quadrant": SplitView(
+        name="Quadrant",
+        subtitle="Advantage sign × score sign",
+        axis=_UNIT,
+        parts=(
+            ("change/positive_low", "A<sub>+</sub> · S<sub>c</sub> &lt; 0"),
+            ("change/positive_high", "A<sub>+</sub> · S<sub>c</sub> &gt; 0"),
+            ("change/negative_low", "A<sub>−</sub> · S<sub>c</sub> &lt; 0"),
+            ("change/negative_high", "A<sub>−</sub> · S<sub>c</sub> &gt; 0"),
+        ),
+    ),
+    "mechanism": SplitView(
+        name="Mechanism",
+        subtitle="What each mechanism makes of the unit prediction",
+        axis=_UNIT,
+        parts=(
+            ("change/with_nothing_in_force", "nothing in force"),
+            ("change/by_ratio_clip", "ratio clip"),
+            ("change/by_intervention", "intervention"),
+            ("change/by_kl_penalty", "KL penalty"),
+            ("entropy/unit_predicted_change", "unit prediction"),
+        ),
+    ),
+    "difficulty": SplitView(
+        name="Difficulty",
+        subtitle="Covariance of a sequence's log-prob and advantage within its group",
+        axis="Cov(log p / length, A), nats",
+        parts=(
+            ("covariance/group_easy", "easy groups"),
+            ("covariance/group_middle", "middle"),
+            ("covariance/group_hard", "hard"),
+            ("covariance/group", "all groups"),
+        ),
+    ),
+}
+"""By the word that stands for each in the page's state."""
+_SIGNS: Mapping[str, tuple[str, ...]] = {
+    "quadrant": ("change/positive_low",),
+    "mechanism": ("change/by_ratio_clip", "change/by_intervention", "change/by_kl_penalty"),
+    "difficulty": ("covariance/group",),
+}
+"""A view is offered where any of these was measured."""
+
+
+def views_of(rows: Sequence[StepRow]) -> list[str]:
+    """The views there is something to show in; the first always."""
+    measured = {name for row in rows[-STEPS:] for name in row.scalars}
+    return [view for view, signs in _SIGNS.items() if view == "quadrant" or not measured.isdisjoint(signs)]
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePart:
-    """Mean contribution of one of the four kinds of tokens."""
+    """Mean of one bar."""
 
     metric: str
     label: str
     mean: float
 
 
-def change_parts(rows: Sequence[StepRow]) -> list[ChangePart]:
+def change_parts(rows: Sequence[StepRow], view: str = "quadrant") -> list[ChangePart]:
     """Means over the last STEPS steps that measured a part; a part never measured is left out."""
     parts = []
-    for metric, label in _PARTS:
+    for metric, label in VIEWS[view].parts:
         values = [row.scalars[metric] for row in rows[-STEPS:] if metric in row.scalars]
         finite = [value for value in values if math.isfinite(value)]
         if finite:
@@ -47,16 +104,16 @@ def change_parts(rows: Sequence[StepRow]) -> list[ChangePart]:
     return parts
 
 
-def steps_measured(rows: Sequence[StepRow]) -> int:
+def steps_measured(rows: Sequence[StepRow], view: str = "quadrant") -> int:
     """How many of the last STEPS steps measured any part."""
-    metrics = [metric for metric, _ in _PARTS]
+    metrics = [metric for metric, _ in VIEWS[view].parts]
     return sum(any(math.isfinite(row.scalars.get(metric, math.nan)) for metric in metrics) for row in rows[-STEPS:])
 
 
-def change_split_figure(rows: Sequence[StepRow], *, revision: str) -> go.Figure:
-    """Four bars that sum to the unit prediction: to the right raises entropy, to the left lowers it."""
-    figure = go.Figure(layout=_layout(revision))
-    parts = change_parts(rows)
+def change_split_figure(rows: Sequence[StepRow], view: str = "quadrant", *, revision: str) -> go.Figure:
+    """A bar for each part: to the right raises entropy, to the left lowers it."""
+    figure = go.Figure(layout=_layout(revision, VIEWS[view].axis))
+    parts = change_parts(rows, view)
     if not parts:
         say(figure, "No change measured yet")
         return figure
@@ -89,7 +146,7 @@ def _room_for(characters: int) -> float:
     return 1 / (1 - 2 * share_of_text)
 
 
-def _layout(revision: str) -> dict[str, Any]:
+def _layout(revision: str, axis: str) -> dict[str, Any]:
     return {
         "template": "none",  # the browser knows the colour scheme and puts its template in
         "uirevision": revision,
@@ -102,7 +159,7 @@ def _layout(revision: str) -> dict[str, Any]:
             "zeroline": True,
             "nticks": 6,
             "exponentformat": "power",
-            "title": {"text": "contribution to the unit prediction (nats per unit gain)"},
+            "title": {"text": axis},
         },
         "yaxis": {"autorange": "reversed", "showgrid": False, "tickfont": {"size": 12}},
     }

@@ -15,7 +15,7 @@ def register(app: Dash) -> None:
     """Register the clientside callbacks."""
     _register_look(app)
     _register_freshness(app)
-    _register_export(app)
+    _register_grids(app)
 
 
 def _register_look(app: Dash) -> None:
@@ -34,6 +34,7 @@ def _register_look(app: Dash) -> None:
         _function("view"),
         Output(ids.VIEW, "data"),
         Input(ids.WINDOW, "value"),
+        Input(ids.SPLIT_VIEW, "value"),
     )
     app.clientside_callback(_function("title"), Output(ids.TITLE, "storage_type"), Input(ids.TITLE, "data"))
     app.clientside_callback(
@@ -69,7 +70,13 @@ def _register_freshness(app: Dash) -> None:
         )
 
 
-def _register_export(app: Dash) -> None:
+def _register_grids(app: Dash) -> None:
+    app.clientside_callback(
+        _function("filterMetrics"),
+        Output(ids.METRICS_GRID, "dashGridOptions"),
+        Input(ids.METRICS_FILTER, "value"),
+        prevent_initial_call=True,
+    )
     app.clientside_callback(
         _function("exportCsv"),
         Output(ids.HISTORY_GRID, "exportDataAsCsv"),

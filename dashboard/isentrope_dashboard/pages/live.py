@@ -37,6 +37,7 @@ from isentrope_dashboard.pages.run_content import (
     newest_props,
     score_props,
     snapshot_props,
+    split_props,
     step_props,
 )
 from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
@@ -206,6 +207,9 @@ async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
         view = await page.view()
         if view.window != following.view.window:
             following = await _start(api, page, run_id, view)
+        elif view != following.view:
+            following.view = view
+            page.show(split_props(run_id, following.snapshot.recent, view))
 
 
 async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Following:

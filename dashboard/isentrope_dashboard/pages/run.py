@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components.all_metrics import all_metrics
 from isentrope_dashboard.components.control_panel import control_panel
 from isentrope_dashboard.components.diagnosis import diagnosis_columns
 from isentrope_dashboard.components.history_grid import history_grid
@@ -48,6 +49,7 @@ def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
             dmc.GridCol(_score_panel(), span={"base": 12, "md": 6.6}),
             dmc.GridCol(_split_panel(), span={"base": 12, "md": 5.4}),
             *diagnosis_columns(),
+            dmc.GridCol(all_metrics(run.id), span=12),
             dmc.GridCol(history_grid(), span=12),
         ],
         gutter="md",
@@ -98,5 +100,12 @@ def _score_panel() -> dmc.Card:
 
 
 def _split_panel() -> dmc.Card:
-    body = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction by sign of advantage and of score")
-    return panel("ΔH by quadrant", "", body, subtitle_id=ids.SPLIT_SUBTITLE)
+    body = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction, split into its parts")
+    view = dmc.SegmentedControl(
+        id=ids.SPLIT_VIEW,
+        data=[{"value": "quadrant", "label": "Quadrant"}],
+        value="quadrant",
+        size="xs",
+        **{"aria-label": "Split by"},
+    )
+    return panel("ΔH split", "", body, aside=view, subtitle_id=ids.SPLIT_SUBTITLE)

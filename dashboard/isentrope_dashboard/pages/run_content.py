@@ -118,12 +118,14 @@ def score_props(run_id: str, histograms: HistogramColumns, view: View) -> Props:
 
 
 def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
-    figure = change_split_figure(rows, revision=revision(run_id, view))
-    shown = change_split.steps_measured(rows)
-    mean = f", mean of {shown} step{'s' * (shown > 1)} with data" if shown else ""
+    offered = change_split.views_of(rows)
+    shown = view.split if view.split in offered else offered[0]
+    steps = change_split.steps_measured(rows, shown)
+    mean = f", mean of {steps} step{'s' * (steps > 1)} with data" if steps else ""
     return {
-        **drawing(ids.SPLIT_GRAPH, figure),
-        ids.SPLIT_SUBTITLE: {"children": "Advantage sign × score sign" + mean},
+        **drawing(ids.SPLIT_GRAPH, change_split_figure(rows, shown, revision=f"{revision(run_id, view)}:{shown}")),
+        ids.SPLIT_SUBTITLE: {"children": change_split.VIEWS[shown].subtitle + mean},
+        ids.SPLIT_VIEW: {"data": [{"value": name, "label": change_split.VIEWS[name].name} for name in offered]},
     }
 
 

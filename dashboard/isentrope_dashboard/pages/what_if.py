@@ -102,8 +102,10 @@ class _Asking:
         if expected is None:
             why = "The prediction is not calibrated yet: the pushed method and thresholds stay in force until it is."
             return why, no_update, HIDDEN, self.warnings(None)
-        asked = Thresholds(method=method, scope=direction(hold, entropy), mu_low=expected.mu, mu_high=expected.mu)
-        drawn = await asyncio.to_thread(self._drawn, expected.answer(found, asked))
+        if expected.mu is not None:  # the curve of each side with the other one where it would stand
+            asked = Thresholds(method=method, scope=found.asked.scope, mu_low=expected.mu, mu_high=expected.mu)
+            found = await api.what_if(self._run_id, asked)
+        drawn = await asyncio.to_thread(self._drawn, found)
         return hold_reading(expected), drawn, SHOWN, self.warnings(None)
 
     def warnings(self, found: WhatIf | None) -> str:
