@@ -251,6 +251,7 @@ class Probe:
             try:
                 parts, masks = first_pass_parts(scores, mask)
                 sums = threshold_sums(parts, masks) if parts else None
+                self._basis.first_pass(parts, masks)
             finally:
                 # Also when this rank's can't be read: the others wait for it.
                 self._meeting.first_pass(sums)

@@ -1,6 +1,8 @@
 """What a method counts from: the centres and, where it ranks tokens, the value at which the wanted share begins.
 
-Means are those of the step before over all ranks; a share is counted over the step before on this rank. In the first
+Means are those of the step before over all ranks; a share is counted over the step before on this rank. A first pass
+gives top entropy its quantile, for it knows the entropies; what ranks by covariance, or within a scope, needs
+advantages, and those come with the gate. In the first
 step, or when told to, both come from the micro-batch itself. The ranks see tokens of one kind, so that a share on each
 is the share on all; its threshold needs no collective.
 """
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope.interventions import top_entropy
 from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
 from isentrope.interventions.gradient_factors import METHODS, select_tokens
 from isentrope.interventions.threshold_source import ThresholdSources
@@ -42,6 +45,17 @@ class SelectionBasis:
         self._means_on_their_way: MeansOnTheirWay | None = None
         self._ranked: GatedTokens | None = None
         self._cutoff: tuple[Control, Tensor] | None = None
+        self._first_entropies: tuple[Tensor, Tensor] | None = None
+        self._first_cutoff: tuple[Control, Tensor] | None = None
+
+    def first_pass(self, scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> None:
+        """The tokens of the whole batch the next steps are made from, on this rank; none leaves everything as it was.
+
+        Of each its entropy is held on to until the next first pass.
+        """
+        if scores and self._wanted in ("auto", "first_pass"):
+            entropies = flat([part.entropies.detach() for part in scores]).clone()
+            self._first_entropies, self._first_cutoff = (entropies, flat(list(masks))), None
 
     def means_closed(self, means: MeansOnTheirWay) -> None:
         """The means of the step that just ended, over all ranks."""
@@ -111,6 +125,8 @@ class SelectionBasis:
         source, thresholds = self._thresholds.choose(tokens.scores, tokens.mask)
         means = None if self._wanted == "micro_batch" else self._arrived_means()
         centres = Centres(thresholds, *(means or _own_means(tokens)))
+        if control.method == Method.TOP_ENTROPY and self._first_entropies is not None:
+            return "first_pass", centres, self._first_pass_cutoff(control, *self._first_entropies)
         cutoff, own = self._cutoff_of(control, tokens, centres)
         if control.method in THRESHOLD_METHODS:
             return source, centres, cutoff
@@ -127,6 +143,11 @@ class SelectionBasis:
             RuntimeError: a rank whose sums were awaited is gone.
         """
         return self._arrived_means()
+
+    def _first_pass_cutoff(self, control: Control, entropies: Tensor, mask: Tensor) -> Tensor:
+        if self._first_cutoff is None or self._first_cutoff[0] != control:
+            self._first_cutoff = control, top_entropy.entropy_cutoff(control, entropies, mask)
+        return self._first_cutoff[1]
 
     def _cutoff_of(self, control: Control, tokens: GatedTokens, centres: Centres) -> tuple[Tensor | None, bool]:
         """The cutoff, and whether it is the micro-batch's own."""

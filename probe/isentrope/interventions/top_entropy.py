@@ -12,7 +12,12 @@ from isentrope_wire.control import Control
 
 def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
     """tau: the entropy above which the wanted share of the tokens lies, in nats."""
-    return top_share_cutoff(tokens.scores.entropies.detach(), tokens.mask, control.number("fraction"))
+    return entropy_cutoff(control, tokens.scores.entropies.detach(), tokens.mask)
+
+
+def entropy_cutoff(control: Control, entropies: Tensor, mask: Tensor) -> Tensor:
+    """tau of tokens of which no more is known than their entropies, as in a first pass."""
+    return top_share_cutoff(entropies, mask, control.number("fraction"))
 
 
 def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
@@ -20,8 +25,9 @@ def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tens
 
         H_t >= tau,   tau the (1 - rho) quantile of H over the batch                         arXiv:2506.01939
 
-    The share rho is exact (to a token) over the tokens tau was counted from. Those are the previous step's on this
-    rank, or the micro-batch's own: a quantile of the step can't be known before its last micro-batch. An entropy that
+    The share rho is exact (to a token) over the tokens tau was counted from: those of the first pass on this rank where
+    there is one, else the previous step's, or the micro-batch's own. A quantile of the step itself can't be known
+    before its last micro-batch. An entropy that
     is not finite is kept.
     """
     assert cutoff is not None, "top entropy ranks tokens"

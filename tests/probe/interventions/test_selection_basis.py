@@ -153,3 +153,28 @@ def test_the_means_stand_where_the_sums_of_a_step_say_they_do() -> None:
     assert count == int(of.mask.sum())
     assert mean_advantage == pytest.approx(of.advantages[of.mask].double().mean().item())
     assert mean_logprob == pytest.approx(of.scores.logprobs[of.mask].double().mean().item())
+
+
+def test_a_first_pass_gives_top_entropy_its_quantile_for_all_updates_made_from_it() -> None:
+    one = basis()
+    one.step_closed(TOP, batches(FIRST))
+    one.means_closed(lambda: means([4, 0, 0]))
+    one.first_pass([FIRST.scores, SECOND.scores], [FIRST.mask, SECOND.mask])
+    for now in (FIRST, SECOND, SECOND):
+        assert cutoff(one, TOP, now) == ("first_pass", pytest.approx(0.5))
+    one.step_closed(TOP, batches(SECOND))
+    assert cutoff(one, TOP, SECOND) == ("first_pass", pytest.approx(0.5))
+    # Another share of the same tokens: three of six.
+    half = Control(method="top_entropy", parameters={"fraction": 0.5})
+    assert cutoff(one, half, SECOND) == ("first_pass", pytest.approx(0.4))
+    one.first_pass([], [])
+    assert cutoff(one, TOP, SECOND) == ("first_pass", pytest.approx(0.5))
+    # What needs advantages can't be counted from it.
+    assert one.choose(KL, SECOND)[0] == "previous_step"
+
+
+@pytest.mark.parametrize("wanted", ["previous_step", "micro_batch"])
+def test_a_first_pass_is_not_used_by_those_who_want_something_else(wanted: str) -> None:
+    one = basis(wanted)
+    one.first_pass([FIRST.scores], [FIRST.mask])
+    assert cutoff(one, TOP, SECOND) == ("micro_batch", pytest.approx(0.6))
