@@ -17,7 +17,7 @@ from sqlalchemy import Connection, event, func, select
 from isentrope_server.store import compacting, histograms, runs, series, steps
 from isentrope_server.store.compacting import BlockSizes
 from isentrope_server.store.database import Database
-from isentrope_server.store.series import StepRange
+from isentrope_server.store.series_parts import StepRange
 from isentrope_server.store.tables import blocks, records
 from isentrope_server.store.writer import Writer
 

@@ -12,7 +12,7 @@ from isentrope_server.security.gate import principal_of
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import runs
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series import StepRange
+from isentrope_server.store.series_parts import StepRange
 
 
 async def _backend(request: Request) -> Backend:

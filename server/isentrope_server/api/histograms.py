@@ -15,7 +15,7 @@ from isentrope_server.errors import UnknownHistogram
 from isentrope_server.store import histograms
 from isentrope_server.store.histograms import StoredHistogram
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series import StepRange
+from isentrope_server.store.series_parts import StepRange
 
 router = APIRouter(tags=["histograms"])
 

@@ -25,7 +25,7 @@ from isentrope_server.performance_law import (
 )
 from isentrope_server.store import series
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series import StepRange
+from isentrope_server.store.series_parts import StepRange
 
 router = APIRouter(tags=["metrics"])
 

@@ -17,7 +17,8 @@ from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
 from isentrope_server.errors import UnknownMetric
 from isentrope_server.store import runs, series
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series import Series, StepRange
+from isentrope_server.store.series import Series
+from isentrope_server.store.series_parts import StepRange
 
 router = APIRouter(tags=["metrics"])
 

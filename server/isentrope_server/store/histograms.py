@@ -14,7 +14,7 @@ from isentrope_server.store import blocks, layouts, packed_reports, streams
 from isentrope_server.store.blocks import Block, HistogramChunk
 from isentrope_server.store.layouts import HistogramPlace, Layout, layout_of
 from isentrope_server.store.packed_arrays import Array
-from isentrope_server.store.series import StepRange, blocks_around
+from isentrope_server.store.series_parts import StepRange
 from isentrope_server.store.tables import histogram_chunks, records
 from isentrope_server.store.tables import layouts as layouts_table
 from isentrope_server.store.timeline import Timeline
@@ -165,7 +165,7 @@ def _unpacked_part(
 
 
 def _packed_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
-    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *blocks_around(wanted))}
+    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *wanted.conditions_on_blocks())}
     if not by_key:
         return
     conditions = [histogram_chunks.c.name == name, histogram_chunks.c.block_key.between(min(by_key), max(by_key))]

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
+from sqlalchemy import Connection, func, select
 
-from isentrope_server.store import blocks, layouts, packed_reports, streams
-from isentrope_server.store.blocks import Block, MetricChunk
+from isentrope_server.store import blocks, layouts, packed_reports, series_parts, streams
 from isentrope_server.store.layouts import UsedLayout, unpack
+from isentrope_server.store.series_parts import Part, StepRange
 from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import records
 from isentrope_server.store.timeline import Timeline
-
-_FLOAT64_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRange:
-    """Steps first..last, both included; None: open."""
-
-    first: int | None = None
-    last: int | None = None
-
-    def conditions(self, step: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        """What a column must fulfil to lie within."""
-        bounds = [] if self.first is None else [step >= self.first]
-        return bounds if self.last is None else [*bounds, step <= self.last]
-
-    def holds(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these steps lie within."""
-        inside = np.ones(len(steps), dtype=bool)
-        if self.first is not None:
-            inside &= steps >= self.first
-        if self.last is not None:
-            inside &= steps <= self.last
-        return inside
-
 
 _NO_STEPS = StepRange(first=0, last=-1)
 
@@ -82,25 +56,14 @@ def read(
 ) -> dict[str, Series]:
     """The series of these names, from reports that came after a position. A name never reported has no points."""
     timeline = Timeline(streams.incarnations(connection, run_key))
-    found: dict[str, list[_Columns]] = defaultdict(list)
+    found: dict[str, list[Part]] = defaultdict(list)
     if after_position:
         wanted = _steps_reported_after(connection, run_key, wanted, after_position)
     # What is not packed comes first: packed meanwhile, it is found twice and counts once.
-    for layout in _distinct(layouts.used_by(connection, run_key)):
-        held = [name for name in names if name in layout.names]
-        if held:
-            rows = connection.execute(_cut_out(run_key, layout, held, wanted)).all()
-            for name, columns in zip(held, _columns(rows, len(held)), strict=True):
-                found[name].append(columns)
-    for name, columns in _packed(connection, run_key, names, wanted):
-        found[name].append(columns)
-    return {name: _speaking(timeline, found[name], after_position) for name in names}
-
-
-def blocks_around(wanted: StepRange) -> list[ColumnElement[bool]]:
-    """What the table of blocks must fulfil to hold a report of these steps."""
-    later = [] if wanted.first is None else [blocks_table.c.last_step >= wanted.first]
-    return later if wanted.last is None else [*later, blocks_table.c.first_step <= wanted.last]
+    for parts in (series_parts.unpacked, series_parts.packed):
+        for name, part in parts(connection, run_key, names, wanted):
+            found[name].append(part)
+    return {name: _speaking(series_parts.quietest_first(found[name], timeline), after_position) for name in names}
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
@@ -137,18 +100,6 @@ def reduce(series: Series, points: int) -> Reduced | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    positions: NDArray[np.int64]
-    stream_keys: NDArray[np.int64]
-    steps: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    def within(self, wanted: StepRange) -> _Columns:
-        inside = wanted.holds(self.steps)
-        return _Columns(self.positions[inside], self.stream_keys[inside], self.steps[inside], self.values[inside])
-
-
 def _report_at(connection: Connection, run_key: int, layout: UsedLayout) -> tuple[int, Mapping[str, float]]:
     """Step and scalars of the report that used a layout last."""
     row = connection.execute(
@@ -161,10 +112,6 @@ def _report_at(connection: Connection, run_key: int, layout: UsedLayout) -> tupl
     ((block, place),) = blocks.at(connection, run_key, layout.last_position)
     (report,) = packed_reports.read(connection, run_key, block, [place])
     return report.step, report.scalars
-
-
-def _distinct(used: Sequence[UsedLayout]) -> list[UsedLayout]:
-    return list({layout.key: layout for layout in used}.values())
 
 
 def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRange, position: int) -> StepRange:
@@ -192,66 +139,16 @@ def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRang
     )
 
 
-def _packed(
-    connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange
-) -> Iterator[tuple[str, _Columns]]:
-    """What blocks hold of these metrics in a range of steps, a chunk at a time."""
-    around = blocks_around(wanted)
-    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *around)}
-    if not by_key:
-        return
-    order = {key: index for index, key in enumerate(by_key)}
-    chunks = sorted(
-        blocks.metric_chunks_of(connection, run_key, names, *around), key=lambda chunk: order.get(chunk.block_key, -1)
-    )
-    for chunk in chunks:
-        # A block packed since the blocks were read is not among them, and its reports were found unpacked.
-        if chunk.block_key in by_key:
-            yield chunk.name, _chunk_columns(by_key[chunk.block_key], chunk, wanted)
-
-
-def _chunk_columns(block: Block, chunk: MetricChunk, wanted: StepRange) -> _Columns:
-    steps, positions = block.steps, block.positions
-    if chunk.rows is not None:
-        steps, positions = steps[chunk.rows], positions[chunk.rows]
-    stream_keys = np.broadcast_to(np.int64(block.stream_key), steps.shape)
-    columns = _Columns(positions, stream_keys, steps, chunk.values)
-    return columns if _covers(wanted, block) else columns.within(wanted)
-
-
-def _covers(wanted: StepRange, block: Block) -> bool:
-    return (wanted.first is None or wanted.first <= block.first_step) and (
-        wanted.last is None or block.last_step <= wanted.last
-    )
-
-
-def _cut_out(run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange) -> Select[*tuple[Any, ...]]:
-    """Positions, streams, steps and only those 8 bytes of each blob that hold the names."""
-    starts = (layout.names.index(name) * _FLOAT64_BYTES + 1 for name in names)
-    query = select(
-        records.c.position,
-        records.c.stream_key,
-        records.c.step,
-        *(func.substr(records.c.scalars, start, _FLOAT64_BYTES, type_=records.c.scalars.type) for start in starts),
-    )
-    return query.where(
-        records.c.run_key == run_key, records.c.layout_key == layout.key, *wanted.conditions(records.c.step)
-    )
-
-
-def _columns(rows: Sequence[Row[*tuple[Any, ...]]], names: int) -> list[_Columns]:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * (3 + names)
-    positions, stream_keys, steps = (np.array(column, dtype=np.int64) for column in columns[:3])
-    return [
-        _Columns(positions, stream_keys, steps, np.frombuffer(b"".join(column), dtype="<f8")) for column in columns[3:]
-    ]
-
-
-def _speaking(timeline: Timeline, parts: Sequence[_Columns], after_position: int) -> Series:
+def _speaking(parts: Sequence[Part], after_position: int) -> Series:
     if not parts:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0, np.float64))
     steps = np.concatenate([part.steps for part in parts])
-    positions = np.concatenate([part.positions for part in parts])
-    chosen = timeline.speaking(steps, np.concatenate([part.stream_keys for part in parts]), positions)
-    chosen = chosen[positions[chosen] > after_position]
-    return Series(steps=steps[chosen], values=np.concatenate([part.values for part in parts])[chosen])
+    values = np.concatenate([part.values for part in parts])
+    chosen = Timeline.last_of_each_step(steps)
+    if chosen is not None:
+        steps, values = steps[chosen], values[chosen]
+    if after_position:
+        positions = np.concatenate([part.positions for part in parts])
+        is_new = (positions if chosen is None else positions[chosen]) > after_position
+        steps, values = steps[is_new], values[is_new]
+    return Series(steps=steps, values=values)

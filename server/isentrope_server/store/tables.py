@@ -168,7 +168,7 @@ blocks = Table(
     Column("packed_steps", LargeBinary),  # NULL: each is one more than the last
     Column("facts", LargeBinary, nullable=False),  # packed_arrays.pack: seq, hash, times, control version, labels
     UniqueConstraint("stream_key", "first_position"),
-    Index("ix_blocks_run_key_first_position", "run_key", "first_position"),
+    Index("ix_blocks_run_key_last_position", "run_key", "last_position"),
 )
 
 metric_chunks = Table(

@@ -44,6 +44,10 @@ class Timeline:
         place = self._places[stream_key]
         return -place.age, -place.rank
 
+    def speaks_before(self, stream_key: int) -> int:
+        """The step from which on a newer incarnation speaks for the run."""
+        return self._places[stream_key].speaks_before_step
+
     def speaking(
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.intp]:
@@ -61,6 +65,22 @@ class Timeline:
         is_last_of_step = np.ones(len(by_step), dtype=bool)
         is_last_of_step[:-1] = steps[by_step[1:]] != steps[by_step[:-1]]
         return by_step[is_last_of_step]
+
+    @staticmethod
+    def last_of_each_step(steps: NDArray[np.int64]) -> NDArray[np.intp] | None:
+        """Indices of the rows that speak, by rising step, where louder and later ones come last; None: all do, as they
+        are. Much quicker than `speaking` where little is out of order.
+
+        Args:
+            steps: of rows that speak for their steps unless a later row does, shape (rows,).
+        """
+        if bool((steps[1:] > steps[:-1]).all()):
+            return None
+        order = np.argsort(steps, kind="stable")
+        in_order = steps[order]
+        is_last_of_step = np.ones(len(steps), dtype=bool)
+        is_last_of_step[:-1] = in_order[1:] != in_order[:-1]
+        return order[is_last_of_step]
 
     def _lookup(self, stream_keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         known, inverse = np.unique(stream_keys, return_inverse=True)

@@ -70,7 +70,7 @@ def _create_blocks() -> None:
         sa.PrimaryKeyConstraint("key", name=op.f("pk_blocks")),
         sa.UniqueConstraint("stream_key", "first_position", name=op.f("uq_blocks_stream_key_first_position")),
     )
-    op.create_index("ix_blocks_run_key_first_position", "blocks", ["run_key", "first_position"], unique=False)
+    op.create_index("ix_blocks_run_key_last_position", "blocks", ["run_key", "last_position"], unique=False)
     op.create_table(
         "metric_chunks",
         sa.Column("run_key", _KEY, nullable=False),

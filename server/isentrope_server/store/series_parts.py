@@ -1,0 +1,147 @@
+"""Series, part by part: what rows of their own and chunks hold of some metrics, each part of one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
+
+from isentrope_server.store import blocks, layouts
+from isentrope_server.store.blocks import Block, MetricChunk
+from isentrope_server.store.layouts import UsedLayout
+from isentrope_server.store.tables import blocks as blocks_table
+from isentrope_server.store.tables import records
+from isentrope_server.store.timeline import Timeline
+
+_FLOAT64_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRange:
+    """Steps first..last, both included; None: open."""
+
+    first: int | None = None
+    last: int | None = None
+
+    def conditions(self, step: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """What a column must fulfil to lie within."""
+        bounds = [] if self.first is None else [step >= self.first]
+        return bounds if self.last is None else [*bounds, step <= self.last]
+
+    def conditions_on_blocks(self) -> list[ColumnElement[bool]]:
+        """What a block must fulfil to hold a report of these steps."""
+        later = [] if self.first is None else [blocks_table.c.last_step >= self.first]
+        return later if self.last is None else [*later, blocks_table.c.first_step <= self.last]
+
+    def holds(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these steps lie within."""
+        inside = np.ones(len(steps), dtype=bool)
+        if self.first is not None:
+            inside &= steps >= self.first
+        if self.last is not None:
+            inside &= steps <= self.last
+        return inside
+
+    def covers(self, block: Block) -> bool:
+        """Whether all steps of a block lie within."""
+        return (self.first is None or self.first <= block.first_step) and (
+            self.last is None or block.last_step <= self.last
+        )
+
+
+@dataclass(slots=True)
+class Part:
+    """Some values of one metric, of one stream, by rising position."""
+
+    stream_key: int
+    positions: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def at(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Part:
+        return Part(self.stream_key, self.positions[rows], self.steps[rows], self.values[rows])
+
+
+def quietest_first(parts: Sequence[Part], timeline: Timeline) -> list[Part]:
+    """Only what speaks for its step unless a later value does: louder streams, and later reports of one, come last."""
+    ordered = sorted(
+        (part for part in parts if len(part.steps)),
+        key=lambda part: (*timeline.order_of(part.stream_key), part.positions[0]),
+    )
+    return [_before(part, timeline.speaks_before(part.stream_key)) for part in ordered]
+
+
+def unpacked(
+    connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange
+) -> Iterator[tuple[str, Part]]:
+    """What rows of their own hold of these metrics."""
+    used = {layout.key: layout for layout in layouts.used_by(connection, run_key)}
+    by_stream: dict[tuple[str, int], list[Part]] = {}
+    for layout in used.values():
+        held = [name for name in names if name in layout.names]
+        if held:
+            rows = connection.execute(_cut_out(run_key, layout, held, wanted)).all()
+            for name, part in _parts(rows, held):
+                by_stream.setdefault((name, part.stream_key), []).append(part)
+    # Rows of different layouts take turns; those of one stream make one part, by position.
+    for (name, _), parts in by_stream.items():
+        yield name, _joined(parts)
+
+
+def packed(connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange) -> Iterator[tuple[str, Part]]:
+    """What blocks hold of these metrics, a chunk at a time."""
+    by_key = {block.key: block for block in blocks.of_run(connection, run_key, *wanted.conditions_on_blocks())}
+    if not by_key:
+        return
+    for chunk in blocks.metric_chunks_of(connection, run_key, names, by_key):
+        block = by_key.get(chunk.block_key)
+        if block is not None:
+            part = _chunk(block, chunk)
+            yield chunk.name, part if wanted.covers(block) else part.at(wanted.holds(part.steps))
+
+
+def _before(part: Part, step: int) -> Part:
+    return part if part.steps[-1] < step and bool((part.steps < step).all()) else part.at(part.steps < step)
+
+
+def _chunk(block: Block, chunk: MetricChunk) -> Part:
+    if chunk.rows is None:
+        return Part(block.stream_key, block.positions, block.steps, chunk.values)
+    return Part(block.stream_key, block.positions[chunk.rows], block.steps[chunk.rows], chunk.values)
+
+
+def _cut_out(run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange) -> Select[*tuple[Any, ...]]:
+    """Positions, streams, steps and only those 8 bytes of each blob that hold the names."""
+    starts = (layout.names.index(name) * _FLOAT64_BYTES + 1 for name in names)
+    query = select(
+        records.c.position,
+        records.c.stream_key,
+        records.c.step,
+        *(func.substr(records.c.scalars, start, _FLOAT64_BYTES, type_=records.c.scalars.type) for start in starts),
+    )
+    return query.where(
+        records.c.run_key == run_key, records.c.layout_key == layout.key, *wanted.conditions(records.c.step)
+    )
+
+
+def _parts(rows: Sequence[Row[*tuple[Any, ...]]], names: Sequence[str]) -> Iterator[tuple[str, Part]]:
+    if not rows:
+        return
+    columns = list(zip(*rows, strict=True))
+    positions, stream_keys, steps = (np.array(column, dtype=np.int64) for column in columns[:3])
+    for name, column in zip(names, columns[3:], strict=True):
+        values = np.frombuffer(b"".join(column), dtype="<f8")
+        for stream_key in np.unique(stream_keys):
+            of_stream = stream_keys == stream_key
+            yield name, Part(int(stream_key), positions[of_stream], steps[of_stream], values[of_stream])
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    positions, steps, values = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("positions", "steps", "values")
+    )
+    return Part(parts[0].stream_key, positions, steps, values).at(np.argsort(positions))
