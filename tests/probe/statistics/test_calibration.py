@@ -42,6 +42,29 @@ def test_with_momentum_it_follows_the_average_the_optimiser_moves_along() -> Non
     assert poor.r2 < 0.6
 
 
+def test_a_gain_that_shrinks_with_the_entropy_and_the_learning_rate_is_followed_without_delay() -> None:
+    rng = random.Random(4)
+    told, untold = Calibration(), Calibration()
+    for step in range(150):
+        size = 1e-4 * (1 - step / 200) * math.exp(-step / 40)
+        unit = rng.gauss(-1, 0.3)
+        observed = 7000 * size * unit
+        good, poor = told.step(unit, observed, 0.0, size), untold.step(unit, observed, 0.0)
+    assert good.predicted_change == pytest.approx(observed)
+    assert good.gain == pytest.approx(7000 * size)
+    assert poor.gain is not None
+    assert poor.gain > 1.5 * 7000 * size
+
+
+@pytest.mark.parametrize("size", [math.nan, math.inf])
+def test_a_size_that_is_not_finite_teaches_nothing(size: float) -> None:
+    calibration = Calibration()
+    for _ in range(5):
+        calibration.step(1.0, 2.0, 0.0, 3.0)
+    assert calibration.step(1.0, 50.0, 0.0, size).predicted_change is None
+    assert calibration.step(1.0, None, 0.0, 1.5).gain == pytest.approx(1.0)
+
+
 def test_a_prediction_does_not_know_the_change_it_predicts() -> None:
     one, other = Calibration(), Calibration()
     for unit in (1.0, 2.0, -1.0, 0.5):

@@ -40,6 +40,7 @@ def covered(residual: Residual, seed: int, steps: int = 400) -> tuple[float, flo
         pytest.param(lambda rng, _: rng.gauss(0, 1), id="normal"),
         pytest.param(heavy_tailed, id="heavy tails"),
         pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(-step / 80), id="shrinking"),
+        pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(-step / 25), id="of a task that is soon solved"),
         pytest.param(lambda rng, step: rng.gauss(0, 1) * math.exp(step / 80), id="growing"),
         pytest.param(lambda rng, step: rng.gauss(0, 4 if step // 100 % 2 else 1), id="jumping"),
     ],

@@ -1,0 +1,54 @@
+"""The calibrated prediction of a real loop: it follows what the optimiser and the policy do to the gain."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+import torch
+
+from isentrope_wire.messages import StepReport
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+
+
+def a_run(seed: int, steps: int = 200) -> list[StepReport]:
+    probe, transport = probe_and_transport()
+    run_steps(TinyLoop(seed), probe, steps)
+    return reports(transport)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_a_task_that_is_soon_solved_the_interval_covers_what_it_says_and_the_gain_keeps_up(seed: int) -> None:
+    run = a_run(seed)
+    assert run[-1].scalars["entropy/mean"] < 0.5 * run[0].scalars["entropy/mean"]
+    inside, widths = [], []
+    for report in run[30:]:
+        low, high = (report.scalars[f"entropy/predicted_change_{side}"] for side in ("low", "high"))
+        inside.append(low <= report.scalars["entropy/observed_change"] <= high)
+        widths.append(high - low)
+    assert 0.80 <= fmean(inside) <= 0.97
+    assert fmean(widths) < 0.5 * max(abs(report.scalars["entropy/observed_change"]) for report in run[30:])
+    assert run[-1].scalars["entropy/prediction_r2"] > 0.9
+
+
+@pytest.mark.parametrize("kind", [float, torch.tensor])
+def test_a_halved_learning_rate_halves_the_gain_at_once(kind: type) -> None:
+    loop = TinyLoop()
+    (group,) = loop.optimizer.param_groups
+    group["lr"] = kind(group["lr"])
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 20)
+    group["lr"] *= 0.5
+    run_steps(loop, probe, 1, first=20)
+    before, after = (report.scalars["entropy/gain"] for report in reports(transport)[-2:])
+    assert after == pytest.approx(before / 2, rel=0.1)
+
+
+def test_a_loop_that_names_no_optimiser_is_calibrated_all_the_same() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    for step in range(20):
+        logits, token_ids, advantages = loop.sample()
+        loop.update(probe.gate(probe.score(logits, token_ids), advantages, loop.mask), advantages)
+        probe.step(step, rescore=lambda ids=token_ids: probe.score(loop.policy(loop.states), ids))  # type: ignore[misc]
+    assert reports(transport)[-1].scalars["entropy/gain"] > 0
