@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +28,7 @@ from isentrope_server.store import controls
 from isentrope_server.store.database import POSTGRESQL, Database
 from isentrope_server.store.migrate import upgrade
 from isentrope_server.store.space import make_returnable
-from isentrope_server.store.sqlite_file import check_file_system, old_library_warning
+from isentrope_server.store.sqlite_file import check_file_system
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
 _T = TypeVar("_T")
@@ -135,7 +136,6 @@ def _migrate(database: Database, settings: Settings) -> None:
     try:
         if database.file is not None:
             check_file_system(database.file)
-            _warn_of_old_library()
         if settings.database_url is None:
             make_private_file(settings.database_file)
         make_returnable(database.writing_engine)
@@ -146,18 +146,12 @@ def _migrate(database: Database, settings: Settings) -> None:
             f"The database {settings.database_name} was made by a newer Isentrope: {error}. "
             "Install that version, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL to another place."
         ) from error
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().replace("\n", " ")
         raise StartupError(
             f"The database {settings.database_name} can't be opened: {cause}. "
             "Check the file and its permissions, or set ISENTROPE_HOME or ISENTROPE_DATABASE_URL."
         ) from error
-
-
-def _warn_of_old_library() -> None:
-    warning = old_library_warning()
-    if warning is not None:
-        _log.warning(warning)
 
 
 def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings) -> str:

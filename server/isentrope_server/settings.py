@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SecretsS
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from isentrope_server.store.database import with_driver
+from isentrope_server.store.database import SQLITE, with_driver
 from isentrope_wire import environment
 
 _SECRETS_FOLDER = "ISENTROPE_SECRETS_DIR"
@@ -110,6 +110,10 @@ class Settings(BaseSettings):
     @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.database_file}"
+
+    @property
+    def uses_sqlite(self) -> bool:
+        return make_url(self.resolved_database_url).get_backend_name() == SQLITE
 
     @property
     def database_file(self) -> Path:

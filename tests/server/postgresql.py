@@ -121,7 +121,7 @@ class PostgreSQL:
     def administer(self, statement: str | sql.Composed, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement outside of any transaction; returns its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement)  # type: ignore[arg-type]
+            cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager

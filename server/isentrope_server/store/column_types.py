@@ -1,9 +1,14 @@
-"""Text as every database takes it: PostgreSQL stores no NUL in text, SQLite does.
+"""Text and JSON as every database takes them.
 
-The replacement character stands for it in both, also in what is looked for.
+PostgreSQL stores no NUL in text, SQLite does: the replacement character stands for it in both, also in what is looked
+for. JSON knows no NaN and no infinities: their names stand for them.
 """
 
 from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
 
 import sqlalchemy
 from sqlalchemy import Dialect
@@ -28,6 +33,24 @@ class String(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return _without_nul(value)
+
+
+def json_text(value: object) -> str:
+    """A JSON column's text: what is no number to JSON becomes `"NaN"`, `"Infinity"`, `"-Infinity"`."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_named(value))
+
+
+def _named(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _named(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _without_nul(value: str | None) -> str | None:

@@ -11,6 +11,8 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.pool import NullPool
 
+from isentrope_server.store.column_types import json_text
+
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
 SQLITE = "sqlite"
@@ -55,7 +57,7 @@ class Database:
         self.file = _file_of(parsed) if self.is_sqlite else None
         """Where SQLite keeps it; None: it is no file of this machine."""
         # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
-        options: dict[str, Any] = {"hide_parameters": True}
+        options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text}
         if self.is_shared:
             options["connect_args"] = {"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **_TCP_OPTIONS, **parsed.query}
         self.writing_engine = create_engine(parsed, poolclass=NullPool, **options)
