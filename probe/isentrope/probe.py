@@ -17,6 +17,7 @@ same way and change only between two steps.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +54,7 @@ from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
 from isentrope.rank_meeting import RankMeeting
 from isentrope.ranks import OneRank, ranks_of
-from isentrope.run_start import begin_run, transport_of
+from isentrope.run_start import announce, begin_run, transport_of
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scoring import checked_linear_token_scores, checked_token_scores
@@ -70,6 +71,8 @@ from isentrope_wire.messages import RunFinished, StepReport
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
+
+logger = logging.getLogger(__name__)
 
 LAST_MEETING_SECONDS = 10.0
 """How long the end of a run waits for the other ranks' part of its last report."""
@@ -148,6 +151,16 @@ class Probe:
         self._seconds = 0.0
         self._process = os.getpid()
         self._finished = False
+        self._scores_to_gate = self._told_of_gate = False
+        if transport is None:
+            announce(self.config)
+
+    def __repr__(self) -> str:
+        about = self.config
+        return (
+            f"Probe(run_id={about.run_id!r}, project={about.project!r}, mode={about.mode!r}, rank={about.rank}, "
+            f"step={self._boundary.last_step}, control={str(self.control.method)!r})"
+        )
 
     @property
     def run_id(self) -> str:
@@ -184,7 +197,7 @@ class Probe:
             scores = checked_token_scores(
                 logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
             )
-            self._scored.remember(scores.logprobs, token_ids)
+            self._remember(scores, token_ids)
             return scores
 
     def score_hidden(
@@ -226,7 +239,7 @@ class Probe:
                 logits_dtype=logits_dtype,
                 first=not self._guard.settled,
             )
-            self._scored.remember(scores.logprobs, token_ids)
+            self._remember(scores, token_ids)
             return scores
 
     def first_pass(
@@ -247,6 +260,7 @@ class Probe:
         if self._inactive():
             return
         with self._timed(), self._guard.protect("reading a first pass"):
+            self._scores_to_gate = False
             sums: Tensor | None = None
             try:
                 parts, masks = first_pass_parts(scores, mask)
@@ -362,6 +376,7 @@ class Probe:
                     self._open_step()
                     batches = self._take_batches()
                     step = step_number(step)
+                    self._check_gated(step, batches)
                 after = self._rescored(rescore, batches)
                 with self._timed():
                     source, thresholds = self._thresholds.known()
@@ -392,6 +407,8 @@ class Probe:
             with self._timed():
                 self._report(step, optimizer, source)
             self._guard.settled = True
+            # What `rescore` scored is for no gate.
+            self._scores_to_gate = False
 
     def state_dict(self) -> dict[str, Any]:
         """What the probe remembers from step to step, for the training's checkpoint: plain values, as torch.save and
@@ -504,6 +521,19 @@ class Probe:
             self._logged["token/not_recorded"] = float(self._ledger.tokens)
         return self._ledger.take()
 
+    def _remember(self, scores: TokenScores, token_ids: Tensor) -> None:
+        self._scored.remember(scores.logprobs, token_ids)
+        self._scores_to_gate |= token_ids.numel() > 0
+
+    def _check_gated(self, step: int, batches: Sequence[TokenBatch]) -> None:
+        if self._scores_to_gate and not batches and not self._ledger.overflowed and not self._told_of_gate:
+            self._told_of_gate = True
+            logger.warning(
+                "Step %d was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
+                "Take the log-probs of the loss from probe.gate(scores, advantages, mask).",
+                step,
+            )
+
     def _rescored(
         self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch]
     ) -> Sequence[Tensor] | None:
@@ -535,6 +565,7 @@ class Probe:
                 control=self._pilot.control,
                 action=self._pilot.action,
                 take_numbers=self._pilot.numbers_of_step(momentum),
+                failed=self._guard.in_words,
             )
         )
         if not sent or self.config.mode == "disabled":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from isentrope.interventions.gradient_factors import CAPABILITIES
 from isentrope.ranks import Ranks
 from isentrope.transport.open_transport import open_transport
 from isentrope.transport.transport import Transport
+from isentrope_wire import environment
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot, RunStarted
 
@@ -102,6 +104,18 @@ def transport_of(start: RunStart) -> Transport:
     return open_transport(
         start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token
     )
+
+
+def announce(config: ProbeConfig) -> None:
+    """One line on stderr, of rank 0 alone, that says which run this is and where to look at it."""
+    if config.rank or config.mode == "disabled":
+        return
+    where = (
+        f"{environment.url()}/runs/{config.run_id}"
+        if config.mode == "online"
+        else f"offline, reports wait in {config.home / 'spool'} (isentrope sync)"
+    )
+    sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
 
 
 def _check_control(control: Control | None) -> None:

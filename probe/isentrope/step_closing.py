@@ -106,6 +106,7 @@ class StepCloser:
         control: Control | None = None,
         action: Action | None = None,
         take_numbers: Callable[[StepReport], None] = lambda report: None,
+        failed: str = "",
     ) -> Callable[[], StepReport]:
         """The function returned builds the report and is called once, later, in step order.
 
@@ -116,6 +117,7 @@ class StepCloser:
             control: that the step ran under. None: the one in force, which nobody changed from step to step.
             action: what was decided to hold the entropy; None: it is not held.
             take_numbers: called with the report, once it is built.
+            failed: what failed inside the probe on this rank so far, in words.
         """
         recorded_at = time.time()
         built = self._newest_built = threading.Event()
@@ -124,6 +126,7 @@ class StepCloser:
             "control/method": str(control.method),
             "control/scope": str(control.scope),
             "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
+            **({"probe/failed": failed} if failed else {}),
         }
 
         def build() -> StepReport:

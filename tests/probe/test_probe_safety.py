@@ -7,15 +7,20 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import isentrope
+from isentrope.config import ProbeConfig
+from isentrope.guard import Guard
+from isentrope.run_start import announce
 from isentrope.statistics import token_ledger
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_wire.messages import RunFinished
-from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports, run_steps
 
 
 def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
@@ -41,7 +46,7 @@ def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
     assert "token/not_recorded" not in second.scalars
 
 
-def test_after_the_first_step_a_failure_is_logged_once_counted_and_training_goes_on(
+def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = TinyLoop()
@@ -53,9 +58,80 @@ def test_after_the_first_step_a_failure_is_logged_once_counted_and_training_goes
             logits, token_ids, _ = loop.sample()
             scores = probe.score(logits, token_ids)
             assert probe.gate(scores, torch.zeros(99)) is scores.logprobs
+            probe.log({"x": "no number"})  # type: ignore[dict-item]
             probe.step(step, rescore=lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    assert len(caplog.records) == 1
-    assert [report.scalars.get("probe/failures") for report in reports(transport)] == [None, 1.0, 2.0]
+    # The second kind is seen though the first came before it.
+    assert [record.getMessage().split(" failed")[0] for record in caplog.records] == [
+        "Isentrope: gating a batch",
+        "Isentrope: logging scalars",
+    ]
+    assert [report.scalars.get("probe/failures") for report in reports(transport)] == [None, 2.0, 4.0]
+    assert [report.labels.get("probe/failed") for report in reports(transport)] == [
+        None,
+        "gating a batch 1, logging scalars 1",
+        "gating a batch 2, logging scalars 2",
+    ]
+
+
+def test_a_failure_that_repeats_is_logged_at_the_1st_10th_and_100th_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    guard = Guard()
+    with caplog.at_level(logging.ERROR, logger="isentrope"):
+        for times in range(1, 151):
+            with guard.protect("doing it"):
+                raise ValueError(str(times))
+    said = [record.exc_info[1].args[0] for record in caplog.records if record.exc_info and record.exc_info[1]]
+    assert said == ["1", "10", "100"]
+    assert (guard.failures, guard.in_words) == (150, "doing it 150")
+
+
+def test_a_step_that_was_scored_and_never_gated_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = TinyLoop()
+    probe, _ = probe_and_transport()
+    logits, token_ids, _ = loop.sample()
+    with caplog.at_level(logging.WARNING, logger="isentrope"):
+        probe.first_pass(probe.score(logits, token_ids))
+        probe.step(0)
+        run_steps(loop, probe, 2, first=1)
+        probe.step(3)
+        assert caplog.records == []
+        for step in (4, 5):
+            probe.score(logits, token_ids)
+            probe.step(step)
+    (record,) = caplog.records
+    assert "Step 4 was scored, but nothing was passed to probe.gate" in record.getMessage()
+
+
+def config_of(mode: str) -> ProbeConfig:
+    return ProbeConfig.from_environment(
+        run=None, project=None, run_id="r-1", mode=mode, planned_steps=None, threshold_source="auto"
+    )
+
+
+def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    monkeypatch.setenv("ISENTROPE_URL", "http://box:7070")
+    for mode, where in (("online", "http://box:7070/runs/r-1"), ("offline", str(tmp_path / "spool")), ("disabled", "")):
+        announce(config_of(mode))
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert (said.err.startswith("isentrope: run r-1, ") and where in said.err) if where else said.err == ""
+    announce(replace(config_of("online"), rank=1, world_size=2))
+    assert capsys.readouterr().err == ""
+    with isentrope.Probe("told", mode="offline") as probe:
+        assert capsys.readouterr().err.count(probe.run_id) == 1
+    isentrope.Probe("quiet", transport=InMemoryTransport())
+    assert capsys.readouterr().err == ""
+
+
+def test_a_probe_says_what_it_is() -> None:
+    probe, _ = probe_and_transport(run_id="r-7", project="demo", control=CLIP, mode="offline")
+    probe.step(4)
+    assert repr(probe) == "Probe(run_id='r-7', project='demo', mode='offline', rank=0, step=4, control='clip_v')"
 
 
 def test_a_later_batch_of_nan_is_counted_not_raised() -> None:
