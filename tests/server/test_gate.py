@@ -16,6 +16,14 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from isentrope_server.app import create_app
+from isentrope_server.security.permissions import (
+    GRPC_SCOPES,
+    PAGE_SCOPES,
+    ROUTE_SCOPES,
+    required_grpc_scope,
+    required_scope,
+)
+from isentrope_server.security.tokens import Scope
 from isentrope_server.settings import Settings
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
@@ -64,6 +72,76 @@ def test_the_enumeration_finds_the_routes() -> None:
         ("GET", "/metrics"),
     } <= found
     assert len(found) > 30
+
+
+def templates_of(app: FastAPI) -> set[tuple[str, str]]:
+    """(method, template) of everything but what pages add to GET and the files they bring."""
+    found = {
+        (method, f"{prefix}{path}")
+        for prefix, route in _flat(app.routes, "")
+        if (path := getattr(route, "path", None)) is not None
+        for method in (
+            getattr(route, "methods", None) or ("WEBSOCKET" if "WebSocket" in type(route).__name__ else "GET",)
+        )
+    }
+    return {(method, template) for method, template in found if method not in ("HEAD", "OPTIONS")}
+
+
+def test_every_route_declares_the_scope_it_needs() -> None:
+    declared = set(ROUTE_SCOPES) | set(PAGE_SCOPES) | OPEN
+    own = {one for one in templates_of(create_app(Settings(dashboard=False))) if one[1] != "/api{rest:path}"}
+    assert own - declared == set(), "give it a line in isentrope_server.security.permissions"
+    pages = templates_of(create_app(Settings(dashboard=True)))
+    undeclared = {
+        (method, template)
+        for method, template in pages - declared
+        # What a page adds to GET is for whoever may read; under the API it would need the most there is.
+        if template != "/api{rest:path}" and (method != "GET" or template.startswith("/api"))
+    }
+    assert undeclared == set()
+    routes = own | pages
+    assert set(ROUTE_SCOPES) - routes <= {("GET", "/api/v1/runs/{run_id}/export")}, "it is no more"
+    assert set(PAGE_SCOPES) <= routes
+
+
+def test_every_grpc_method_declares_the_scope_it_needs() -> None:
+    service = pb.DESCRIPTOR.services_by_name["Telemetry"]
+    assert set(GRPC_SCOPES) == {f"/{service.full_name}/{method.name}" for method in service.methods}
+    assert required_grpc_scope("/isentrope_wire.v1.Telemetry/New") is Scope.ADMIN
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThread, scope: Scope) -> None:
+    granted = {
+        Scope.READ: {Scope.READ},
+        Scope.INGEST: {Scope.INGEST},
+        Scope.CONTROL: {Scope.READ, Scope.CONTROL},
+        Scope.ADMIN: set(Scope),
+    }[scope]
+    with with_pages.client(with_pages.token(scope)) as client:
+        for (method, template), needed in (ROUTE_SCOPES | PAGE_SCOPES).items():
+            if method == "WEBSOCKET":
+                continue
+            path = re.sub(r"\{[^}]*\}", "x", template)
+            status = client.request(method, path).status_code
+            assert (status == 403) == (needed not in granted), (method, path, scope, status)
+            assert status != 401
+
+
+def test_a_websocket_is_refused_to_a_token_that_may_not_read(with_pages: ServerInThread) -> None:
+    cookie = {"Cookie": f"isentrope_session={with_pages.token('ingest')}"}
+    assert _websocket_status(with_pages, "/_dash-ws-callback", origin=with_pages.url, **cookie) == 403
+    reader = {"Cookie": f"isentrope_session={with_pages.token('read')}"}
+    assert _websocket_status(with_pages, "/anything/else", origin=with_pages.url, **reader) == 403
+
+
+def test_what_no_rule_names_needs_the_most_there_is() -> None:
+    assert required_scope("GET", "/api/v1/new") is Scope.ADMIN
+    assert required_scope("GET", "/api/v1/runs\n") is Scope.ADMIN
+    assert required_scope("POST", "/new") is Scope.ADMIN
+    assert required_scope("WEBSOCKET", "/new") is Scope.ADMIN
+    assert required_scope("DELETE", "/api/v1/runs/r") is Scope.ADMIN
+    assert required_scope("HEAD", "/api/v1/runs/r/control") is Scope.READ
 
 
 def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> None:

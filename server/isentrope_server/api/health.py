@@ -1,69 +1,99 @@
-"""Is it alive, can it work, how is it doing."""
+"""Is it alive, can it work."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse, PlainTextResponse
+import asyncio
+import time
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.api.dependencies import BackendDep
+from isentrope_server.backend import Backend
 from isentrope_server.errors import error_body
-from isentrope_server.store import controls, quarantine, runs
+from isentrope_server.store.schema_version import newest_version, version_of
+from isentrope_server.store.writer import Transaction, WriterStopped
 
 router = APIRouter(tags=["health"])
 
+WRITER_SECONDS = 2.0
+"""A writer that has not come to a piece of work by then is stuck, or its disk is."""
+_REMEMBERED_SECONDS = 0.5
+"""Anybody may ask; what was found is told again for so long, so that asking often costs nothing."""
+
 
 class Health(BaseModel):
+    """One word."""
+
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    code: str
+    """Empty: ready."""
+    reason: str
+
+
+class Readiness:
+    """Looks whether the server can do its work, at most twice a second."""
+
+    def __init__(self) -> None:
+        self._looking = asyncio.Lock()
+        self._found: _Finding | None = None
+        self._found_at = 0.0
+
+    async def look(self, backend: Backend) -> _Finding:
+        async with self._looking:
+            if self._found is None or time.monotonic() - self._found_at > _REMEMBERED_SECONDS:
+                self._found = await _examine(backend)
+                self._found_at = time.monotonic()
+            return self._found
 
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """The process answers."""
+    """The process answers. Says nothing of the database: a restart would not mend that."""
     return Health(status="ok")
 
 
 @router.get("/readyz", response_model=Health)
-async def readyz(backend: BackendDep) -> JSONResponse:
-    """It can read its database, and its writer runs."""
-    try:
-        await backend.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
-    except SQLAlchemyError:
-        return JSONResponse(error_body("not_ready", "The database can't be read."), 503)
-    if not backend.writer.alive:
-        return JSONResponse(error_body("not_ready", "The writer has stopped: reports can't be stored."), 503)
+async def readyz(request: Request, backend: BackendDep) -> JSONResponse:
+    """Reports can be stored and read now: the database answers, its schema is this server's, its writer writes.
+
+    503 `not_ready` names the cause: `database_unreachable`, `schema_differs`, `writer_stopped` or `writer_stuck`.
+    """
+    readiness: Readiness = request.app.state.readiness
+    finding = await readiness.look(backend)
+    if finding.code:
+        return JSONResponse(error_body("not_ready", finding.reason, {"cause": finding.code}), 503)
     return JSONResponse({"status": "ready"})
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
-async def prometheus(backend: BackendDep) -> PlainTextResponse:
-    """The server's own figures in Prometheus' text format."""
-    silent_after = backend.settings.silent_after_seconds
-
-    def counts(connection: Connection) -> list[tuple[str, str, int]]:
-        by_status = runs.count_by_status(connection, silent_after_seconds=silent_after)
-        return [
-            *(("isentrope_runs", f'{{status="{status}"}}', count) for status, count in by_status.items()),
-            ("isentrope_records_stored", "", runs.count_records(connection)),
-            ("isentrope_records_quarantined", "", quarantine.count(connection)),
-            ("isentrope_controls_open", "", controls.count_open(connection)),
-        ]
-
-    figures = [
-        *await backend.read(counts),
-        ("isentrope_writer_jobs_waiting", "", backend.writer.waiting),
-        ("isentrope_live_listeners", "", backend.hub.listener_count),
-    ]
-    return PlainTextResponse(_exposition(figures), media_type="text/plain; version=0.0.4")
+async def _examine(backend: Backend) -> _Finding:
+    try:
+        await backend.check_ready()
+        differs = await backend.read(_schema_differs)
+        async with asyncio.timeout(WRITER_SECONDS):
+            await backend.write(_nothing)
+    except WriterStopped as error:
+        return _Finding("writer_stopped", str(error))
+    except SQLAlchemyError:
+        # Why is in the log, and not for strangers.
+        return _Finding("database_unreachable", "The database doesn't answer.")
+    except TimeoutError:
+        return _Finding("writer_stuck", "The database doesn't take reports in time.")
+    return _Finding("schema_differs", differs) if differs else _Finding("", "")
 
 
-def _exposition(figures: list[tuple[str, str, int]]) -> str:
-    lines: list[str] = []
-    for name, labels, value in figures:
-        header = f"# TYPE {name} gauge"
-        if header not in lines:
-            lines.append(header)
-        lines.append(f"{name}{labels} {value}")
-    return "\n".join(lines) + "\n"
+def _schema_differs(connection: Connection) -> str:
+    has, wants = version_of(connection), newest_version(connection)
+    return "" if has == wants else f"The database's schema is version {has}, this server's {wants}."
+
+
+def _nothing(transaction: Transaction) -> None:
+    """An empty transaction: costs no fsync, and has to wait in line like every other."""

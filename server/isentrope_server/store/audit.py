@@ -68,6 +68,8 @@ def record(
     hold_what_runs_share(connection)
     head = connection.execute(select(audit_head)).one_or_none()
     previous = bytes(head.chain_hash) if head is not None else b""
+    # As the columns keep them: a hash over other text would never fit again.
+    actor, subject = (text.replace("\0", "\ufffd") for text in (actor, subject))
     chain_hash = _chained(previous, at, actor, action, subject, change)
     connection.execute(
         insert(audit).values(

@@ -1,0 +1,160 @@
+"""What the server counts and times of itself, for Prometheus.
+
+Labels take few values by construction: methods, status classes, route templates, gRPC methods and codes. No run, token
+or metric stands in one: a figure for each would grow with every run, for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from isentrope_wire.v1 import telemetry_pb2 as pb
+
+if TYPE_CHECKING:
+    # The stubs make them generic; at run time they are not.
+    _Context = grpc.aio.ServicerContext[Any, Any]
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+
+_ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.3, 1.0, 3.0, 10.0)
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+_API_PREFIX = "/api/v1"
+
+
+class ServerFigures:
+    """One server's counters. They begin at 0 with the process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.records = Counter(
+            "isentrope_records_received",
+            "Records taken from shippers and answered for; repeats count each time.",
+            registry=self.registry,
+        )
+        self.quarantined = Counter(
+            "isentrope_records_refused", "Records kept aside because they can't be used.", registry=self.registry
+        )
+        self.acknowledgement_seconds = Histogram(
+            "isentrope_push_seconds",
+            "From a Push's arrival to its acknowledgement, which follows COMMIT.",
+            buckets=_ACK_BUCKETS,
+            registry=self.registry,
+        )
+        self.calls = Counter(
+            "isentrope_grpc_calls", "gRPC calls that ended.", ["method", "code"], registry=self.registry
+        )
+        self.watches = Gauge("isentrope_watch_streams", "Watch streams that are open.", registry=self.registry)
+        self.request_seconds = Histogram(
+            "isentrope_http_request_seconds",
+            "From a request's arrival to the end of its answer; live streams are not among them.",
+            ["method", "route", "status"],
+            buckets=_REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)
+
+
+class MeasuredRequests:
+    """ASGI middleware: times every HTTP request by its route's template."""
+
+    def __init__(self, app: ASGIApp, *, figures: ServerFigures) -> None:
+        self._app = app
+        self._figures = figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, is_stream = 500, False
+
+        async def note_and_send(message: Message) -> None:
+            nonlocal status, is_stream
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                is_stream = any(
+                    name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+                    for name, value in message.get("headers", ())
+                )
+            await send(message)
+
+        began = time.perf_counter()
+        try:
+            await self._app(scope, receive, note_and_send)
+        finally:
+            if not is_stream:
+                self._figures.request_seconds.labels(
+                    scope["method"] if scope["method"] in _METHODS else "other",
+                    _template(scope),
+                    f"{status // 100}xx",
+                ).observe(time.perf_counter() - began)
+
+
+class MeasuredCalls(grpc.aio.ServerInterceptor):
+    """Times pushes, counts calls and open streams."""
+
+    def __init__(self, figures: ServerFigures) -> None:
+        self._figures = figures
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler
+        method = str(handler_call_details.method).rpartition("/")[2]
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._answer(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _answer(self, method: str, behaviour: Any) -> Any:
+        async def answer(request: object, context: _Context) -> object:
+            began = time.perf_counter()
+            try:
+                reply: object = await behaviour(request, context)
+            finally:
+                self._figures.calls.labels(method, _code(context)).inc()
+            if isinstance(request, pb.PushRequest) and isinstance(reply, pb.PushReply):
+                self._figures.acknowledgement_seconds.observe(time.perf_counter() - began)
+                self._figures.records.inc(len(request.records))
+                self._figures.quarantined.inc(len(reply.quarantined))
+            return reply
+
+        return answer
+
+    def _stream(self, method: str, behaviour: Any) -> Any:
+        async def stream(request: object, context: _Context) -> Any:
+            with self._figures.watches.track_inprogress():
+                try:
+                    async for reply in behaviour(request, context):
+                        yield reply
+                finally:
+                    self._figures.calls.labels(method, _code(context)).inc()
+
+        return stream
+
+
+def _template(scope: Scope) -> str:
+    """The route's address with names for its parts; `page` for what pages add."""
+    template = str(getattr(scope.get("route"), "path", "page"))
+    # A router's routes don't know the prefix they were included under.
+    below_prefix = scope["path"].startswith(_API_PREFIX) and not template.startswith("/api")
+    return f"{_API_PREFIX}{template}" if below_prefix else template
+
+
+def _code(context: _Context) -> str:
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code.name
+    return next((known.name for known in grpc.StatusCode if known.value[0] == (code or 0)), "UNKNOWN")
