@@ -25,6 +25,7 @@ from isentrope_dashboard.records import (
     HistogramColumns,
     LatestValue,
     LiveEvent,
+    RecordGap,
     RunSummary,
     SeriesColumns,
     StepRow,
@@ -169,6 +170,16 @@ class ApiClient:
         """Every metric of the run with its newest value, by name."""
         items = (await self._request("GET", f"{_run_path(run_id)}/metrics")).json()["items"]
         return {str(i["name"]): LatestValue(step=int(i["step"]), value=measured(i["value"])) for i in items}
+
+    async def gaps(self, run_id: str, limit: int = 20) -> list[RecordGap]:
+        """What was lost before it reached the server, newest first; none from a server that does not tell."""
+        try:
+            answer = await self._request("GET", f"{_run_path(run_id)}/gaps", params={"limit": limit})
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+        return [RecordGap.from_json(item) for item in answer.json()["items"]]
 
     async def push_control(self, run_id: str, values: ControlValues, reason: str, etag: str) -> ControlItem:
         """Ask for a new control; refused with status 412 when the control is no longer the one `etag` names."""

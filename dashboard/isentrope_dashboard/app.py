@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from isentrope_dashboard.api_client import ApiSource
 from isentrope_dashboard.components.shell import shell
 from isentrope_dashboard.credentials import CredentialsMiddleware
-from isentrope_dashboard.pages import all_metrics, browser, form, live, polling, push, routing, what_if
+from isentrope_dashboard.pages import all_metrics, browser, compare, form, live, polling, push, routing, what_if
 from isentrope_dashboard.pages.notice import report_failure
 
 ASSETS = Path(__file__).parent / "assets"
@@ -65,6 +65,7 @@ def attach(app: FastAPI, *, api_url: str) -> None:
     push.register(dash_app, source)
     what_if.register(dash_app, source)
     all_metrics.register(dash_app, source)
+    compare.register(dash_app, source)
     browser.register(dash_app)
     form.register(dash_app)
     # Dash does the first at the first request under its own prefix and the second when a lifespan event passes its

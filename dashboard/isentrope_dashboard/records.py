@@ -109,6 +109,23 @@ class LatestValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordGap:
+    """Records that were lost before they reached the server."""
+
+    first_seq: int
+    last_seq: int
+    reason: str
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> RecordGap:
+        return cls(
+            first_seq=int(body["first_seq"]),
+            last_seq=int(body["last_seq"]),
+            reason=str(body.get("reason") or "no reason told"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEvent:
     """One event of a run's live stream: exactly one of the three payloads."""
 
@@ -152,6 +169,8 @@ class RunSnapshot:
     """Every metric the run ever reported, by name."""
     history: Sequence[ControlItem] = ()
     """Newest first."""
+    gaps: Sequence[RecordGap] = ()
+    """What is lost for good, newest first."""
     series: Mapping[str, SeriesColumns] = field(default_factory=dict)
     recent: Sequence[StepRow] = ()
     """The last steps in full, oldest first."""

@@ -59,10 +59,11 @@ async def read_snapshot(api: ApiClient, run_id: str, view: View) -> RunSnapshot:
     run, methods = await asyncio.gather(api.run(run_id), api.methods())
     newest = run.step or 0
     chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
-    law, labels, latest, diagnosis, (chart, recent, histograms, control, history) = await asyncio.gather(
+    law, labels, latest, gaps, diagnosis, (chart, recent, histograms, control, history) = await asyncio.gather(
         api.law(run_id),
         api.labels(run_id, run.step),
         api.latest(run_id),
+        api.gaps(run_id),
         api.diagnosis(run_id),
         asyncio.gather(
             api.series(run_id, CHART_METRICS, from_step=chart_from),
@@ -79,6 +80,7 @@ async def read_snapshot(api: ApiClient, run_id: str, view: View) -> RunSnapshot:
         methods=methods,
         labels=labels,
         latest=latest,
+        gaps=gaps,
         series=chart,
         recent=rows_of(recent)[-RECENT_STEPS:],
         histograms=histograms,

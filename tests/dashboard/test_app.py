@@ -99,13 +99,19 @@ def test_two_applications_in_one_process_do_not_share_callbacks(monkeypatch: pyt
     assert set(first.callback_map) == set(second.callback_map)
 
 
-def call(url: str, output: dict[str, Any], inputs: list[dict[str, Any]], token: str | None = TOKEN) -> httpx.Response:
+def call(
+    url: str,
+    output: dict[str, Any],
+    inputs: list[dict[str, Any]],
+    token: str | None = TOKEN,
+    state: list[dict[str, Any]] | None = None,
+) -> httpx.Response:
     """Answer a callback as the browser would ask for it."""
     body = {
         "output": output["output"],
         "outputs": output["outputs"],
         "inputs": inputs,
-        "state": [],
+        "state": state or [],
         "changedPropIds": [],
     }
     cookies = {} if token is None else {"isentrope_session": token}
@@ -123,7 +129,11 @@ PAGE_OUTPUT = {
 
 
 def show(url: str, path: str, token: str | None = TOKEN) -> dict[str, Any]:
-    answer = call(url, PAGE_OUTPUT, [{"id": ids.URL, "property": "pathname", "value": path}], token)
+    path, _, search = path.partition("?")
+    inputs, state = (
+        [{"id": ids.URL, "property": name, "value": v}] for name, v in (("pathname", path), ("search", search))
+    )
+    answer = call(url, PAGE_OUTPUT, inputs, token, state)
     assert answer.status_code == 200
     shown: dict[str, Any] = answer.json()["response"]
     return shown
@@ -160,7 +170,7 @@ def test_a_server_that_does_not_answer_is_named(fake: FakeApi) -> None:
             "output": PAGE_OUTPUT["output"],
             "outputs": PAGE_OUTPUT["outputs"],
             "inputs": [{"id": ids.URL, "property": "pathname", "value": "/runs/x"}],
-            "state": [],
+            "state": [{"id": ids.URL, "property": "search", "value": ""}],
             "changedPropIds": [],
         },
     )

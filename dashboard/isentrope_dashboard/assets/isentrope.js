@@ -69,6 +69,9 @@
     });
   };
 
+  const MOST_COMPARED = 6;
+  const comparisonOf = (ids) => "/compare?" + ids.map((id) => "run=" + encodeURIComponent(id)).join("&");
+
   // ---- freshness ---------------------------------------------------------------------------------------------
   const LIVE_TIMEOUT_MILLISECONDS = 20000;
   const CONTACT_TIMEOUT_MILLISECONDS = 8000; // longer than a poll takes to come round
@@ -95,7 +98,9 @@
         const layout = Object.assign({}, figure.layout, { template: template });
         const graph = document.getElementById(graphId);
         if (layout.annotations && graph && graph.clientWidth < LABELS_NEED_PIXELS) {
-          layout.annotations = layout.annotations.slice(-1); // the newest control's label; all keep their lines
+          // Of the controls' labels the newest one; all keep their lines.
+          const kept = layout.annotations.filter((label) => label.name === "kept");
+          layout.annotations = [...kept, ...layout.annotations.filter((label) => label.name !== "kept").slice(-1)];
         }
         if (!onlyColours) keepZoom(layout, shown && shown.layout);
         return [{ data: figure.data.map((trace) => inColours(trace, template.layout.colorway)), layout: layout }, drawing.number];
@@ -125,8 +130,21 @@
         if (triggered() !== "tick") clock.contact = Date.now();
         return Date.now() - clock.contact < CONTACT_TIMEOUT_MILLISECONDS ? "connection" : "connection lost";
       },
-      filterMetrics(text) {
-        return { quickFilterText: text || "" };
+      compareChoice(rows) {
+        const chosen = (rows || []).length;
+        if (chosen > MOST_COMPARED) return ["Choose at most " + MOST_COMPARED, true];
+        return [chosen < 2 ? "Choose runs to compare" : "Compare " + chosen + " runs", chosen < 2];
+      },
+      openComparison(clicks, rows) {
+        return clicks && rows ? comparisonOf(rows.map((row) => row.id)) : noUpdate();
+      },
+      // The address names what is compared, so that it can be kept and passed on.
+      nameComparison(ids) {
+        if (location.pathname.startsWith("/compare") && ids) history.replaceState(history.state, "", comparisonOf(ids));
+        return noUpdate();
+      },
+      filterMetrics(text, options) {
+        return Object.assign({}, options, { quickFilterText: text || "" });
       },
       exportCsv(clicks) {
         return clicks ? true : noUpdate();

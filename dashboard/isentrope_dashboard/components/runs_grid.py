@@ -42,7 +42,12 @@ def runs_grid() -> dag.AgGrid:
         columnDefs=_COLUMNS,
         getRowId="params.data.id",
         defaultColDef=COLUMN,
-        dashGridOptions={**OPTIONS, "localeText": {"noRowsToShow": "No run yet: start one with `isentrope demo`"}},
+        dashGridOptions={
+            **OPTIONS,
+            "localeText": {"noRowsToShow": "No run yet: start one with `isentrope demo`"},
+            "rowSelection": {"mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False},
+            "selectionColumnDef": {"headerName": "Pick", "width": 62},
+        },
         style={"height": None},
         className="grid",
     )

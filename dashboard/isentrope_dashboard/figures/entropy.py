@@ -53,7 +53,7 @@ def entropy_figure(
         say(figure, "Waiting for the first step")
         return figure
     _add_lines_of(figure, markers)
-    _add_holes(figure, _holes(series), why_missing)
+    _add_holes(figure, holes_of(series), why_missing)
     shown = [step for columns in series.values() for step in columns.steps] + [marker.step for marker in markers]
     _add_labels_of(figure, markers, min(shown), max(shown))
     return figure
@@ -79,7 +79,7 @@ def mode_for(values: Sequence[float | None]) -> str:
 def outgrows_its_drawing(before: Mapping[str, SeriesColumns], after: Mapping[str, SeriesColumns]) -> bool:
     """Whether the chart must be drawn anew and not only extended: a line got its first or its second point, steps are
     missing, or a third panel is needed."""
-    holes = [len(_holes(series)) for series in (before, after)]
+    holes = [len(holes_of(series)) for series in (before, after)]
     steered = [held_entropy.is_steered(series) for series in (before, after)]
     return (
         holes[0] != holes[1]
@@ -106,7 +106,8 @@ def _layout(revision: str, *, steered: bool) -> dict[str, Any]:
     }
 
 
-def _holes(series: Mapping[str, SeriesColumns]) -> list[MissingSteps]:
+def holes_of(series: Mapping[str, SeriesColumns]) -> list[MissingSteps]:
+    """Steps the chart has no data of, although it has of those around them."""
     if any(columns.reduced for columns in series.values()):
         return missing_steps(series.get(ENTROPY, SeriesColumns()).steps, reduced=True)
     return missing_steps(_measured_steps(series))

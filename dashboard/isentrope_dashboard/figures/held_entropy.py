@@ -43,6 +43,7 @@ def add_traces(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: Se
     Args:
         steps: those the chart shows; None: each line has its own.
     """
+    axis_name = "y3" if is_steered(series) else "y2"
     held = any(_drawable(value) is not None for value in series.get(TARGET, SeriesColumns()).values)
     shown = {name: _points(series, name, steps) if held or name != TARGET else ([], []) for name in METRICS}
     _add_target(figure, *shown[TARGET], held=held)
@@ -53,7 +54,7 @@ def add_traces(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: Se
         figure.add_scatter(
             x=x,
             y=y,
-            yaxis="y3",
+            yaxis=axis_name,  # an axis without a panel would lay its numbers over the others'
             mode="lines",
             name=title,
             line={**line, "shape": "hv"},

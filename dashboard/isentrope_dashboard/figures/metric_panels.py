@@ -18,6 +18,8 @@ MOST_PANELS = 4
 MOST_LINES = 6
 """As many as the colourway has colours."""
 PANEL_HEIGHT = 190
+KEPT = "kept"
+"""Name of a label that a narrow chart keeps, too."""
 _GAP = 0.09
 """Between two panels, as a share of the chart's height: room for the name of the lower one."""
 
@@ -49,20 +51,16 @@ def metric_panels_figure(panels: Sequence[MetricPanel], *, revision: str, empty:
     shown = list(panels)[:MOST_PANELS]
     figure = go.Figure(layout=_layout(revision, len(shown)))
     if not any(line.columns.steps for panel in shown for line in panel.lines):
-        figure.update_layout(showlegend=False)
         say(figure, empty)
         return figure
-    named: set[str] = set()
     for index, panel in enumerate(shown):
         for line in panel.lines[:MOST_LINES]:
-            _add_line(figure, line, index, in_legend=line.title not in named)
-            named.add(line.title)
+            _add_line(figure, line, index)
         _add_name(figure, panel.metric, _domain(index, len(shown))[1])
-    figure.update_layout(showlegend=len(named) > 1)
     return figure
 
 
-def _add_line(figure: go.Figure, line: MetricLine, index: int, *, in_legend: bool) -> None:
+def _add_line(figure: go.Figure, line: MetricLine, index: int) -> None:
     columns = line.columns
     measured = {step: value for step, value in zip(columns.steps, columns.values, strict=True) if _drawable(value)}
     # A metric that is logged every n-th step is a line all the same; a hole in it is a gap.
@@ -73,8 +71,6 @@ def _add_line(figure: go.Figure, line: MetricLine, index: int, *, in_legend: boo
         yaxis=_axis_name(index),
         mode="lines+markers" if len(measured) == 1 else "lines",
         name=html.escape(line.title),
-        legendgroup=html.escape(line.title),
-        showlegend=in_legend,
         line={"width": 1.8},
         hovertemplate="%{y:.5g}",
         meta={"slot": line.slot},
@@ -92,6 +88,7 @@ def _add_name(figure: go.Figure, metric: str, top: float) -> None:
         yanchor="bottom",
         showarrow=False,
         font={"size": 11.5},
+        name=KEPT,
     )
 
 
@@ -115,8 +112,8 @@ def _layout(revision: str, count: int) -> dict[str, Any]:
         "template": "none",  # the browser knows the colour scheme and puts its template in
         "uirevision": revision,
         "autosize": True,
-        "margin": {"t": 46, "l": 52},
-        "legend": {"y": 1, "yanchor": "bottom", "yref": "container", "x": 0},
+        "margin": {"t": 26, "l": 52},
+        "showlegend": False,  # whoever draws several lines says beside the chart whose is whose
         "xaxis": {"title": {"text": "step"}, "anchor": _axis_name(max(0, count - 1))},
         **axes,
     }

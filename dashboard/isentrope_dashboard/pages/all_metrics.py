@@ -54,6 +54,5 @@ def register(app: Dash, source: ApiSource) -> None:
         panels = [MetricPanel(name, [MetricLine(name, 0, series.get(name, SeriesColumns()))]) for name in known]
         revision = f"{run_id}:{window}:{','.join(known)}"
         figure = await asyncio.to_thread(metric_panels_figure, panels, revision=revision, empty=NOTHING_CHOSEN)
-        figure.update_layout(showlegend=False)
         drawn = drawing(ids.METRICS_GRAPH, figure)[ids.drawing(ids.METRICS_GRAPH)]["data"]
         return sorted(latest), metric_rows(latest), drawn

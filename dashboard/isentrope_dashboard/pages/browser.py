@@ -75,7 +75,26 @@ def _register_grids(app: Dash) -> None:
         _function("filterMetrics"),
         Output(ids.METRICS_GRID, "dashGridOptions"),
         Input(ids.METRICS_FILTER, "value"),
+        State(ids.METRICS_GRID, "dashGridOptions"),
         prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        _function("compareChoice"),
+        Output(ids.COMPARE_BUTTON, "children"),
+        Output(ids.COMPARE_BUTTON, "disabled"),
+        Input(ids.RUNS_GRID, "selectedRows"),
+    )
+    app.clientside_callback(
+        _function("openComparison"),
+        Output(ids.NAVIGATED, "href", allow_duplicate=True),
+        Input(ids.COMPARE_BUTTON, "n_clicks"),
+        State(ids.RUNS_GRID, "selectedRows"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        _function("nameComparison"),
+        Output(ids.COMPARE_RUNS, "name"),
+        Input(ids.COMPARE_RUNS, "value"),
     )
     app.clientside_callback(
         _function("exportCsv"),

@@ -26,6 +26,7 @@ from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.entropy import LIVE_METRICS, extension, outgrows_its_drawing
 from isentrope_dashboard.figures.held_entropy import is_held
 from isentrope_dashboard.holding import banded_rows
+from isentrope_dashboard.pages import compare
 from isentrope_dashboard.pages.notice import control_notifications
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import (
@@ -35,6 +36,7 @@ from isentrope_dashboard.pages.run_content import (
     labels_props,
     law_props,
     newest_props,
+    record_line_props,
     score_props,
     snapshot_props,
     split_props,
@@ -106,7 +108,8 @@ def register(app: Dash, source: ApiSource) -> None:
     # No Output and no Input makes it persistent: it starts with the page and again after a reconnect.
     @app.callback(State(ids.URL, "pathname"), websocket=True, persistent=True)
     async def follow(path: str | None) -> None:
-        if ctx.websocket is None:  # no SharedWorker in this browser; `polling` takes over
+        # Without SharedWorker `polling` takes over; the page that compares runs keeps itself up to date.
+        if ctx.websocket is None or (path or "").startswith(compare.PATH):
             raise PreventUpdate
         page = _Page(ctx.websocket)
         try:
@@ -288,6 +291,7 @@ async def _draw_entropy(page: _Page, following: _Following) -> None:
 
 async def _show_controls(page: _Page, following: _Following, moved: Advance) -> None:
     page.show(control_and_history_props(moved.snapshot.control, moved.snapshot.history))
+    page.show(labels_props(moved.snapshot))
     await _draw_entropy(page, following)
     notifications = control_notifications(moved.snapshot, moved.changed_controls)
     if notifications:
@@ -320,16 +324,17 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     window = following.view.steps
     run_id = following.snapshot.run.id
     from_step = None if window is None else max(0, step - window + 1)
-    histograms, labels, latest, diagnosis = await asyncio.gather(
+    histograms, labels, latest, gaps, diagnosis = await asyncio.gather(
         api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step),
         api.labels(run_id, following.snapshot.run.step),
         api.latest(run_id),
+        api.gaps(run_id),
         api.diagnosis(run_id),
     )
-    following.snapshot = replace(following.snapshot, histograms=histograms, labels=labels, latest=latest)
+    following.snapshot = replace(following.snapshot, histograms=histograms, labels=labels, latest=latest, gaps=gaps)
     following.histograms_at, following.histograms_step = time.monotonic(), step
     page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
-    page.show(labels_props(following.snapshot))
+    page.show({**labels_props(following.snapshot), **record_line_props(following.snapshot)})
     page.show(diagnosis_props(diagnosis))
     page.show(newest_props(following.snapshot))  # the page asks anew for its form
 

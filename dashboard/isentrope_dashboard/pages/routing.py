@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import unquote
 
-from dash import Dash, Input, Output
+from dash import Dash, Input, Output, State
 from dash.development.base_component import Component
 
 from isentrope_dashboard import ids
@@ -13,6 +13,7 @@ from isentrope_dashboard.api_client import ApiClient, ApiSource
 from isentrope_dashboard.components.shell import page
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.pages import compare
 from isentrope_dashboard.pages.notice import alert
 from isentrope_dashboard.pages.run import run_page
 from isentrope_dashboard.pages.runs import runs_page
@@ -37,18 +38,19 @@ def register(app: Dash, source: ApiSource) -> None:
         Output(ids.PAGE_READY, "data"),
         Output(ids.TITLE, "data"),
         Input(ids.URL, "pathname"),
+        State(ids.URL, "search"),
     )
-    async def show_page(path: str | None) -> tuple[Component, str | None, str]:
+    async def show_page(path: str | None, search: str | None) -> tuple[Component, str | None, str]:
         try:
             async with source.open(current_credentials()) as api:
-                return await _page_of(api, path)
+                return await _page_of(api, path, search)
         except ApiError as error:
             return _refusal(_title(error.status), str(error))
         except ApiUnreachableError as error:
             return _refusal("No answer from the server", str(error))
 
 
-async def _page_of(api: ApiClient, path: str | None) -> tuple[Component, str | None, str]:
+async def _page_of(api: ApiClient, path: str | None, search: str | None) -> tuple[Component, str | None, str]:
     """The page, the run it shows ("" for the list), and the document's title."""
     run_id = run_of_path(path)
     if run_id is not None:
@@ -58,6 +60,8 @@ async def _page_of(api: ApiClient, path: str | None) -> tuple[Component, str | N
         return shown, run_id, f"{snapshot.run.name} · Isentrope"
     if path in (None, "", "/", "/runs", "/runs/"):
         return runs_page(await api.runs()), "", "Runs · Isentrope"
+    if path in (compare.PATH, compare.PATH + "/"):
+        return compare.compare_page(await api.runs(), search), "", "Compare runs · Isentrope"
     return _refusal("No such page", f"There is no page {path}. The list of runs is at /.")
 
 

@@ -15,6 +15,7 @@ from isentrope_dashboard.components.history_grid import history_grid
 from isentrope_dashboard.components.hold_facts import hold_facts
 from isentrope_dashboard.components.kpi_cards import kpi_cards
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
+from isentrope_dashboard.components.record_line import record_line
 from isentrope_dashboard.components.shell import page, slow_interval
 from isentrope_dashboard.components.status_line import freshness, run_options, status_line
 from isentrope_dashboard.figures import change_split, entropy, law, score_distribution
@@ -55,7 +56,7 @@ def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
         gutter="md",
         mt="md",
     )
-    return page(f"Run {run.name}", [*unseen, kpi_cards(), grid], left=status_line(), right=freshness())
+    return page(f"Run {run.name}", [*unseen, kpi_cards(), record_line(), grid], left=status_line(), right=freshness())
 
 
 def _entropy_panel() -> dmc.Card:

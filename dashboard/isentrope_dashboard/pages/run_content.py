@@ -19,12 +19,13 @@ from isentrope_dashboard.components.diagnosis import diagnosis_props
 from isentrope_dashboard.components.hold_facts import hold_props
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.law_facts import law_facts
+from isentrope_dashboard.components.record_line import record_props
 from isentrope_dashboard.components.status_line import status_props
 from isentrope_dashboard.control_changes import history_rows, markers
 from isentrope_dashboard.controls import ControlItem, ControlState
 from isentrope_dashboard.figures import change_split
 from isentrope_dashboard.figures.change_split import change_split_figure
-from isentrope_dashboard.figures.entropy import entropy_figure
+from isentrope_dashboard.figures.entropy import entropy_figure, holes_of
 from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
@@ -32,7 +33,8 @@ from isentrope_dashboard.foreseen import EVIDENCE
 from isentrope_dashboard.formatting import MISSING, number, percent
 from isentrope_dashboard.holding import holding, with_band
 from isentrope_dashboard.predictions import Law
-from isentrope_dashboard.records import HistogramColumns, RunSnapshot, StepRow, View
+from isentrope_dashboard.record_health import record_health
+from isentrope_dashboard.records import HistogramColumns, RecordGap, RunSnapshot, StepRow, View
 
 Props = dict[str, dict[str, Any]]
 
@@ -45,6 +47,7 @@ def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
     return {
         **method_props(snapshot.run),
         **labels_props(snapshot),
+        **record_line_props(snapshot),
         **status_props(snapshot.run, snapshot.recent),
         **kpi_props(snapshot.recent, snapshot.latest),
         **quality_props(snapshot.recent),
@@ -104,8 +107,20 @@ def entropy_props(snapshot: RunSnapshot, view: View) -> Props:
         with_band(snapshot.series, snapshot.history),
         _within(view, markers(snapshot.history), snapshot),
         revision=revision(snapshot.run.id, view),
+        why_missing=_one_reason(snapshot.gaps),
     )
     return drawing(ids.ENTROPY_GRAPH, figure)
+
+
+def record_line_props(snapshot: RunSnapshot) -> Props:
+    """Whether the record is complete."""
+    return record_props(record_health(snapshot.latest, holes_of(snapshot.series), snapshot.gaps))
+
+
+def _one_reason(gaps: Sequence[RecordGap]) -> str:
+    """Why steps are missing, where all that is known to be lost was lost for one reason."""
+    reasons = {gap.reason for gap in gaps}
+    return reasons.pop() if len(reasons) == 1 else ""
 
 
 def score_props(run_id: str, histograms: HistogramColumns, view: View) -> Props:

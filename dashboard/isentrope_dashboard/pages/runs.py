@@ -20,7 +20,8 @@ def runs_page(runs: Sequence[RunSummary]) -> dmc.AppShell:
     content = runs_props(runs)
     grid = runs_grid()
     grid.rowData = content[ids.RUNS_GRID]["rowData"]
-    card = panel("Runs", content[ids.RUNS_COUNT]["children"], grid, subtitle_id=ids.RUNS_COUNT)
+    compare = dmc.Button("Compare", id=ids.COMPARE_BUTTON, variant="default", size="compact-xs", disabled=True)
+    card = panel("Runs", content[ids.RUNS_COUNT]["children"], grid, aside=compare, subtitle_id=ids.RUNS_COUNT)
     return page("Runs", [slow_interval(ids.RUNS_POLL), card], left=[connection_badge()])
 
 

@@ -1,0 +1,72 @@
+"""Whether what is shown is complete: what the probe lost, what is still on its way, and which steps are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from isentrope_dashboard.figures.missing_steps import MissingSteps
+from isentrope_dashboard.formatting import count, seconds
+from isentrope_dashboard.records import LatestValue, RecordGap
+
+MOST_GAPS = 3
+LONG_LAG_SECONDS = 30.0
+"""Far beyond the seconds between two pushes of a shipper whose server answers."""
+_LOSSES: Mapping[str, str] = {
+    "probe/dropped_reports": "dropped by the probe",
+    "probe/left_out_reports": "written without tokens or histograms",
+    "probe/failures": "failures inside the probe",
+    "probe/failed_ranks": "ranks failed",
+    "probe/ranks_out_of_step": "ranks out of step",
+    "probe/attachment_failures": "failures of the attachment",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordHealth:
+    """In words, each a short phrase."""
+
+    facts: Sequence[str]
+    """Counts that are as they should be."""
+    problems: Sequence[str]
+    """What is lost, late or wrong; empty when all is well."""
+
+
+def record_health(
+    latest: Mapping[str, LatestValue], holes: Sequence[MissingSteps], gaps: Sequence[RecordGap]
+) -> RecordHealth:
+    """How complete the record is.
+
+    Args:
+        latest: the newest value of every metric.
+        holes: steps that are missing among those shown.
+        gaps: what the server was told is lost, with reasons.
+    """
+    numbers = {name: known.value for name, known in latest.items() if known.value is not None}
+    accepted, spooled = numbers.get("probe/accepted_reports"), numbers.get("probe/spooled_records")
+    acknowledged = numbers.get("probe/acknowledged_records")
+    facts: list[str] = []
+    problems: list[str] = []
+    if accepted is not None:
+        facts.append(f"{count(int(accepted))} reports taken")
+    if spooled is not None and acknowledged is not None:
+        facts.append(f"{count(int(spooled))} records written, {count(int(acknowledged))} acknowledged")
+    lag = numbers.get("probe/delivery_lag_seconds")
+    if lag is not None:
+        (problems if lag > LONG_LAG_SECONDS else facts).append(f"oldest waiting {seconds(lag)}")
+    problems += [f"{count(int(numbers[name]))} {what}" for name, what in _LOSSES.items() if numbers.get(name)]
+    problems += _missing(holes)
+    problems += [f"{count(gap.last_seq - gap.first_seq + 1)} records lost: {gap.reason}" for gap in gaps[:MOST_GAPS]]
+    if len(gaps) > MOST_GAPS:
+        problems.append(f"and {count(len(gaps) - MOST_GAPS)} gaps more")
+    return RecordHealth(facts=facts, problems=problems)
+
+
+def _missing(holes: Sequence[MissingSteps]) -> list[str]:
+    if not holes:
+        return []
+    newest = holes[-1]
+    where = f"step {newest.first:,}" if newest.count == 1 else f"steps {newest.first:,} to {newest.last:,}"
+    if len(holes) == 1:
+        return [f"{where} without data"]
+    return [f"{count(sum(hole.count for hole in holes))} steps without data, the newest {where}"]
