@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -41,14 +42,19 @@ def up(**given: Any) -> None:
 
     settings = _settings(**given)
     try:
-        asyncio.run(serve(settings, announce=_announce))
+        asyncio.run(serve(settings, announce=partial(_announce, settings)))
     except StartupError as error:
         _fail(str(error), _USAGE)
 
 
-def _announce(login_address: str, grpc_port: int) -> None:
+def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
+    from isentrope_server.store.sqlite_file import old_library_warning
+
     click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. Log in with:", err=True)
     click.echo(login_address)
+    warning = old_library_warning() if settings.uses_sqlite else None
+    if warning is not None:
+        click.echo(f"Warning: {warning}", err=True)
 
 
 @click.group()
