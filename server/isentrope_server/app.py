@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from isentrope_server.api import (
     access_tokens,
     alerts,
+    audit,
     control,
     error_answers,
     health,
@@ -25,6 +26,8 @@ from isentrope_server.api import (
     live,
     methods,
     metrics,
+    openapi,
+    prometheus,
     runs,
     steps,
     tokens,
@@ -40,13 +43,28 @@ from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
 from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.request_limits import BodyLimit
 from isentrope_server.security.tokens import TokenBook
+from isentrope_server.server_figures import MeasuredCalls, MeasuredRequests, ServerFigures
 from isentrope_server.settings import Settings
 from isentrope_server.store import runs as run_store
 
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
-_API_MODULES = (runs, metrics, steps, histograms, tokens, alerts, law, what_if, control, methods, live, access_tokens)
+_API_MODULES = (
+    runs,
+    metrics,
+    steps,
+    histograms,
+    tokens,
+    alerts,
+    law,
+    what_if,
+    control,
+    methods,
+    live,
+    access_tokens,
+    audit,
+)
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -68,12 +86,15 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.script_hashes = []
+    app.state.figures = ServerFigures()
+    app.state.readiness = health.Readiness()
     error_answers.install(app)
     _add_routes(app)
+    openapi.install(app)
     if settings.dashboard:
         for page in entry_points(group=PAGES_GROUP):
             page.load()(app, api_url=settings.local_url)
-    # Middleware added last stands outermost: nothing of a page comes before the gate.
+    # Middleware added last stands outermost: nothing of a page comes before the gate, and refusals are timed too.
     app.add_middleware(BodyLimit)
     app.add_middleware(
         Gate,
@@ -84,11 +105,13 @@ def create_app(settings: Settings) -> FastAPI:
         open_streams_per_token=settings.open_streams_per_token,
         metrics_open=settings.metrics_open,
     )
+    app.add_middleware(MeasuredRequests, figures=app.state.figures)
     return app
 
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
+    app.include_router(prometheus.router)
     for module in _API_MODULES:
         app.include_router(module.router, prefix=API_PREFIX)
     # A page's catch-all would answer unknown addresses of the API with itself.
@@ -118,7 +141,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.backend = backend
         app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
         gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend))
-        grpc_server, app.state.grpc_port = await start_grpc(backend, [gate])
+        grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
         async with kept_book(backend), house_kept(backend):
             try:
                 if settings.dashboard:
