@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -47,6 +49,7 @@ def examine() -> list[Finding]:
     """Make every check; none of them raises."""
     checks: tuple[Callable[[], Finding], ...] = (
         _versions,
+        _kernels,
         _home,
         _spools,
         _server,
@@ -73,6 +76,24 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _kernels() -> Finding:
+    """Which kernels would score tokens here: without any, plain torch takes several times as long."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding(check="kernels", ok=True, found="torch is not installed here, so nothing is scored")
+    # Only where it is installed: importing it takes seconds, and a server's machine has none.
+    dispatch = importlib.import_module("isentrope.kernels.dispatch")
+    try:
+        choices = dispatch.choices()
+    except ConfigurationError as error:
+        return Finding(check="kernels", ok=False, found=str(error), advice="Unset ISENTROPE_KERNELS, or repair that.")
+    words = [
+        f"{choice.backend} on {choice.device}"
+        + (f" (not the faster kernels: {choice.why_not})" if choice.why_not else "")
+        for choice in choices
+    ]
+    return Finding(check="kernels", ok=True, found=", ".join(words))
 
 
 def _home() -> Finding:
@@ -205,7 +226,7 @@ def as_lines(findings: list[Finding]) -> list[str]:
     """The findings for a terminal."""
     return [
         f"{'ok' if finding.ok else 'problem':<8} {finding.check:<9} {finding.found}"
-        + (f". {finding.advice}" if finding.advice else "")
+        + (f"{'' if finding.found.endswith('.') else '.'} {finding.advice}" if finding.advice else "")
         for finding in findings
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import isentrope.cli
 import isentrope.diagnosis
+import isentrope.kernels.cpp_backend
 from isentrope.client import Client
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import SpoolFolder
@@ -288,9 +290,28 @@ def test_a_sync_with_a_token_the_server_refuses_ends_at_the_first_refusal(
 def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> None:
     result = isentrope_command(server, "doctor", "--json")
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
-    assert set(findings) == {"versions", "home", "spools", "server", "token", "ingest"}
+    assert set(findings) == {"versions", "kernels", "home", "spools", "server", "token", "ingest"}
     assert all(finding["ok"] for finding in findings.values()), findings
     assert result.exit_code == 0
+
+
+def test_the_doctor_says_which_kernels_score_and_why(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernels(**environment: str) -> str:
+        result = isentrope_command(server, "doctor", **environment)
+        return next(line for line in result.stdout.splitlines() if line.split()[1] == "kernels")
+
+    assert kernels(ISENTROPE_KERNELS="reference") == "ok       kernels   reference on cpu"
+    monkeypatch.setattr(isentrope.kernels.cpp_backend, "unavailable_because", lambda: "no C++ compiler found.")
+    assert kernels(ISENTROPE_KERNELS="auto").endswith(
+        "reference on cpu (not the faster kernels: no C++ compiler found.)"
+    )
+    named = kernels(ISENTROPE_KERNELS="cpp")
+    assert named.startswith("problem  kernels   The cpp kernels were asked for and can't work here: no C++")
+    assert named.endswith("found. Unset ISENTROPE_KERNELS, or repair that.")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    assert kernels() == "ok       kernels   torch is not installed here, so nothing is scored"
 
 
 def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tmp_path: Path) -> None:
@@ -306,6 +327,7 @@ def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tm
     problems = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("problem")]
     assert problems == ["home", "server", "token", "ingest"]
     assert "Point ISENTROPE_HOME" in result.stdout
+    assert ".. " not in result.stdout
     assert result.exit_code == 1
 
 

@@ -14,8 +14,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
+import torch
 from torch import Tensor
 
 from isentrope.errors import ConfigurationError
@@ -49,6 +50,34 @@ def backend_for(logits: Tensor) -> Backend:
         raise ConfigurationError(f"The {name} kernels were asked for and can't work here: {reason}")
     backend = BACKENDS[name]
     return backend if backend.supports(logits) else reference
+
+
+class Choice(NamedTuple):
+    """Which kernels read the logits of a device."""
+
+    device: str
+    """As torch calls it."""
+    backend: str
+    why_not: str
+    """Why the reference stands in for the kernels meant for this device; empty where it doesn't."""
+
+
+def choices() -> list[Choice]:
+    """What is used on each kind of device that torch finds here. May compile the C++ file.
+
+    Raises:
+        ConfigurationError: as `backend_for`, of a backend that was asked for by name.
+    """
+    devices = ["cpu", *(name for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu)) if module.is_available())]
+    wanted = _from_environment(os.environ.get("ISENTROPE_KERNELS", ""))
+    found = []
+    for device in devices:
+        name = OF_DEVICE[device] if wanted == "auto" else wanted
+        reason = _why_not(name)
+        if reason is not None and wanted != "auto":
+            raise ConfigurationError(f"The {name} kernels were asked for and can't work here: {reason}")
+        found.append(Choice(device, name if reason is None else "reference", reason or ""))
+    return found
 
 
 def row_scores(backend: Backend, logits: Tensor, token_ids: Tensor, temperature: float) -> RowScores:
