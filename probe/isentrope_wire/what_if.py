@@ -9,12 +9,16 @@ together with the sum of their contributions -r A S_c to the unit prediction (Co
 thresholds and scope which share of the tokens would have been clipped and what the unit prediction would have been:
 exactly where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count, also those
 that the control then in force clipped.
+
+A cap on what is clipped (`max_fraction`) leaves the tokens furthest beyond their threshold, which are those beyond both
+thresholds moved outwards by one distance c: the sums answer for it too, c being looked for. The ratio clip of a control
+(`epsilon_low`, `epsilon_high`) looks at something else, and plays no part here.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -118,7 +122,8 @@ class WhatIfSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The step under thresholds it did not have. The truth differs by at most the bounds, which are 0 at the edges."""
+    """The step under thresholds it did not have. The truth differs by at most the bounds, which are 0 at the edges; what a
+    binding cap leaves ends between two edges as a rule. (Tokens of one and the same score may exceed a cap.)"""
 
     clip_fraction: float
     """Share of all tokens."""
@@ -126,6 +131,8 @@ class WhatIf:
     """-mean(keep r A S_c) in nats per unit gain."""
     clip_fraction_bound: float
     unit_predicted_change_bound: float
+    capped: bool = False
+    """Whether the cap binds: fewer are clipped than lie beyond the thresholds, and moving these changes nothing."""
 
 
 class _Beyond(NamedTuple):
@@ -135,6 +142,9 @@ class _Beyond(NamedTuple):
     change: float
     tokens_bound: float
     change_bound: float
+
+
+_NOTHING = _Beyond(0, 0.0, 0.0, 0.0)
 
 
 class WhatIfCurve:
@@ -153,20 +163,99 @@ class WhatIfCurve:
         table = sums.clip_b if method == Method.CLIP_B else sums.clip_v
         self._sides = tuple(_Side(table, side, IN_SCOPE[scope]) for side in range(SIDES))
 
-    def at(self, mu_low: float | None, mu_high: float | None) -> WhatIf:
+    def at(
+        self,
+        mu_low: float | None,
+        mu_high: float | None,
+        *,
+        max_fraction: float | None = None,
+        shrink_denominator: bool = False,
+    ) -> WhatIf:
         """The step under these thresholds, in standard deviations; None: that side does not clip.
 
+        Args:
+            max_fraction: at most this share of the step's tokens is clipped. None: there is no cap.
+            shrink_denominator: the mean is over the tokens that are kept, and not over all.
+
         Raises:
-            WhatIfError: a threshold that is negative or not finite.
+            WhatIfError: a threshold that is negative or not finite, a cap that is no share.
         """
-        low, high = (side.beyond(mu) for side, mu in zip(self._sides, (mu_low, mu_high), strict=True))
+        clipped = self._beyond(mu_low, mu_high, 0.0)
+        most = self._most(max_fraction)
+        capped = clipped.tokens > most
+        if clipped.tokens + clipped.tokens_bound > most:
+            clipped = self._furthest(mu_low, mu_high, most, clipped)
         tokens = self._sums.tokens
+        change, bound = self._mean_of_kept(clipped) if shrink_denominator else self._mean_of_all(clipped)
         return WhatIf(
-            clip_fraction=(low.tokens + high.tokens) / tokens,
-            unit_predicted_change=(self._sums.change_sum - low.change - high.change) / tokens,
-            clip_fraction_bound=(low.tokens_bound + high.tokens_bound) / tokens,
-            unit_predicted_change_bound=(low.change_bound + high.change_bound) / tokens,
+            clip_fraction=clipped.tokens / tokens,
+            unit_predicted_change=change,
+            clip_fraction_bound=clipped.tokens_bound / tokens,
+            unit_predicted_change_bound=bound,
+            capped=capped,
         )
+
+    def _most(self, max_fraction: float | None) -> float:
+        """How many tokens may be clipped; whole ones, as the gate counts them."""
+        if max_fraction is None:
+            return math.inf
+        if not 0 < max_fraction <= 1:
+            raise WhatIfError(f"max_fraction is a share above 0 and at most 1, got {max_fraction}.")
+        return math.floor(self._sums.tokens * max_fraction + 1e-9)
+
+    def _beyond(self, mu_low: float | None, mu_high: float | None, further: float) -> _Beyond:
+        """On both sides together, `further` beyond the thresholds."""
+        thresholds = (None if mu is None else mu + further for mu in (mu_low, mu_high))
+        low, high = (side.beyond(mu) for side, mu in zip(self._sides, thresholds, strict=True))
+        return _Beyond(*(left + right for left, right in zip(low, high, strict=True)))
+
+    def _furthest(self, mu_low: float | None, mu_high: float | None, most: float, clipped: _Beyond) -> _Beyond:
+        """What is left of `clipped` when only the `most` tokens furthest beyond their threshold may be clipped."""
+        # Where an edge is reached on either side: between two such distances every count is a straight line.
+        edges = {edge - mu for mu in (mu_low, mu_high) if mu is not None for edge in EDGES if edge > mu}
+        distances = [0.0, *sorted(edges)]
+
+        def at(place: int) -> _Beyond:
+            # Beyond all edges nothing is left; how far out that is, is not known.
+            return self._beyond(mu_low, mu_high, distances[place]) if place < len(distances) else _NOTHING
+
+        first = bisect_left(range(len(distances)), True, key=lambda place: at(place).tokens <= most)
+        near, far = max(first - 1, 0), first
+        # The end lies between two distances that enclose it for certain: no change beyond them is in doubt.
+        while near > 0 and at(near).tokens - at(near).tokens_bound <= most:
+            near -= 1
+        while far < len(distances) and at(far).tokens + at(far).tokens_bound > most:
+            far += 1
+        in_doubt = self._magnitude(mu_low, mu_high, distances[near], inner=True)
+        if far < len(distances):
+            in_doubt -= self._magnitude(mu_low, mu_high, distances[far], inner=False)
+        more, fewer = at(max(first - 1, 0)), at(first)
+        part = (most - fewer.tokens) / (more.tokens - fewer.tokens) if first else 1.0
+        return _Beyond(
+            tokens=min(most, clipped.tokens),
+            change=fewer.change + part * (more.change - fewer.change),
+            tokens_bound=min(clipped.tokens_bound, max(0.0, most - (clipped.tokens - clipped.tokens_bound))),
+            change_bound=in_doubt,
+        )
+
+    def _magnitude(self, mu_low: float | None, mu_high: float | None, further: float, *, inner: bool) -> float:
+        """What the tokens beyond may change at most (inner) or at least, whatever the sign."""
+        pairs = zip(self._sides, (mu_low, mu_high), strict=True)
+        return sum(side.magnitude_beyond(mu + further, inner=inner) for side, mu in pairs if mu is not None)
+
+    def _mean_of_all(self, clipped: _Beyond) -> tuple[float, float]:
+        tokens = self._sums.tokens
+        return (self._sums.change_sum - clipped.change) / tokens, clipped.change_bound / tokens
+
+    def _mean_of_kept(self, clipped: _Beyond) -> tuple[float, float]:
+        kept, change = self._sums.tokens - clipped.tokens, self._sums.change_sum - clipped.change
+        mean = change / max(kept, 1)
+        ends = [
+            (change + sign * clipped.change_bound) / max(kept + side * clipped.tokens_bound, 1)
+            for sign in (-1, 1)
+            for side in (-1, 1)
+        ]
+        return mean, max(abs(end - mean) for end in ends)
 
 
 def what_if(sums: WhatIfSums, mu_low: float | None, mu_high: float | None, scope: Scope, method: Method) -> WhatIf:
@@ -193,11 +282,19 @@ class _Side:
                 self._magnitudes[index] += abs(change)
         self._count_beyond = [*accumulate(reversed(self._counts))][::-1]
         self._change_beyond = [*accumulate(reversed(self._changes))][::-1]
+        self._magnitude_beyond = [*accumulate(reversed(self._magnitudes))][::-1]
+
+    def magnitude_beyond(self, mu: float, *, inner: bool) -> float:
+        """Sum of |change| over the bins beyond mu; the bin that mu lies in counts in full (inner) or not at all."""
+        index = bisect_right(EDGES, mu) - 1
+        if not inner and mu != EDGES[index]:
+            index += 1
+        return self._magnitude_beyond[index] if index < len(EDGES) else 0.0
 
     def beyond(self, mu: float | None) -> _Beyond:
         """The tokens with |u| > mu."""
         if mu is None:
-            return _Beyond(0, 0.0, 0.0, 0.0)
+            return _NOTHING
         if not math.isfinite(mu) or mu < 0:
             raise WhatIfError(f"A threshold counts standard deviations and must be finite and not negative, got {mu}.")
         index = bisect_right(EDGES, mu) - 1

@@ -92,6 +92,24 @@ def test_between_edges_the_bound_is_told(server: ServerInThread) -> None:
     assert found["unit_predicted_change_bound"] == pytest.approx(0.75 * 0.3)
 
 
+def test_a_cap_and_a_shrunken_denominator_count_and_what_does_not_is_named(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    asked = "what-if?step=1&mu_low=1&mu_high=2"
+    free, capped, kept = (
+        server.http.get(f"{rank.path}/{asked}{more}").json()
+        for more in ("", "&max_fraction=0.2&curve=true", "&denominator=shrink")
+    )
+    assert (free["clip_fraction"], free["capped"], free["max_fraction"]) == (pytest.approx(0.3), False, None)
+    assert free["unit_predicted_change"] == pytest.approx((-4.0 + 3.0 - 0.5) / 10)
+    assert (capped["clip_fraction"], capped["capped"]) == (0.2, True)
+    assert capped["unit_predicted_change_bound"] == pytest.approx(0.35)
+    assert abs(capped["unit_predicted_change"] - (-4.0 + 1.5 - 0.5) / 10) <= 0.35
+    assert max(capped["curve"]["low"]["clip_fraction"]) == 0.2
+    assert kept["unit_predicted_change"] == pytest.approx(-1.5 / 7)
+    assert (kept["denominator"], kept["not_included"]) == ("shrink", ["epsilon_low", "epsilon_high"])
+
+
 def test_the_client_asks_for_points_and_curves(server: ServerInThread) -> None:
     rank = Rank(server)
     send(rank, 1, sums(), gain=0.5)
@@ -126,6 +144,9 @@ def test_the_method_is_the_steps_own_unless_asked_for(server: ServerInThread) ->
         ("?mu_low=-1", 422, "invalid_request"),
         ("?mu_high=inf", 422, "invalid_request"),
         ("?scope=some", 422, "invalid_request"),
+        ("?max_fraction=0", 422, "invalid_request"),
+        ("?max_fraction=1.5", 422, "invalid_request"),
+        ("?denominator=half", 422, "invalid_request"),
         ("?method=clip_cov", 422, "invalid_request"),
     ],
 )

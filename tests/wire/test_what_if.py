@@ -111,6 +111,33 @@ def test_merging_adds_tokens_and_changes_in_any_order() -> None:
     assert what_if(merged, 1.0, None, Scope.ALL, Method.CLIP_V).unit_predicted_change == pytest.approx(0.2 / 22)
 
 
+def test_a_cap_moves_both_thresholds_outwards_until_so_many_tokens_lie_beyond() -> None:
+    curve = WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V)
+    free = curve.at(1.0, 1.0)
+    assert (free.clip_fraction, free.capped) == (10 / 20, False)
+    # Three lie beyond 100 and four between 3 and 3.05: both bins in full.
+    found = curve.at(1.0, 1.0, max_fraction=0.35)
+    assert (found.clip_fraction, found.capped) == (7 / 20, True)
+    assert found.unit_predicted_change == pytest.approx((-1.0 + 0.8) / 20)
+    # One of those four: which, the sums can't tell.
+    part = curve.at(1.0, 1.0, max_fraction=0.2)
+    assert part.clip_fraction == 4 / 20
+    assert part.unit_predicted_change == pytest.approx((-1.0 + 0.2) / 20)
+    assert part.unit_predicted_change_bound == pytest.approx(0.8 / 20)
+    assert curve.at(1.0, 1.0, max_fraction=0.01) == WhatIf(
+        clip_fraction=0, unit_predicted_change=-0.05, clip_fraction_bound=0, unit_predicted_change_bound=0, capped=True
+    )
+    assert curve.at(1.0, 1.0, max_fraction=0.5) == free
+    assert curve.at(1.0, 1.0, shrink_denominator=True).unit_predicted_change == pytest.approx((-1.0 + 1.1) / 10)
+    assert curve.at(0.0, 0.0, shrink_denominator=True).unit_predicted_change == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, math.nan])
+def test_a_cap_that_is_no_share_is_refused(share: float) -> None:
+    with pytest.raises(WhatIfError, match="max_fraction is a share"):
+        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(1.0, None, max_fraction=share)
+
+
 def test_every_position_of_a_slider_is_an_edge_and_edges_rise() -> None:
     assert set(EDGES) >= {float(f"{index * 0.05:.2f}") for index in range(101)}
     assert list(EDGES) == sorted(set(EDGES))

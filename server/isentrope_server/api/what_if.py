@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Query
@@ -27,6 +28,18 @@ Mu = Annotated[
     Query(ge=0, allow_inf_nan=False, description="In standard deviations; left out: that side does not clip."),
 ]
 ThresholdMethod = Literal["clip_b", "clip_v"]
+Denominator = Literal["keep", "shrink"]
+MaxFraction = Annotated[
+    float | None,
+    Query(
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="At most this share of the tokens is clipped, those furthest beyond their threshold.",
+    ),
+]
+NOT_INCLUDED = ("epsilon_low", "epsilon_high")
+"""Parameters of clip_b and clip_v that look at the ratio, about which the sums know nothing."""
 
 
 class CurveColumns(BaseModel):
@@ -62,7 +75,11 @@ class WhatIfOut(BaseModel):
     scope: Scope
     mu_low: float | None
     mu_high: float | None
+    max_fraction: float | None
+    denominator: Denominator
+    not_included: list[str] = Field(description="Parameters of the method that play no part in the answer.")
     tokens: int
+    capped: bool = Field(description="Whether max_fraction binds, so that moving the thresholds changes nothing.")
     clip_fraction: float = Field(description="Share of the step's tokens these thresholds would have left out.")
     unit_predicted_change: Number = Field(description="-mean(keep r A S_c), in nats per unit gain.")
     predicted_change: Number | None = Field(
@@ -85,11 +102,15 @@ async def get_what_if(
     mu_high: Mu = None,
     scope: Scope = Scope.ALL,
     method: Annotated[ThresholdMethod | None, Query(description="Left out: the step's own, else clip_v.")] = None,
+    max_fraction: MaxFraction = None,
+    denominator: Annotated[
+        Denominator, Query(description="shrink: the mean is over the tokens that are kept, not over all.")
+    ] = "keep",
     curve: Annotated[bool | None, Query(description="Left out: only when no threshold is given.")] = None,
 ) -> WhatIfOut:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
-    Thresholds and scope are all that counts: a cap on the fraction or limits on the ratio play no part.
+    Limits on the ratio play no part; a cap is counted over the step's own tokens, by the gate over those of the step before.
     Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded between.
 
     404 `what_if_missing`: the step was reported without the sums that could answer.
@@ -97,7 +118,42 @@ async def get_what_if(
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
     found, stored = await backend.read(lambda connection: _read(connection, run, step))
     chosen = method or _own_method(stored)
-    return _answer(found, stored, chosen, scope, mu_low, mu_high, curve=wanted)
+    thresholds = WhatIfCurve(found.sums, scope, Method(chosen))
+    asked = _Asked(thresholds, max_fraction, shrink=denominator == "shrink")
+    point = asked.at(mu_low, mu_high)
+    gain = _gain(stored)
+    return WhatIfOut(
+        step=found.step,
+        method=chosen,
+        scope=scope,
+        mu_low=mu_low,
+        mu_high=mu_high,
+        max_fraction=max_fraction,
+        denominator=denominator,
+        not_included=list(NOT_INCLUDED),
+        tokens=found.sums.tokens,
+        capped=point.capped,
+        clip_fraction=point.clip_fraction,
+        unit_predicted_change=number(point.unit_predicted_change),
+        predicted_change=None if gain is None else number(gain * point.unit_predicted_change),
+        gain=gain,
+        clip_fraction_bound=point.clip_fraction_bound,
+        unit_predicted_change_bound=number(point.unit_predicted_change_bound),
+        unclipped_unit_predicted_change=number(thresholds.at(None, None).unit_predicted_change),
+        curve=_curves(asked, mu_low, mu_high, gain) if wanted else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A step's answer for everything that was asked but the thresholds."""
+
+    thresholds: WhatIfCurve
+    max_fraction: float | None
+    shrink: bool
+
+    def at(self, mu_low: float | None, mu_high: float | None) -> WhatIf:
+        return self.thresholds.at(mu_low, mu_high, max_fraction=self.max_fraction, shrink_denominator=self.shrink)
 
 
 def _read(connection: Connection, run: Run, step: int | None) -> tuple[StoredWhatIf, StoredStep]:
@@ -119,40 +175,13 @@ def _own_method(stored: StoredStep) -> ThresholdMethod:
     return "clip_b" if stored.labels.get("control/method") == Method.CLIP_B else "clip_v"
 
 
-def _answer(
-    found: StoredWhatIf,
-    stored: StoredStep,
-    method: ThresholdMethod,
-    scope: Scope,
-    mu_low: float | None,
-    mu_high: float | None,
-    *,
-    curve: bool,
-) -> WhatIfOut:
+def _gain(stored: StoredStep) -> float | None:
     gain = stored.scalars.get("entropy/gain")
-    gain = gain if gain is not None and math.isfinite(gain) else None
-    thresholds = WhatIfCurve(found.sums, scope, Method(method))
-    asked = thresholds.at(mu_low, mu_high)
-    return WhatIfOut(
-        step=found.step,
-        method=method,
-        scope=scope,
-        mu_low=mu_low,
-        mu_high=mu_high,
-        tokens=found.sums.tokens,
-        clip_fraction=asked.clip_fraction,
-        unit_predicted_change=number(asked.unit_predicted_change),
-        predicted_change=None if gain is None else number(gain * asked.unit_predicted_change),
-        gain=gain,
-        clip_fraction_bound=asked.clip_fraction_bound,
-        unit_predicted_change_bound=number(asked.unit_predicted_change_bound),
-        unclipped_unit_predicted_change=number(thresholds.at(None, None).unit_predicted_change),
-        curve=_curves(thresholds, mu_low, mu_high, gain) if curve else None,
-    )
+    return gain if gain is not None and math.isfinite(gain) else None
 
 
-def _curves(thresholds: WhatIfCurve, mu_low: float | None, mu_high: float | None, gain: float | None) -> WhatIfCurves:
+def _curves(asked: _Asked, mu_low: float | None, mu_high: float | None, gain: float | None) -> WhatIfCurves:
     return WhatIfCurves(
-        low=CurveColumns.of([thresholds.at(mu, mu_high) for mu in EDGES], gain),
-        high=CurveColumns.of([thresholds.at(mu_low, mu) for mu in EDGES], gain),
+        low=CurveColumns.of([asked.at(mu, mu_high) for mu in EDGES], gain),
+        high=CurveColumns.of([asked.at(mu_low, mu) for mu in EDGES], gain),
     )

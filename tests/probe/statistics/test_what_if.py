@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from isentrope.interventions.threshold_clip import distance_beyond
 from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
 from isentrope.statistics.step_tokens import step_tokens
 from isentrope.statistics.token_ledger import TokenBatch
 from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
 from isentrope_wire.control import Control, Method, Scope
-from isentrope_wire.what_if import EDGES, WhatIfSums, what_if
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
 from tests.probe.interventions.tokens import keep_mask
 
 METHODS = (Method.CLIP_B, Method.CLIP_V)
@@ -105,6 +106,65 @@ def test_between_the_edges_it_lies_within_the_bounds_it_states(method: Method) -
         assert abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-12
         errors.append(abs(found.clip_fraction - fraction))
     assert sum(errors) / len(errors) < 0.01
+
+
+def furthest(tokens: Tokens, control: Control, statistics: ThresholdStatistics, fraction: float) -> tuple[float, float]:
+    """By force: sort what the gate would leave out by its distance beyond the threshold, and leave out the furthest."""
+    outside = ~keep_mask(control, tokens.scores, tokens.advantages, statistics) & tokens.mask
+    is_b = control.method == Method.CLIP_B
+    scores = tokens.scores.discriminator_scores if is_b else tokens.scores.vocab_centered_scores
+    centre = statistics.discriminator_mean if is_b else 0.0
+    sigma = statistics.discriminator_std if is_b else statistics.vocab_centered_std
+    standardised = (scores.double() - centre) / sigma
+    distances = torch.where(outside, distance_beyond(control, standardised), -torch.inf)
+    count = int(tokens.mask.sum())
+    dropped = torch.zeros_like(outside)
+    order = distances.argsort(descending=True)[: min(int(count * fraction + 1e-9), int(outside.sum()))]
+    dropped[order] = True
+    keep = tokens.mask & ~dropped
+    changes = entropy_contributions(
+        tokens.scores.vocab_centered_scores.double(), tokens.advantages.double(), tokens.ratios.double(), keep
+    )
+    return int(dropped.sum()) / count, float(changes.sum()) / count
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cap_leaves_the_furthest_tokens_within_the_bounds_stated(method: Method) -> None:
+    tokens = Tokens(4000, seed=11)
+    statistics = statistics_of(tokens)
+    sums = read(tokens.sums(statistics))
+    draw, binding, errors, sizes = random.Random(7), 0, [], []
+    for _ in range(150):
+        mu_low, mu_high = draw.choice([None, draw.uniform(0, 3)]), draw.choice([0.0, 0.5, draw.uniform(0, 3)])
+        scope, fraction = draw.choice(list(Scope)), draw.choice([0.001, 0.02, 0.1, 1.0])
+        control = Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope)
+        found = WhatIfCurve(sums, scope, method).at(mu_low, mu_high, max_fraction=fraction)
+        share, change = furthest(tokens, control, statistics, fraction)
+        assert abs(found.clip_fraction - share) <= found.clip_fraction_bound + 1e-9
+        assert abs(found.unit_predicted_change - change) <= found.unit_predicted_change_bound + 1e-9
+        uncapped = WhatIfCurve(sums, scope, method).at(mu_low, mu_high)
+        assert found.capped == (uncapped.clip_fraction * sums.tokens > int(sums.tokens * fraction + 1e-9))
+        if found.capped:
+            binding += 1
+            assert found.clip_fraction == pytest.approx(share, abs=1e-12)
+            errors.append(abs(found.unit_predicted_change - change))
+            sizes.append(abs(change - sums.change_sum / sums.tokens))
+        else:
+            assert found.unit_predicted_change == pytest.approx(uncapped.unit_predicted_change, abs=1e-12)
+    assert binding > 60
+    assert sum(errors) < 0.03 * sum(sizes)
+
+
+def test_a_mean_over_the_kept_tokens_is_what_a_shrunken_denominator_makes_of_the_step() -> None:
+    tokens = Tokens(2000, seed=12)
+    statistics = statistics_of(tokens)
+    sums, draw = read(tokens.sums(statistics)), random.Random(8)
+    for _ in range(60):
+        mu_low, mu_high, scope = draw.uniform(0, 3), draw.choice(EDGES[:60]), draw.choice(list(Scope))
+        control = Control(method=Method.CLIP_V, mu_low=mu_low, mu_high=mu_high, scope=scope)
+        fraction, change = tokens.by_force(control, statistics)
+        found = WhatIfCurve(sums, scope, Method.CLIP_V).at(mu_low, mu_high, shrink_denominator=True)
+        assert abs(found.unit_predicted_change - change / (1 - fraction)) <= found.unit_predicted_change_bound + 1e-9
 
 
 def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
