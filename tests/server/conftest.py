@@ -1,7 +1,7 @@
 """One server for the tests that share, a maker for those that need their own, and both databases.
 
 A test that uses `server`, `make_server` or `database_url` runs on SQLite and on PostgreSQL. A file whose tests are about
-neither says `pytestmark = ON_SQLITE_ONLY`.
+one of them, or about neither, says so: `DATABASES = ("sqlite",)`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from tests.server.postgresql import PostgreSQL
 
 MakeServer = Callable[..., ServerInThread]
 
-ON_SQLITE_ONLY = pytest.mark.parametrize("database_kind", ["sqlite"], scope="session")
+DATABASES = ("sqlite", "postgresql")
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        kinds = getattr(metafunc.module, "DATABASES", DATABASES)
+        metafunc.parametrize("database_kind", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def database_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

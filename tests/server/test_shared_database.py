@@ -1,0 +1,214 @@
+"""Two servers on one PostgreSQL: whoever asks whichever of them, the answer is the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx_sse import connect_sse
+from sqlalchemy import select, text
+
+from isentrope_server.live import news
+from isentrope_server.store import audit
+from isentrope_server.store.events import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+from isentrope_server.store.tables import records, runs
+from tests.server.in_thread import ServerInThread
+from tests.server.postgresql import PostgreSQL
+from tests.server.rank import Rank
+
+DATABASES = ("postgresql",)
+
+Pair = tuple[ServerInThread, ServerInThread]
+
+
+@pytest.fixture(scope="module")
+def pair(postgresql: PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Started at once on a database that no server has ever used."""
+    homes = tmp_path_factory.mktemp("pair")
+    with postgresql.empty_database() as url, ExitStack() as stack:
+        servers = [
+            ServerInThread(homes / name, database_url=url, token="the-owners", heartbeat_seconds=0.3)
+            for name in ("first", "second")
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(stack.enter_context, servers)
+        wait_for(lambda: first.backend.on_duty or second.backend.on_duty)
+        yield first, second
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """The first truthy answer."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return answer
+
+
+def end_listening_sessions(server: ServerInThread) -> None:
+    with server.backend.database.writing_engine.begin() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND query NOT LIKE '%pg_stat_activity%' AND pid <> pg_backend_pid()"
+            )
+        )
+
+
+def test_both_know_the_owner_they_were_given_and_each_other_s_runs(pair: Pair) -> None:
+    first, second = pair
+    assert first.owner_token == second.owner_token == "the-owners"
+    rank = Rank(first)
+    rank.report(0, x=1.5)
+    assert second.http.get(f"{rank.path}/steps/0").json()["scalars"] == {"x": 1.5}
+
+
+def test_each_server_keeps_an_owner_of_its_own_where_none_was_given(postgresql: PostgreSQL, tmp_path: Path) -> None:
+    with (
+        postgresql.new_database() as url,
+        ServerInThread(tmp_path / "first", database_url=url) as first,
+        ServerInThread(tmp_path / "second", database_url=url) as second,
+    ):
+        assert first.owner_token != second.owner_token
+        for server in (first, second):
+            for token in (first.owner_token, second.owner_token):
+                wait_for(lambda server=server, token=token: server.client(token).get("/api/v1/runs").is_success)  # type: ignore[misc]
+
+
+def test_a_token_is_known_and_revoked_everywhere_at_once(pair: Pair) -> None:
+    first, second = pair
+    created = first.http.post("/api/v1/access-tokens", json={"scope": "read", "name": "visitor"}).json()
+    with second.client(created["token"]) as visitor:
+        wait_for(lambda: visitor.get("/api/v1/runs").status_code == 200, seconds=0.8)
+        first.http.delete(f"/api/v1/access-tokens/{created['id']}")
+        wait_for(lambda: visitor.get("/api/v1/runs").status_code == 401, seconds=0.8)
+
+
+def test_ranks_that_report_to_different_servers_share_one_order(pair: Pair) -> None:
+    run_id = f"ranks-{time.time_ns()}"
+    ranks = [Rank(pair[number % 2], run_id=run_id, rank=number) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda rank: [rank.report(step, x=float(step)) for step in range(25)], ranks))
+    with pair[0].backend.database.reading() as connection:
+        positions = connection.execute(
+            select(records.c.position).join(runs, runs.c.key == records.c.run_key).where(runs.c.id == run_id)
+        ).scalars()
+        assert sorted(positions) == list(range(1, 101))
+    assert [rank.hello().acked_through for rank in ranks] == [25] * 4
+
+
+def test_a_listener_hears_what_either_server_stored_in_order(pair: Pair) -> None:
+    _, second = pair
+    run_id = f"heard-{time.time_ns()}"
+    ranks = [Rank(server, run_id=run_id, rank=number) for number, server in enumerate(pair)]
+    with connect_sse(second.http, "GET", f"{ranks[0].path}/live", timeout=10) as stream:
+        events = stream.iter_sse()
+        wait_for(lambda: second.backend.hub.is_listened_to(run_id))
+        time.sleep(0.2)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda rank: [rank.report(step, x=float(step)) for step in range(20)], ranks))
+        heard: list[tuple[int, int]] = []
+        while len(heard) < 40:
+            event = next(events)
+            if event.event == "step":
+                told = json.loads(event.data)
+                assert told["scalars"] == {"x": float(told["step"])}
+                heard.append((told["rank"], told["step"]))
+    for number in range(2):
+        assert [step for rank, step in heard if rank == number] == list(range(20))
+
+
+def test_a_control_pushed_at_one_server_reaches_the_probe_at_the_other(pair: Pair) -> None:
+    first, second = pair
+    rank = Rank(first)
+    watching = rank.watch()
+    wait_for(lambda: first.backend.hub.is_listened_to(rank.run_id))
+    started = time.monotonic()
+    document = {"method": "clip_v", "mu_high": 1, "reason": "from the other side"}
+    assert second.http.put(f"{rank.path}/control", json=document, headers={"If-Match": '"0"'}).status_code == 202
+    assert watching.next_control().version == 1
+    assert time.monotonic() - started < 2.0
+    rank.answer(0, 1, "APPLIED", in_force=1)
+    history = second.http.get(f"{rank.path}/control/history").json()["items"]
+    assert (history[0]["version"], history[0]["state"]) == (1, "APPLIED")
+    watching.close()
+
+
+def test_of_many_changes_at_both_servers_exactly_one_wins_and_the_audit_trail_stays_whole(pair: Pair) -> None:
+    rank = Rank(pair[0])
+
+    def put(number: int) -> int:
+        with pair[number % 2].client("the-owners") as client:
+            headers = {"If-Match": '"0"'}
+            return client.put(f"{rank.path}/control", json={"method": "none"}, headers=headers).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(put, range(8)))
+    assert sorted(statuses) == [202, *[412] * 7]
+    with pair[0].backend.database.reading() as connection:
+        assert audit.verify(connection).is_whole
+
+
+def test_a_repeated_request_at_the_other_server_is_the_same_request(pair: Pair) -> None:
+    rank = Rank(pair[0])
+    headers = {"If-Match": '"0"', "Idempotency-Key": f"key-{rank.run_id}"}
+    statuses = [
+        server.http.put(f"{rank.path}/control", json={"method": "none"}, headers=headers).status_code for server in pair
+    ]
+    assert statuses == [202, 200]
+
+
+def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(pair: Pair) -> None:
+    first, second = pair
+    rank = Rank(first)
+    watching = Rank(second, run_id=rank.run_id, rank=1).watch()
+    with connect_sse(second.http, "GET", f"{rank.path}/live", timeout=10) as stream:
+        events = stream.iter_sse()
+        wait_for(lambda: second.backend.hub.listener_count >= 2)
+        time.sleep(0.2)
+        end_listening_sessions(second)
+        with first.client("the-owners") as client:
+            rank.report(0, x=1.0)
+            client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
+        told = {event.event for event in (next(events) for _ in range(2))}
+        assert "step" in told
+        assert watching.next_control().version == 1
+    watching.close()
+
+
+def test_exactly_one_server_is_on_duty_and_the_other_takes_over(postgresql: PostgreSQL, tmp_path: Path) -> None:
+    with postgresql.new_database() as url, ServerInThread(tmp_path / "first", database_url=url) as first:
+        wait_for(lambda: first.backend.on_duty)
+        with ServerInThread(tmp_path / "second", database_url=url) as second:
+            time.sleep(0.3)
+            assert not second.backend.on_duty
+            first.stop()
+            wait_for(lambda: second.backend.on_duty, seconds=6)
+
+
+def test_a_notification_is_small_whatever_was_written() -> None:
+    run_id = "r" * 128
+    events: list[Event] = [
+        *(
+            StepStored(
+                run_id=run_id, position=p, step=p, recorded_at=0.0, control_version=0, rank=0, scalars={"x" * 99: 1.0}
+            )
+            for p in range(2**62, 2**62 + 1_000)
+        ),
+        *(ControlChanged(run_id=run_id, version=2**62 + version) for version in range(500)),
+        RunChanged(run_id=run_id),
+        TokensChanged(),
+    ]
+    of_run = news.by_run(events)
+    assert list(of_run) == [run_id, ""]
+    told = news.news_of(run_id, of_run[run_id], origin="ab" * 8, batch=2**62)
+    assert len(told.payload()) < 2_000
+    assert news.read(told.payload()) == told
+    assert told.positions == (2**62, 2**62 + 999)
+    assert told.versions[-1] == 2**62 + 499
