@@ -16,7 +16,7 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend
-from isentrope_server.store import audit, compacting, removal, retention, space
+from isentrope_server.store import audit, compacting, removal, retention, runs, space
 from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream
 from isentrope_server.store.events import RunChanged
 from isentrope_server.store.retention import OverdueRun, Retention
@@ -75,7 +75,9 @@ async def remove_deleted(backend: Backend) -> None:
         something_is_left = True
         while something_is_left:
             started = time.monotonic()
-            something_is_left = await backend.write(partial(_remove_some, run_key), rows=removal.ROWS_AT_ONCE)
+            something_is_left = await backend.write(
+                partial(_remove_some, run_key), rows=removal.ROWS_AT_ONCE, run_id=removal.id_out_of_sight(run_key)
+            )
             await _rest(backend, started)
 
 
@@ -97,7 +99,7 @@ async def delete_overdue(backend: Backend) -> None:
     now = time.time()
     find = partial(retention.overdue, retention=kept, now=now, silent_before=now - settings.silent_after_seconds)
     for run in await backend.read(find):
-        await backend.write(partial(_delete_overdue, run))
+        await backend.write(partial(_delete_overdue, run), run_id=run.id)
 
 
 async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes) -> bool:
@@ -105,7 +107,11 @@ async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes) -> 
     if packed is None:
         return False
     try:
-        await backend.write(lambda transaction: compacting.replace_by(transaction.connection, packed), rows=packed.rows)
+        await backend.write(
+            lambda transaction: compacting.replace_by(transaction.connection, packed),
+            rows=packed.rows,
+            run_id=stream.run_id,
+        )
     except BlockOvertaken as overtaken:
         _log.info("%s", overtaken)
         return False
@@ -117,6 +123,9 @@ def _remove_some(run_key: int, transaction: Transaction) -> bool:
 
 
 def _delete_overdue(run: OverdueRun, transaction: Transaction) -> None:
+    if runs.key_of(transaction.connection, run.id) is None:
+        # Another server, or a person, was faster.
+        return
     now = time.time()
     removal.take_out_of_sight(transaction.connection, run.key, run.id, by="server", now=now)
     audit.record(

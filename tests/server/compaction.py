@@ -17,7 +17,7 @@ from isentrope_server.store.compacting import BlockSizes
 from isentrope_server.store.events import StepStored
 from isentrope_server.store.tables import records
 from isentrope_wire.codec import record_of, record_to_pb
-from isentrope_wire.messages import ScoreHistogram, StepReport
+from isentrope_wire.messages import RunFinished, ScoreHistogram, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -54,6 +54,23 @@ def eventful_run(server: ServerInThread, seed: int) -> Rank:
     resumed = Rank(server, run_id=first.run_id, incarnation="resumed", started_at=2000.0)
     resumed.send(*(_report(rng, step) for step in range(50, 90)))
     return first
+
+
+def finished_run(server: ServerInThread, reports: int, *, name: str = "a run") -> Rank:
+    rank = Rank(server, name=name)
+    for start in range(0, reports, 200):
+        rank.send(
+            *(
+                step_report(
+                    step,
+                    {f"metric/{number}": step / 7 + number for number in range(20)},
+                    histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=tuple(range(step, step + 64)))],
+                )
+                for step in range(start, min(start + 200, reports))
+            )
+        )
+    rank.send(RunFinished(status="finished", finished_at=2.0, step=reports - 1))
+    return rank
 
 
 def _send_in_disorder(rank: Rank, reports: list[StepReport], rng: random.Random) -> None:

@@ -54,6 +54,7 @@ class FullStream:
     """A stream with enough unpacked reports for a block."""
 
     run_key: int
+    run_id: str
     stream_key: int
     acked_through: int
     blocks: int
@@ -78,17 +79,32 @@ def full_streams(connection: Connection, now: float, sizes: BlockSizes = BLOCK_S
     """The streams that have a block to pack, the fullest first."""
     unpacked = func.count()
     query = (
-        select(records.c.stream_key, streams.c.run_key, streams.c.acked_through, runs.c.state, runs.c.last_heard_at)
+        select(
+            records.c.stream_key,
+            streams.c.run_key,
+            streams.c.acked_through,
+            runs.c.id,
+            runs.c.state,
+            runs.c.last_heard_at,
+        )
         .add_columns(unpacked.label("unpacked"))
         .join(streams, streams.c.key == records.c.stream_key)
         .join(runs, runs.c.key == streams.c.run_key)
-        .group_by(records.c.stream_key, streams.c.run_key, streams.c.acked_through, runs.c.state, runs.c.last_heard_at)
+        .group_by(
+            records.c.stream_key,
+            streams.c.run_key,
+            streams.c.acked_through,
+            runs.c.id,
+            runs.c.state,
+            runs.c.last_heard_at,
+        )
         .having(unpacked >= sizes.fewest)
         .order_by(unpacked.desc())
     )
     found = [
         FullStream(
             run_key=row.run_key,
+            run_id=row.id,
             stream_key=row.stream_key,
             acked_through=row.acked_through,
             blocks=_blocks(row, now, sizes),

@@ -35,9 +35,13 @@ _BLOCKS_AT_ONCE = 8
 
 def take_out_of_sight(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
     """Make a run unknown, and remember its id so that a late spool can't bring half of it back."""
-    # A colon stands in no id that a probe may choose.
-    connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=f"deleted:{run_key}"))
+    connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=id_out_of_sight(run_key)))
     connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
+
+
+def id_out_of_sight(run_key: int) -> str:
+    """Its id from then on. A colon stands in none that a probe may choose."""
+    return f"deleted:{run_key}"
 
 
 def waiting(connection: Connection) -> list[int]:

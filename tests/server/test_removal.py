@@ -1,0 +1,135 @@
+"""Deleting: a run is out of sight at once, goes a piece at a time, and its space goes back to the file system."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from isentrope_server.housekeeping import delete_overdue, remove_deleted
+from isentrope_server.store import removal
+from isentrope_server.store.tables import metadata, runs
+from tests.server.compaction import NEVER, finished_run, pack_all
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report, wire_record
+
+KEPT = {"alembic_version", "audit", "audit_head", "deleted_runs", "tokens"}
+"""Tables that tell of no run that is there."""
+
+
+@pytest.fixture
+def still(make_server: MakeServer) -> ServerInThread:
+    return make_server(housekeeping_interval_seconds=NEVER)
+
+
+def rows_by_table(server: ServerInThread) -> dict[str, int]:
+    with server.backend.database.reading() as connection:
+        return {
+            name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for name, table in metadata.tables.items()
+            if name not in KEPT
+        }
+
+
+def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
+    rank, other = finished_run(still, 30), finished_run(still, 10)
+    assert still.http.delete(rank.path).status_code == 204
+    for path in ("", "/metrics", "/steps/3", "/control", "/alerts"):
+        assert still.http.get(rank.path + path).status_code == 404
+    listed = still.http.get("/api/v1/runs").json()["items"]
+    assert [run["id"] for run in listed] == [other.run_id]
+    with pytest.raises(Exception, match="was deleted on this server"):
+        rank.hello()
+    with pytest.raises(Exception, match="say Hello first"):
+        rank.report(31, x=1.0)
+    assert still.http.delete(rank.path).status_code == 404
+
+
+def test_nothing_of_a_deleted_run_is_left(still: ServerInThread) -> None:
+    kept = finished_run(still, 40)
+    pack_all(still)
+    rows = rows_by_table(still)
+    gone = finished_run(still, 1_500, name="gone")
+    pack_all(still)
+    gone.push([wire_record(5_000, step_report(1, {}), claimed_hash=b"no hash of it")])
+    still.http.delete(gone.path)
+    asyncio.run(remove_deleted(still.backend))
+    assert rows_by_table(still) == rows
+    assert still.http.get(f"{kept.path}/steps/39").status_code == 200
+
+
+def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still: ServerInThread) -> None:
+    rank = finished_run(still, 3_000)
+    still.http.delete(rank.path)
+    with still.backend.database.reading() as connection:
+        (run_key,) = removal.waiting(connection)
+    counts = []
+    something_is_left = True
+    while something_is_left:
+        counts.append(sum(rows_by_table(still).values()))
+        something_is_left = still.backend.writer.submit(
+            lambda transaction: removal.remove_some(transaction.connection, run_key)
+        ).result(timeout=10)
+        if len(counts) == 2:
+            still.stop()
+            with ServerInThread(still.home, housekeeping_interval_seconds=0.02) as again:
+                wait_until_nothing_waits(again)
+                assert sum(rows_by_table(again).values()) == 0
+            break
+    assert counts[0] - counts[1] == removal.ROWS_AT_ONCE
+
+
+def wait_until_nothing_waits(server: ServerInThread) -> None:
+    for _ in range(400):
+        with server.backend.database.reading() as connection:
+            if not connection.execute(select(runs.c.key)).all():
+                return
+        time.sleep(0.02)
+    raise AssertionError("the deleted run is still there")
+
+
+def test_by_default_every_run_is_kept(still: ServerInThread) -> None:
+    rank = finished_run(still, 3)
+    age_by(still, rank, days=10_000)
+    asyncio.run(delete_overdue(still.backend))
+    assert still.http.get(rank.path).status_code == 200
+
+
+def test_runs_not_heard_of_for_so_many_days_are_deleted_and_the_audit_trail_says_so(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER, retention_days=30)
+    old, new, silent = finished_run(server, 3), finished_run(server, 3), Rank(server)
+    for rank in (old, silent):
+        age_by(server, rank, days=31)
+    asyncio.run(delete_overdue(server.backend))
+    assert [server.http.get(rank.path).status_code for rank in (old, new, silent)] == [404, 200, 404]
+    audited = audit_of(server, old)
+    assert (audited["actor"], audited["action"]) == ("server", "run.deleted")
+    assert audited["change"]["retention"] == "age"
+
+
+def test_only_so_many_of_the_newest_runs_are_kept_and_any_that_still_reports(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=2)
+    reporting = Rank(server)
+    reporting.report(0, x=1.0)
+    ranks = [finished_run(server, 3) for _ in range(3)]
+    asyncio.run(delete_overdue(server.backend))
+    statuses = [server.http.get(rank.path).status_code for rank in (reporting, *ranks)]
+    assert statuses == [200, 404, 200, 200]
+    assert audit_of(server, ranks[0])["change"]["retention"] == "count"
+
+
+def audit_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
+    audit = metadata.tables["audit"]
+    query = select(audit).where(audit.c.subject == f"runs/{rank.run_id}").order_by(audit.c.key.desc()).limit(1)
+    with server.backend.database.reading() as connection:
+        return dict(connection.execute(query).one()._mapping)
+
+
+def age_by(server: ServerInThread, rank: Rank, *, days: float) -> None:
+    then = time.time() - days * 86_400
+    change = runs.update().where(runs.c.id == rank.run_id).values(last_heard_at=then)
+    server.backend.writer.submit(lambda transaction: transaction.connection.execute(change).rowcount).result(timeout=10)

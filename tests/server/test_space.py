@@ -1,0 +1,70 @@
+"""Space: SQLite's file becomes smaller when runs are deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from isentrope_server.housekeeping import give_space_back, remove_deleted
+from isentrope_server.store import space
+from isentrope_server.store.database import Database
+from tests.server.compaction import NEVER, finished_run, unpacked_reports
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+
+DATABASES = ("sqlite",)
+
+
+@pytest.fixture
+def still(make_server: MakeServer) -> ServerInThread:
+    return make_server(housekeeping_interval_seconds=NEVER)
+
+
+def test_the_space_of_a_deleted_run_goes_back_to_the_file_system(
+    still: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "FREE_PAGES_KEPT", 20)
+    monkeypatch.setattr(space, "PAGES_AT_ONCE", 100)
+    finished_run(still, 40)
+    checkpoint(still)
+    before = file_bytes(still)
+    gone = finished_run(still, 3_000, name="gone")
+    checkpoint(still)
+    with_both = file_bytes(still)
+    assert with_both > before + 1_500_000
+    still.http.delete(gone.path)
+    asyncio.run(remove_deleted(still.backend))
+    asyncio.run(give_space_back(still.backend))
+    checkpoint(still)
+    assert file_bytes(still) < before + 300_000
+
+
+def checkpoint(server: ServerInThread) -> None:
+    """Bring what was committed into the file itself, as SQLite does by itself now and then."""
+    database = Database(server.backend.settings.resolved_database_url)
+    raw = database.writing_engine.raw_connection()
+    raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()
+
+
+def test_a_database_that_could_not_become_smaller_is_written_anew_once(tmp_path: Path, make_server: MakeServer) -> None:
+    home = tmp_path / "old"
+    server = make_server(home, housekeeping_interval_seconds=NEVER)
+    rank = finished_run(server, 20)
+    server.stop()
+    database = Database(server.backend.settings.resolved_database_url)
+    raw = database.writing_engine.raw_connection()
+    raw.cursor().execute("PRAGMA auto_vacuum = NONE")
+    raw.cursor().execute("VACUUM")
+    raw.close()
+    again = make_server(home, housekeeping_interval_seconds=NEVER)
+    with again.backend.database.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == 2
+    assert again.http.get(f"{rank.path}/steps/19").status_code == 200
+    assert unpacked_reports(again, rank) == 20
+
+
+def file_bytes(server: ServerInThread) -> int:
+    return (server.home / "isentrope.db").stat().st_size
