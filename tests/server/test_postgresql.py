@@ -1,0 +1,215 @@
+"""What holds on PostgreSQL alone: lost connections, crashes, and what its sessions may do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from sqlalchemy import Connection, func, insert, make_url, select, text
+from sqlalchemy.exc import DBAPIError, InternalError, SQLAlchemyError
+
+from isentrope_server.store.database import Database, with_driver
+from isentrope_server.store.tables import deleted_runs
+from isentrope_server.store.writer import Transaction, Writer
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.postgresql import PostgreSQL
+from tests.server.rank import Rank, step_report, wire_record
+
+DATABASES = ("postgresql",)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+def add(run_id: str, transaction: Transaction) -> str:
+    transaction.connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=0.0, deleted_by=""))
+    return run_id
+
+
+def count(connection: Connection) -> int:
+    return connection.execute(select(func.count()).select_from(deleted_runs)).scalar_one()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """The first truthy answer."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+    return answer
+
+
+def end_own_session(transaction: Transaction) -> None:
+    """As when the network or the database goes away in the middle of a transaction."""
+    transaction.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+
+@pytest.mark.parametrize("given", ["postgresql://a@b/c", "postgres://a@b/c", "postgresql+psycopg://a@b/c"])
+def test_postgresql_means_psycopg_3(given: str) -> None:
+    assert with_driver(make_url(given)).render_as_string() == "postgresql+psycopg://a@b/c"
+
+
+def test_a_reader_sees_one_state_and_cannot_write(database: Database) -> None:
+    with database.reading() as reader:
+        assert count(reader) == 0
+        with database.writing_engine.begin() as writing:
+            add("meanwhile", Transaction(writing))
+        assert count(reader) == 0
+        with pytest.raises(InternalError, match="read-only"):
+            add("by a reader", Transaction(reader))
+    with database.reading() as reader:
+        assert count(reader) == 1
+
+
+def test_a_connection_lost_within_a_transaction_is_told_to_everyone_in_it(database: Database) -> None:
+    writer = Writer(database.writing_engine, lambda events: None)
+    writer.start()
+    begun, hold = threading.Event(), threading.Event()
+    first = writer.submit(lambda transaction: (begun.set(), hold.wait(5)))
+    assert begun.wait(5)
+    # While the first job waits, the others queue up and share one COMMIT.
+    innocent = writer.submit(lambda transaction: add("innocent", transaction))
+    guilty = writer.submit(end_own_session)
+    hold.set()
+    first.result(timeout=5)
+    for future in (innocent, guilty):
+        with pytest.raises(SQLAlchemyError):
+            future.result(timeout=5)
+    assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
+    with database.reading() as reader:
+        assert count(reader) == 1
+    writer.stop()
+
+
+def test_a_connection_that_died_while_nothing_happened_is_replaced_unnoticed(
+    database: Database, postgresql: PostgreSQL
+) -> None:
+    writer = Writer(database.writing_engine, lambda events: None)
+    writer.start()
+    session = writer.submit(lambda t: t.connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    with database.reading() as reader:
+        assert count(reader) == 0
+    ended = postgresql.administer(
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity "
+        f"WHERE datname = '{make_url(str(database.writing_engine.url)).database}'"
+    )
+    assert session.result(timeout=5) in [pid for pid, _ in ended]
+    assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
+    with database.reading() as reader:
+        assert count(reader) == 1
+    writer.stop()
+
+
+@pytest.fixture
+def crashing_postgresql() -> Iterator[PostgreSQL]:
+    """One that a test may stop."""
+    with PostgreSQL() as running:
+        yield running
+
+
+def test_after_a_crash_of_the_database_everything_acknowledged_is_there_and_reports_come_in_again(
+    crashing_postgresql: PostgreSQL, tmp_path: Path
+) -> None:
+    with crashing_postgresql.empty_database() as url, ServerInThread(tmp_path / "home", database_url=url) as server:
+        rank = Rank(server)
+        acked = [rank.report(step, x=float(step)).acked_through for step in range(20)]
+        crashing_postgresql.stop(signal.SIGQUIT)
+        with pytest.raises(grpc.RpcError) as refused:
+            rank.push([wire_record(21, step_report(20, {"x": 20.0}))])
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "SELECT" not in str(refused.value.details())
+        answers = [server.http.get(path) for path in (rank.path, f"{rank.path}/metrics", "/api/v1/runs")]
+        assert {(answer.status_code, answer.json()["error"]["code"]) for answer in answers} == {
+            (503, "store_unavailable")
+        }
+        assert server.http.get("/readyz").status_code == 503
+        assert server.http.get("/healthz").status_code == 200
+        crashing_postgresql.start()
+        wait_for(lambda: server.http.get("/readyz").status_code == 200)
+        assert rank.hello().acked_through == acked[-1] == 20
+        assert rank.push([wire_record(21, step_report(20, {"x": 20.0}))]).acked_through == 21
+        series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["series"]["x"]
+        assert series["value"] == [float(step) for step in range(21)]
+        assert wait_for(lambda: server.backend.on_duty)
+
+
+def test_a_watch_goes_on_after_a_crash_of_the_database(crashing_postgresql: PostgreSQL, tmp_path: Path) -> None:
+    with crashing_postgresql.empty_database() as url, ServerInThread(tmp_path / "home", database_url=url) as server:
+        rank = Rank(server)
+        watching = rank.watch(timeout=30)
+        wait_for(lambda: server.backend.hub.is_listened_to(rank.run_id))
+        crashing_postgresql.stop(signal.SIGQUIT)
+        crashing_postgresql.start()
+        wait_for(lambda: server.http.get("/readyz").status_code == 200)
+        document = {"method": "none", "reason": "after the crash"}
+        wait_for(lambda: put(server.http, rank.path, document).is_success)
+        assert watching.next_control().version == 1
+        watching.close()
+
+
+def put(client: httpx.Client, path: str, document: Mapping[str, object]) -> httpx.Response:
+    return client.put(f"{path}/control", json=document, headers={"If-Match": '"0"'})
+
+
+def test_what_the_database_refuses_is_kept_aside_and_the_rest_is_stored(make_server: MakeServer) -> None:
+    server = make_server()
+    server.backend.writer.submit(_refuse_step_13).result(timeout=10)
+    rank = Rank(server)
+    reply = rank.send(*(step_report(step, {"x": float(step)}) for step in range(10, 16)))
+    assert [(item.seq, item.code, item.message) for item in reply.quarantined] == [(4, "unstorable", "thirteen")]
+    assert reply.acked_through == 6
+    series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["series"]["x"]
+    assert series["step"] == [10, 11, 12, 14, 15]
+
+
+def _refuse_step_13(transaction: Transaction) -> None:
+    transaction.connection.execute(
+        text(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN IF NEW.step = 13 THEN RAISE 'thirteen' USING ERRCODE = '22003'; END IF; RETURN NEW; END $$"
+        )
+    )
+    transaction.connection.execute(
+        text("CREATE TRIGGER refuse BEFORE INSERT ON records FOR EACH ROW EXECUTE FUNCTION refuse()")
+    )
+
+
+def test_a_database_that_is_away_is_one_sentence_at_the_start_without_the_password(tmp_path: Path) -> None:
+    url = f"postgresql://ada:secret@/x?host={tmp_path}"
+    result = subprocess.run(
+        [sys.executable, "-m", "isentrope", "up", "--http-port", "0", "--grpc-port", "0"],
+        env={**os.environ, "ISENTROPE_HOME": str(tmp_path / "home"), "ISENTROPE_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "can't be opened" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "secret" not in result.stderr
+
+
+def test_nothing_of_a_session_waits_for_ever(database: Database) -> None:
+    with database.writing_engine.connect() as connection:
+        assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "10s"
+        assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == "on"
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
+        time.sleep(0.5)
+        with pytest.raises(DBAPIError, match="timeout"):
+            connection.execute(text("SELECT 1"))
