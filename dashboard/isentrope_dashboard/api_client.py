@@ -106,12 +106,16 @@ class ApiClient:
             raise
         return HistogramColumns.from_json(answer.json())
 
-    async def what_if(self, run_id: str, thresholds: Thresholds) -> WhatIf:
+    async def what_if(self, run_id: str, asked: Thresholds) -> WhatIf:
         """The newest step under these thresholds, with the curves of both sides."""
-        params: dict[str, str | float] = {"method": thresholds.method, "scope": thresholds.scope, "curve": "true"}
-        for name, mu in (("mu_low", thresholds.mu_low), ("mu_high", thresholds.mu_high)):
-            if mu is not None:
-                params[name] = mu
+        params: dict[str, str | float] = {
+            "method": asked.method,
+            "scope": asked.scope,
+            "denominator": asked.denominator,
+            "curve": "true",
+        }
+        bounds = {"mu_low": asked.mu_low, "mu_high": asked.mu_high, "max_fraction": asked.max_fraction}
+        params |= {name: value for name, value in bounds.items() if value is not None}
         return WhatIf.from_json((await self._request("GET", f"{_run_path(run_id)}/what-if", params=params)).json())
 
     async def law(self, run_id: str) -> Law:

@@ -100,11 +100,11 @@ def _lower_side_ends(wanted: ControlValues, newest: Mapping[str, float]) -> Iter
 
 
 def _thresholds(parameters: Mapping[str, object], found: WhatIf) -> Iterator[str]:
-    share = parameters.get("max_fraction")
-    if found.clip_fraction == 0 and (found.asked.mu_low is not None or found.asked.mu_high is not None):
-        yield f"No token of step {count(found.step)} lies beyond these thresholds."
-    elif isinstance(share, int | float) and found.clip_fraction > share:
+    if found.capped:
         yield (
-            f"max_fraction {parameter(share)} would bind: {percent(found.clip_fraction, 2)} of step "
-            f"{count(found.step)}'s tokens lie beyond the thresholds. Moving µ there changes nothing."
+            f"max_fraction {parameter(parameters.get('max_fraction'))} would bind: it leaves out "
+            f"{percent(found.clip_fraction, 2)} of step {count(found.step)}'s tokens, and more lie beyond the "
+            "thresholds. Moving µ there changes nothing."
         )
+    elif found.clip_fraction == 0 and (found.asked.mu_low is not None or found.asked.mu_high is not None):
+        yield f"No token of step {count(found.step)} lies beyond these thresholds."

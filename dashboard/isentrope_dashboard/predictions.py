@@ -20,6 +20,9 @@ class Thresholds:
     scope: str
     mu_low: float | None = None
     mu_high: float | None = None
+    max_fraction: float | None = None
+    """At most this share of the tokens is clipped; None: no cap."""
+    denominator: str = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,10 @@ class WhatIf:
     gain: float | None
     low: ThresholdCurve = field(default_factory=ThresholdCurve)
     high: ThresholdCurve = field(default_factory=ThresholdCurve)
+    capped: bool = False
+    """Whether max_fraction binds, so that moving the thresholds changes nothing."""
+    not_included: Sequence[str] = ()
+    """Parameters of the method that play no part in the answer."""
 
     @property
     def change(self) -> float | None:
@@ -84,8 +91,15 @@ class WhatIf:
         return cls(
             step=int(body["step"]),
             asked=Thresholds(
-                method=str(body["method"]), scope=str(body["scope"]), mu_low=body["mu_low"], mu_high=body["mu_high"]
+                method=str(body["method"]),
+                scope=str(body["scope"]),
+                mu_low=body["mu_low"],
+                mu_high=body["mu_high"],
+                max_fraction=measured(body.get("max_fraction")),
+                denominator=str(body.get("denominator") or "keep"),
             ),
+            capped=bool(body.get("capped")),
+            not_included=tuple(str(name) for name in body.get("not_included") or ()),
             clip_fraction=float(body["clip_fraction"]),
             clip_fraction_bound=float(body["clip_fraction_bound"]),
             unit_change=measured(body["unit_predicted_change"]),

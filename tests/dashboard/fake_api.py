@@ -91,6 +91,7 @@ class FakeRun:
         self.refuse_next: str | None = None
         self.author = "owner"
         self.labels: dict[str, str] = {}
+        self.gaps: list[dict[str, Any]] = []
         self.pushed: list[dict[str, Any]] = []
         """Every body that was PUT, as it came."""
         self.tokens: list[dict[str, Any]] = []
@@ -371,12 +372,17 @@ class FakeApi:
 
         @app.get(api + "/runs/{run_id}/what-if")
         async def what_if(
-            run_id: str, method: str, scope: str, mu_low: float | None = None, mu_high: float | None = None
+            run_id: str,
+            method: str,
+            scope: str,
+            mu_low: float | None = None,
+            mu_high: float | None = None,
+            max_fraction: float | None = None,
         ) -> Any:
             run = self.runs[run_id]
             if not run.rows or not run.measures_what_if:
                 return problem(404, "what_if_missing", f"Run {run_id} has no step with what-if sums.")
-            return what_if_answer(run.rows[-1], method, scope, mu_low, mu_high)
+            return what_if_answer(run.rows[-1], method, scope, mu_low, mu_high, max_fraction)
 
         @app.get(api + "/runs/{run_id}/law")
         async def law(run_id: str) -> Any:
@@ -419,6 +425,10 @@ class FakeApi:
                 for name, value in row["scalars"].items():
                     newest[name] = {"name": name, "step": row["step"], "value": _json_number(value)}
             return {"items": [newest[name] for name in sorted(newest)], "next_cursor": None}
+
+        @app.get(api + "/runs/{run_id}/gaps")
+        async def gaps(run_id: str) -> Any:
+            return {"items": self.runs[run_id].gaps, "next_cursor": None}
 
         @app.get(api + "/runs/{run_id}/steps/{step}")
         async def step(run_id: str, step: int) -> Any:

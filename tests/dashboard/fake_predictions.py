@@ -16,14 +16,20 @@ def tail(mu: float | None, share: float) -> float:
 
 
 def what_if_answer(
-    row: dict[str, Any], method: str, scope: str, mu_low: float | None, mu_high: float | None
+    row: dict[str, Any],
+    method: str,
+    scope: str,
+    mu_low: float | None,
+    mu_high: float | None,
+    max_fraction: float | None = None,
 ) -> dict[str, Any]:
     """The newest step under these thresholds."""
     unclipped, gain = -0.009, row["scalars"].get("entropy/gain")
     part = 1.0 if scope == "all" else 0.5
 
     def clipped(low: float | None, high: float | None) -> float:
-        return tail(low, 0.45 * part) + tail(high, 0.5 * part)
+        beyond = tail(low, 0.45 * part) + tail(high, 0.5 * part)
+        return beyond if max_fraction is None else min(beyond, max_fraction)
 
     def unit(low: float | None, high: float | None) -> float:
         return unclipped + 0.011 * tail(low, 1.0) + 0.012 * tail(high, 1.0)
@@ -47,6 +53,10 @@ def what_if_answer(
         "scope": scope,
         "mu_low": mu_low,
         "mu_high": mu_high,
+        "max_fraction": max_fraction,
+        "denominator": "keep",
+        "capped": max_fraction is not None and clipped(mu_low, mu_high) == max_fraction,
+        "not_included": ["epsilon_low", "epsilon_high"],
         "tokens": 20000,
         "clip_fraction": clipped(mu_low, mu_high),
         "unit_predicted_change": unit(mu_low, mu_high),

@@ -39,7 +39,7 @@ def test_a_run_with_no_data_has_a_page_with_dashes() -> None:
     assert page[ids.METHOD].data == []
     assert (
         words(page[ids.PREDICTION_QUALITY].children)
-        == "Prediction qualityR² –sign agreement –in the 90 % interval –gain –"
+        == "Prediction qualityR² –sign agreement –inside the 90 % interval –gain –"
     )
 
 
@@ -106,7 +106,7 @@ def test_prediction_quality_is_the_newest_steps() -> None:
     content = quality_props([StepRow(step=1, scalars=scalars)])
     assert (
         words(content[ids.PREDICTION_QUALITY]["children"])
-        == "Prediction qualityR² 0.71sign agreement 90%in the 90 % interval 88%gain −0.0123"
+        == "Prediction qualityR² 0.71sign agreement 90%inside the 90 % interval 88%gain −0.0123"
     )
 
 

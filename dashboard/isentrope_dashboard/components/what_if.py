@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -45,11 +45,11 @@ def _heading() -> dmc.Group:
     return dmc.Group([dmc.Text("What if", size="sm", fw=500), aside], justify="space-between")
 
 
-def reading(found: WhatIf, newest: Mapping[str, float] | None = None) -> list[Any]:
+def reading(found: WhatIf, beside: Sequence[str] = ()) -> list[Any]:
     """The answer in words: what would have been clipped, and what the entropy was then predicted to do.
 
     Args:
-        newest: metrics of the newest step.
+        beside: parameters that are set and play no part in the answer.
     """
     clipped = [html.Span(percent(found.clip_fraction, 2), className="strong")]
     if found.clip_fraction_bound:
@@ -58,10 +58,13 @@ def reading(found: WhatIf, newest: Mapping[str, float] | None = None) -> list[An
     changed = [html.Span(change(found.change), className="strong")]
     if found.change_bound:
         changed.append(f" ± {change(found.change_bound).lstrip('+')}")
-    return [
+    said = [
         html.Span([f"Step {count(found.step)} would clip ", *clipped, " of its tokens"]),
         html.Span(["ΔH ", *changed, f" {unit}, {change(found.unclipped_change)} with nothing clipped"]),
     ]
+    if beside:
+        said.append(html.Span(f"Not counted here: {', '.join(beside)}"))
+    return said
 
 
 def hold_reading(expected: HoldPreview) -> list[Any]:

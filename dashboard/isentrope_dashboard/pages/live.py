@@ -218,7 +218,7 @@ async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
 async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Following:
     snapshot = await read_snapshot(api, run_id, view)
     content = await asyncio.to_thread(snapshot_props, snapshot, view)
-    page.show(content)
+    page.show({**content, ids.LIVE_BEAT: {"data": time.time()}})
     await _until_drawn(page, content)
     return _Following(
         snapshot=snapshot,

@@ -140,7 +140,10 @@ def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
     return {
         **drawing(ids.SPLIT_GRAPH, change_split_figure(rows, shown, revision=f"{revision(run_id, view)}:{shown}")),
         ids.SPLIT_SUBTITLE: {"children": change_split.VIEWS[shown].subtitle + mean},
-        ids.SPLIT_VIEW: {"data": [{"value": name, "label": change_split.VIEWS[name].name} for name in offered]},
+        ids.SPLIT_VIEW: {
+            "data": [{"value": name, "label": change_split.VIEWS[name].name} for name in offered],
+            "style": {} if len(offered) > 1 else {"display": "none"},
+        },
     }
 
 
@@ -161,7 +164,7 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
     facts = (
         ("R²", number(scalars.get("entropy/prediction_r2"), 2)),
         ("sign agreement", percent(scalars.get("entropy/prediction_sign_agreement"), 0)),
-        ("in the 90 % interval", percent(scalars.get("entropy/interval_coverage"), 0)),
+        ("inside the 90 % interval", percent(scalars.get("entropy/interval_coverage"), 0)),
         ("gain", _gain(scalars.get("entropy/gain"))),
     )
     children: list[Any] = [html.Span("Prediction quality", className="quality-title")]

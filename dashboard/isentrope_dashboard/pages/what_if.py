@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
@@ -89,7 +90,8 @@ class _Asking:
             return _without_thresholds(method), no_update, HIDDEN, self.warnings(None)
         found = await api.what_if(self._run_id, _thresholds(self._wanted))
         drawn = await asyncio.to_thread(self._drawn, found)
-        return reading(found, self._newest["scalars"]), drawn, SHOWN, self.warnings(found)
+        beside = [name for name in found.not_included if self._wanted.parameters.get(name) is not None]
+        return reading(found, beside), drawn, SHOWN, self.warnings(found)
 
     async def hold(self, api: ApiClient) -> Answer:
         """What the controller would have to do; the thresholds of the form count only while it can't."""
@@ -97,14 +99,14 @@ class _Asking:
         if hold is None or entropy is None:
             return "Waiting for an entropy to be measured.", no_update, HIDDEN, ""
         method = "clip_v" if self._wanted.method == "none" else self._wanted.method
-        found = await api.what_if(self._run_id, Thresholds(method=method, scope=direction(hold, entropy)))
+        asked = replace(_thresholds(self._wanted), method=method, scope=direction(hold, entropy))
+        found = await api.what_if(self._run_id, replace(asked, mu_low=None, mu_high=None))
         expected = preview(hold, entropy, found)
         if expected is None:
             why = "The prediction is not calibrated yet: the pushed method and thresholds stay in force until it is."
             return why, no_update, HIDDEN, self.warnings(None)
         if expected.mu is not None:  # the curve of each side with the other one where it would stand
-            asked = Thresholds(method=method, scope=found.asked.scope, mu_low=expected.mu, mu_high=expected.mu)
-            found = await api.what_if(self._run_id, asked)
+            found = await api.what_if(self._run_id, replace(asked, mu_low=expected.mu, mu_high=expected.mu))
         drawn = await asyncio.to_thread(self._drawn, found)
         return hold_reading(expected), drawn, SHOWN, self.warnings(None)
 
@@ -129,4 +131,12 @@ def _without_thresholds(method: str) -> str:
 
 
 def _thresholds(values: ControlValues) -> Thresholds:
-    return Thresholds(method=values.method, scope=values.scope, mu_low=values.mu_low, mu_high=values.mu_high)
+    cap = values.parameters.get("max_fraction")
+    return Thresholds(
+        method=values.method,
+        scope=values.scope,
+        mu_low=values.mu_low,
+        mu_high=values.mu_high,
+        max_fraction=cap if isinstance(cap, int | float) and cap > 0 else None,
+        denominator=str(values.parameters.get("denominator") or "keep"),
+    )
