@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shutil
 import sys
 import tempfile
@@ -44,6 +45,8 @@ def run(faults: Sequence[Fault], *, short: bool) -> int:
 
 
 def _held(fault: Fault, *, short: bool) -> bool:
+    # The readers of damaged spools say what they find, thousands of times.
+    logging.getLogger("isentrope").setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix=f"{fault.name[:20]}-"))
     started = time.monotonic()
     print(f"{fault.name}: {fault.sentence}", flush=True)

@@ -6,7 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults import network_faults, server_faults, shipper_faults
+from tests.faults import (
+    clock_faults,
+    control_faults,
+    disk_faults,
+    exit_faults,
+    many_ranks,
+    network_faults,
+    resume_faults,
+    server_faults,
+    shipper_faults,
+    spool_damage,
+    wire_faults,
+)
+from tests.faults.disk_faults import may_mount
 from tests.faults.lying_libc import has_compiler
 from tests.faults.network import has_namespaces
 from tests.faults.oracle import Verdict
@@ -57,5 +70,31 @@ FAULTS = (
     Fault(network_faults.resetting_network),
     Fault(network_faults.link_cut, needs=has_namespaces, without="the right to make network namespaces"),
     Fault(network_faults.link_swallows_packets, needs=has_namespaces, without="the right to make network namespaces"),
+    Fault(disk_faults.spool_disk_full, needs=may_mount, without="the right to mount a small disk"),
+    Fault(
+        disk_faults.spool_disk_full_beside_a_living_server, needs=may_mount, without="the right to mount a small disk"
+    ),
+    Fault(disk_faults.server_disk_full, needs=may_mount, without="the right to mount a small disk"),
+    Fault(disk_faults.spool_writes_fail, needs=has_compiler, without="a C compiler"),
+    Fault(disk_faults.spool_syncs_fail, needs=has_compiler, without="a C compiler"),
+    Fault(disk_faults.server_writes_fail, needs=has_compiler, without="a C compiler"),
+    Fault(spool_damage.truncation_at_every_byte),
+    Fault(spool_damage.flipped_bits),
+    Fault(wire_faults.duplicate_reordered_and_replayed_batches),
+    Fault(wire_faults.acknowledgement_stops_at_a_hole),
+    Fault(wire_faults.contradicting_payloads),
+    Fault(wire_faults.two_lives_with_the_same_numbers),
+    Fault(wire_faults.poisonous_records),
+    Fault(control_faults.two_clients_racing),
+    Fault(control_faults.stale_invalid_and_late_control),
+    Fault(control_faults.control_over_a_breaking_connection),
+    Fault(exit_faults.every_way_to_exit),
+    Fault(exit_faults.forked_children),
+    Fault(exit_faults.fork_in_dataloader_workers),
+    Fault(clock_faults.trainers_clock_an_hour_off, needs=has_compiler, without="a C compiler"),
+    Fault(clock_faults.servers_clock_an_hour_off, needs=has_compiler, without="a C compiler"),
+    Fault(many_ranks.eight_ranks),
+    Fault(resume_faults.resume_with_its_spool),
+    Fault(resume_faults.resume_without_its_spool),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -11,7 +11,9 @@ from tests.faults.stage import Stage, Trainer
 
 def _behind(stage: Stage, proxy: TcpProxy, run_id: str, prefix: list[str] | None = None) -> Trainer:
     trainer = stage.start_trainer(
-        stage.plan(run_id, steps=100_000, step_seconds=0.02), prefix=prefix or [], ISENTROPE_GRPC=proxy.address
+        stage.plan(run_id, steps=100_000, step_seconds=0.02),
+        prefix=prefix or [],
+        environment={"ISENTROPE_GRPC": proxy.address},
     )
     trainer.wait_until_acknowledged()
     return trainer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,14 @@ class Verdict:
         if not holds:
             self.broken.append(promise)
 
+    def hold(self) -> None:
+        """
+        Raises:
+            OracleError: naming each promise that was not kept.
+        """
+        if self.broken:
+            raise OracleError(f"{self}\n  " + "\n  ".join(self.broken[:20]))
+
     def __str__(self) -> str:
         parts = f"{self.stored} of {self.offered} stored, {self.in_gaps} in gaps"
         if self.unwritten:
@@ -78,28 +86,39 @@ class Oracle:
         self.truth = StoredTruth(database_url)
         self._api = api
 
-    def judge(self, ledgers: Sequence[Ledger], allowance: Allowance | None = None) -> Verdict:
+    def judge(
+        self,
+        ledgers: Sequence[Ledger],
+        allowance: Allowance | None = None,
+        allowances: Mapping[str, Allowance] | None = None,
+    ) -> Verdict:
         """All promises about all ledgers of one run.
+
+        Args:
+            ledgers: of all ranks and all lives, these in their order.
+            allowance: for all of them.
+            allowances: for some, by their incarnation.
 
         Raises:
             OracleError: naming each promise that was not kept.
         """
         allowance = allowance or Allowance()
+        allowances = allowances or {}
         run_id = ledgers[0].run_id
         total = Verdict()
         streams = self.truth.streams(run_id)
         for ledger in ledgers:
             place = (ledger.incarnation, ledger.rank)
+            allowed = allowances.get(ledger.incarnation, allowance)
             total.require(place in streams, f"the server knows nothing of {place}")
             if place in streams:
-                _judge_stream(total, ledger, streams[place], allowance, self._left_out)
-            _judge_process(total, ledger, allowance)
+                _judge_stream(total, ledger, streams[place], allowed, self._left_out)
+            _judge_process(total, ledger, allowed)
         known = {(ledger.incarnation, ledger.rank) for ledger in ledgers}
         total.require(set(streams) <= known, f"the server invented streams: {set(streams) - known}")
         self._judge_values(total, ledgers)
         self._judge_controls(total, ledgers)
-        if total.broken:
-            raise OracleError(f"{run_id}: {total}\n  " + "\n  ".join(total.broken[:20]))
+        total.hold()
         return total
 
     def has_report(self, run_id: str, step: int) -> bool:

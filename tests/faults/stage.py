@@ -57,17 +57,19 @@ class Trainer:
         environment: Mapping[str, str],
         prefix: Sequence[str] = (),
         expected_exit: int = 0,
+        module: str = "tests.faults.reporting_process",
     ) -> None:
         """
         Args:
             prefix: a command that runs the rest, e.g. in another network namespace.
             expected_exit: what `finish` takes for a good end.
+            module: what is run with the plan.
         """
         self.plan = plan
         self.home = home
         self._expected_exit = expected_exit
         self._errors = home.with_suffix(".errors")
-        command = [*prefix, sys.executable, "-m", "tests.faults.reporting_process", plan.to_argument()]
+        command = [*prefix, sys.executable, "-m", module, plan.to_argument()]
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -202,12 +204,19 @@ class Stage:
         home: Path | None = None,
         prefix: Sequence[str] = (),
         expected_exit: int = 0,
-        **environment: str,
+        environment: Mapping[str, str] | None = None,
+        module: str = "tests.faults.reporting_process",
     ) -> Trainer:
-        """Start one reporting process against this stage's server."""
+        """Start one reporting process against this stage's server.
+
+        Args:
+            home: its ISENTROPE_HOME; default: one of its run's own.
+            prefix, expected_exit, module: as for `Trainer`.
+            environment: variables besides.
+        """
         home = home or self.folder / f"home-{plan.run_id}"
-        given = self.server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | environment
-        trainer = Trainer(plan, home, given, prefix, expected_exit)
+        given = self.server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | dict(environment or {})
+        trainer = Trainer(plan, home, given, prefix, expected_exit, module)
         self.trainers.append(trainer)
         return trainer
 

@@ -1,0 +1,135 @@
+"""Changes of the control that race, come late, can't be read, or meet a network that fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import httpx
+
+from tests.faults.network import TcpProxy
+from tests.faults.oracle import OracleError, Verdict
+from tests.faults.stage import Stage, Trainer, wait_for
+
+OPEN = ("PENDING", "DELIVERED")
+
+
+def push(api: httpx.Client, run_id: str, etag: str, **document: object) -> httpx.Response:
+    return api.put(f"/runs/{run_id}/control", json=document, headers={"If-Match": etag})
+
+
+def etag_of(api: httpx.Client, run_id: str) -> str:
+    return str(api.get(f"/runs/{run_id}/control").headers["etag"])
+
+
+def history(stage: Stage, run_id: str) -> dict[int, dict[str, Any]]:
+    items = stage.api.get(f"/runs/{run_id}/control/history", params={"limit": 200}).json()["items"]
+    return {item["version"]: item for item in items}
+
+
+def ended(stage: Stage, run_id: str, version: int) -> dict[str, Any]:
+    """A version once it has ended."""
+
+    def look() -> dict[str, Any] | None:
+        item = history(stage, run_id).get(version)
+        return item if item is not None and item["state"] not in OPEN else None
+
+    return wait_for(look, 60.0, f"control {version} ended")
+
+
+def expect(holds: bool, promise: str) -> None:
+    """
+    Raises:
+        OracleError: it does not hold.
+    """
+    if not holds:
+        raise OracleError(promise)
+
+
+def two_clients_racing(stage: Stage) -> Verdict:
+    """Two clients push as fast as they can on the version they saw; each version has one author, one end."""
+    trainer = _running(stage, "raced")
+    pushed: dict[str, list[int]] = {"ada": [], "bob": []}
+    rounds = 8 if stage.short else 40
+
+    def race(name: str) -> None:
+        with httpx.Client(base_url=stage.api.base_url, headers=stage.api.headers, timeout=30) as api:
+            for round_number in range(rounds):
+                answer = push(
+                    api, "raced", etag_of(api, "raced"), method="clip_v", mu_low=1 + round_number, reason=name
+                )
+                if answer.is_success:
+                    pushed[name].append(int(answer.json()["version"]))
+                else:
+                    assert answer.status_code == 412, answer.text
+                time.sleep(0.03)
+
+    racers = [threading.Thread(target=race, args=(name,)) for name in pushed]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    won = sorted(pushed["ada"] + pushed["bob"])
+    expect(won == list(range(1, len(won) + 1)), f"versions were given out twice or not at all: {pushed}")
+    last = ended(stage, "raced", won[-1])
+    expect(last["state"] == "APPLIED", f"the last version ended {last['state']}")
+    for version, item in history(stage, "raced").items():
+        if version:
+            expect(version in pushed[item["reason"]], f"version {version} stands under the wrong name")
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def stale_invalid_and_late_control(stage: Stage) -> Verdict:
+    """A change whose time is over, one nobody can apply, one on an old version, one after the end: none takes effect."""
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target))
+    trainer = _running(stage, "late", proxy)
+    tag = etag_of(stage.api, "late")
+    refused = [
+        push(stage.api, "late", tag, method="kl_cov").status_code,
+        push(stage.api, "late", tag, method="clip_v", mu_low=-1).status_code,
+        push(stage.api, "late", '"17"', method="clip_v", mu_low=1).status_code,
+    ]
+    expect(refused == [422, 422, 412], f"what can't be was answered by {refused}")
+    proxy.black_hole = True
+    answer = push(stage.api, "late", tag, method="clip_v", mu_low=1, expires_in_seconds=2, reason="stale")
+    expect(answer.is_success, f"the push failed: {answer.text}")
+    time.sleep(3.5)
+    proxy.black_hole = False
+    stage.assert_fresh_report_is_visible(trainer)
+    item = ended(stage, "late", 1)
+    expect(item["state"] == "EXPIRED", f"the stale change ended {item['state']}")
+    answer = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=2, reason="in time")
+    expect(ended(stage, "late", answer.json()["version"])["state"] == "APPLIED", "a change in time was not applied")
+    verdict = stage.judge(trainer)
+    late = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=3).status_code
+    expect(late == 409, f"a change after the end was answered by {late}")
+    expect([d.version for d in trainer.ledger.decisions if d.state == "APPLIED"] == [2], "the stale change was applied")
+    return verdict
+
+
+def control_over_a_breaking_connection(stage: Stage) -> Verdict:
+    """Connections break while controls are pushed and the server is killed: each is applied once, each ends once."""
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target))
+    trainer = _running(stage, "broken", proxy)
+    for number in range(3 if stage.short else 10):
+        answer = push(
+            stage.api, "broken", etag_of(stage.api, "broken"), method="clip_v", mu_low=1 + number, reason=str(number)
+        )
+        expect(answer.is_success, f"the push failed: {answer.text}")
+        proxy.reset_all()
+        if number == 1:
+            stage.server.kill()
+            stage.server.start()
+        ended(stage, "broken", answer.json()["version"])
+        proxy.reset_all()
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def _running(stage: Stage, run_id: str, proxy: TcpProxy | None = None) -> Trainer:
+    environment = {} if proxy is None else {"ISENTROPE_GRPC": proxy.address}
+    trainer = stage.start_trainer(stage.plan(run_id, steps=100_000, step_seconds=0.02), environment=environment)
+    trainer.wait_until_acknowledged()
+    return trainer

@@ -1,0 +1,140 @@
+"""The disk is full, on either side, or answers with errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.lying_libc import failing_calls
+from tests.faults.oracle import Allowance, Verdict
+from tests.faults.stage import Stage, Trainer, wait_for
+
+SMALL_QUEUE = {"max_queued_messages": 100, "segment_bytes": 100_000}
+REFUSED = Allowance(gap_reasons=("the queue of reports was full",), left_out=True)
+
+
+def may_mount() -> bool:
+    """Whether this machine lets us mount a small file system."""
+    return os.geteuid() == 0
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of its own, in memory."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room there is; returns the file that holds it."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (65_536, 4_096, 512, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    if file.write(b"\1" * size) < size:
+                        break
+    return filler
+
+
+def spool_disk_full(stage: Stage) -> Verdict:
+    """The trainer's disk fills up while the server is away: tokens go first, then histograms, then whole reports."""
+    home = stage.enter(small_disk(stage.folder / "small", 4))
+    plan = stage.plan("full", steps=100_000, step_seconds=0.004, scalars=60, histograms=12, limits=SMALL_QUEUE)
+    trainer = stage.start_trainer(plan, home=home)
+    trainer.wait_until_acknowledged()
+    stage.server.kill()
+    filler = fill(home)
+    wait_for(lambda: _refused(trainer) > 50, 60.0, "the queue refused reports")
+    filler.unlink()
+    stage.server.start()
+    stage.assert_fresh_report_is_visible(trainer)
+    verdict = stage.judge(trainer, allowance=REFUSED)
+    verdict.require(verdict.left_out > 0, "nothing was left out before whole reports were lost")
+    verdict.require(verdict.in_gaps > 0, "nothing was lost: this shows nothing")
+    verdict.hold()
+    return verdict
+
+
+def spool_disk_full_beside_a_living_server(stage: Stage) -> Verdict:
+    """Others fill the trainer's disk while the server takes everything: the reserve carries the scalars, nothing is lost."""
+    home = stage.enter(small_disk(stage.folder / "small", 6))
+    plan = stage.plan("crowded", steps=100_000, step_seconds=0.02, limits={"segment_bytes": 100_000})
+    trainer = stage.start_trainer(plan, home=home)
+    trainer.wait_until_acknowledged()
+    filler = fill(home)
+    time.sleep(3.0 if stage.short else 20.0)
+    filler.unlink()
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer, allowance=Allowance(left_out=True))
+
+
+def server_disk_full(stage: Stage) -> Verdict:
+    """The server's disk fills up: it acknowledges nothing it can't commit, and goes on when there is room."""
+    stage.server.kill()
+    stage.server.home = stage.enter(small_disk(stage.folder / "small", 6)) / "home"
+    stage.server.start()
+    trainer = stage.start_trainer(stage.plan("stuffed", steps=100_000, step_seconds=0.01, histograms=8))
+    trainer.wait_until_acknowledged()
+    filler = fill(stage.server.home)
+    time.sleep(4.0 if stage.short else 30.0)
+    filler.unlink()
+    stage.assert_fresh_report_is_visible(trainer)
+    trainer.stop()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(stage.server.home.parent)], check=True)
+    return stage.judge(trainer)
+
+
+def spool_writes_fail(stage: Stage) -> Verdict:
+    """Every write to the spool fails with EIO for a while: reports wait in memory."""
+    return _lie_to_the_trainer(stage, "unwritable", "write,open")
+
+
+def spool_syncs_fail(stage: Stage) -> Verdict:
+    """Every fdatasync of the spool fails with EIO for a while: what was not made to last is written again."""
+    return _lie_to_the_trainer(stage, "unsynced", "sync")
+
+
+def _lie_to_the_trainer(stage: Stage, run_id: str, calls: str) -> Verdict:
+    flag = stage.folder / "failing"
+    plan = stage.plan(run_id, steps=100_000, step_seconds=0.01)
+    lies = failing_calls(flag, suffix=".seg", calls=calls, error=errno.EIO)
+    trainer = stage.start_trainer(plan, environment=lies)
+    trainer.wait_until_acknowledged()
+    for _ in range(2 if stage.short else 5):
+        flag.touch()
+        time.sleep(1.0)
+        flag.unlink()
+        time.sleep(0.5)
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def server_writes_fail(stage: Stage) -> Verdict:
+    """Every write and sync of the server's database fails with EIO for a while."""
+    flag = stage.folder / "failing"
+    stage.server.kill()
+    stage.server.more_environment = failing_calls(flag, suffix="isentrope.db-wal", calls="write,sync", error=errno.EIO)
+    stage.server.start()
+    trainer = stage.start_trainer(stage.plan("misplaced", steps=100_000, step_seconds=0.01))
+    trainer.wait_until_acknowledged()
+    for _ in range(2 if stage.short else 5):
+        flag.touch()
+        time.sleep(1.5)
+        flag.unlink()
+        time.sleep(0.5)
+    stage.assert_fresh_report_is_visible(trainer)
+    return stage.judge(trainer)
+
+
+def _refused(trainer: Trainer) -> int:
+    return sum(offer.accepted is False for offer in trainer.ledger.offers)
