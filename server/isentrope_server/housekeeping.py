@@ -1,6 +1,6 @@
 """Housekeeping: packing, removing and giving space back, in the background and never for long.
 
-The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
+Of servers that share a database one does it at a time. The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
 the longer the more is queued up.
 """
 
@@ -44,6 +44,9 @@ async def house_kept(backend: Backend) -> AsyncIterator[None]:
 async def _keep_house(backend: Backend) -> None:
     retained_at = -_SECONDS_BETWEEN_RETENTIONS
     while True:
+        if not backend.on_duty:
+            await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
+            continue
         try:
             if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
                 await delete_overdue(backend)
