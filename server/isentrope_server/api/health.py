@@ -79,7 +79,8 @@ async def _examine(backend: Backend) -> _Finding:
         await backend.check_ready()
         differs = await backend.read(_schema_differs)
         async with asyncio.timeout(WRITER_SECONDS):
-            await backend.write(_nothing)
+            # It writes to no run, so it waits for no other server.
+            await backend.write(_nothing, run_id="")
     except WriterStopped as error:
         return _Finding("writer_stopped", str(error))
     except SQLAlchemyError:
