@@ -31,16 +31,22 @@ class HoldPreview:
     unclipped_change: float
     """Predicted with nothing clipped."""
     outcome: Outcome
-    """`reached`: by `mu`; `limit`: not even mu_min is enough; `resting`: nothing need be clipped; `side`: forbidden."""
+    """`reached`: by `mu`; `limit`: not even mu_min is enough; `resting`: it comes by itself; `side`: forbidden."""
     mu: float | None = None
     clip_fraction: float | None = None
     change: float | None = None
     """Predicted at mu."""
 
 
-def direction(hold: HoldValues, entropy: float) -> str:
-    """The scope whose tokens stand in the way of the target."""
-    return "decreasing" if hold.target_entropy > entropy else "increasing"
+def correction(hold: HoldValues, entropy: float) -> float:
+    """The largest change of one step towards the target, with its sign, nats."""
+    largest = DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
+    return max(-largest, min(largest, hold.target_entropy - entropy))
+
+
+def scope_in_the_way(hold: HoldValues, entropy: float, unclipped: float = 0.0) -> str:
+    """Which tokens would be clipped: those that lower the entropy where it has to rise, or falls too fast."""
+    return "decreasing" if correction(hold, entropy) > unclipped else "increasing"
 
 
 def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | None:
@@ -48,15 +54,13 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | No
 
     Args:
         entropy: where it stands, nats.
-        found: the newest step with no threshold and the scope that `direction` names, with its curves.
+        found: the newest step with no threshold and the scope that is in the way, with its curves.
     """
     gain, unclipped = found.gain, found.unclipped_change
     if gain is None or gain <= 0 or unclipped is None or not found.low.mu:
         return None
-    largest = DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
-    missing = hold.target_entropy - entropy
-    correction = max(-largest, min(largest, missing))
-    rises = missing > 0
+    wanted = correction(hold, entropy)
+    rises = wanted > unclipped
 
     def made(outcome: Outcome, mu: float | None = None) -> HoldPreview:
         place = None if mu is None else _at(found, mu)
@@ -64,7 +68,7 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | No
             step=found.step,
             entropy=entropy,
             target=hold.target_entropy,
-            correction=correction,
+            correction=wanted,
             unclipped_change=unclipped,
             outcome=outcome,
             mu=mu,
@@ -72,14 +76,15 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | No
             change=None if place is None else place[1],
         )
 
-    if (unclipped >= correction) if rises else (unclipped <= correction):
+    if 0 <= unclipped <= wanted or wanted <= unclipped <= 0:
         return made("resting")
     if hold.side not in ("both", "raise" if rises else "lower"):
         return made("side")
     lowest = DEFAULT_MU_MIN if hold.mu_min is None else hold.mu_min
     highest = DEFAULT_MU_MAX if hold.mu_max is None else hold.mu_max
     allowed = [mu for mu in found.low.mu if lowest <= mu <= highest] or [lowest]
-    enough = [mu for mu in allowed if (_at(found, mu)[1] >= correction) == rises or _at(found, mu)[1] == correction]
+    brought = {mu: _at(found, mu)[1] for mu in allowed}
+    enough = [mu for mu, change in brought.items() if (change >= wanted if rises else change <= wanted)]
     return made("reached", max(enough)) if enough else made("limit", min(allowed))
 
 

@@ -27,7 +27,7 @@ def hold_props(held: Holding | None) -> dict[str, dict[str, Any]]:
 
 def _facts(held: Holding) -> list[Any]:
     word, meaning = WORDS.get(
-        held.state, (held.state or "Held", "" if held.state else "no report says yet how it goes")
+        held.state, (held.state or "Held", "" if held.state else "No report says yet how it goes.")
     )
     badge = dmc.Badge(
         word,

@@ -80,12 +80,12 @@ def hold_reading(expected: HoldPreview) -> list[Any]:
 
 def _outcome(expected: HoldPreview) -> list[Any]:
     unclipped = f"Step {count(expected.step)} with nothing clipped: ΔH {change(expected.unclipped_change)}"
-    moved = "raise" if expected.correction > 0 else "lower"
+    moved = "raise" if expected.correction > expected.unclipped_change else "lower"
     match expected.outcome:
         case "resting":
-            return [f"{unclipped}, which does it: it would rest."]
+            return [f"{unclipped}: it comes by itself, little or nothing would be clipped."]
         case "side":
-            return [f"{unclipped}; it would have to {moved} the entropy, and the side does not allow it."]
+            return [f"{unclipped}; clipping would have to {moved} that, and the side does not allow it."]
         case "limit":
             made = f"ΔH {change(expected.change)}, clips {percent(expected.clip_fraction, 2)}"
             return [f"{unclipped}. Not even µ {threshold(expected.mu)} is enough ({made}): its limit."]

@@ -18,7 +18,7 @@ from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.what_if import what_if_figure
 from isentrope_dashboard.foreseen import foreseen
 from isentrope_dashboard.formatting import method as method_name
-from isentrope_dashboard.hold_preview import direction, preview
+from isentrope_dashboard.hold_preview import preview, scope_in_the_way
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import drawing
 from isentrope_dashboard.predictions import Thresholds, WhatIf
@@ -99,8 +99,13 @@ class _Asking:
         if hold is None or entropy is None:
             return "Waiting for an entropy to be measured.", no_update, HIDDEN, ""
         method = "clip_v" if self._wanted.method == "none" else self._wanted.method
-        asked = replace(_thresholds(self._wanted), method=method, scope=direction(hold, entropy))
-        found = await api.what_if(self._run_id, replace(asked, mu_low=None, mu_high=None))
+        asked = replace(_thresholds(self._wanted), method=method, mu_low=None, mu_high=None)
+        asked = replace(asked, scope=scope_in_the_way(hold, entropy))
+        found = await api.what_if(self._run_id, asked)
+        needed = scope_in_the_way(hold, entropy, found.unclipped_change or 0.0)
+        if needed != asked.scope:  # it goes the right way, but too fast
+            asked = replace(asked, scope=needed)
+            found = await api.what_if(self._run_id, asked)
         expected = preview(hold, entropy, found)
         if expected is None:
             why = "The prediction is not calibrated yet: the pushed method and thresholds stay in force until it is."

@@ -1,0 +1,105 @@
+"""Steps that were never reported are seen to be missing, and the record says what was lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from isentrope_dashboard.components.record_line import record_props
+from isentrope_dashboard.figures.entropy import entropy_figure, outgrows_its_drawing
+from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
+from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
+from isentrope_dashboard.record_health import record_health
+from isentrope_dashboard.records import LatestValue, RecordGap, SeriesColumns
+from tests.dashboard.test_run_content import words
+
+
+@pytest.mark.parametrize(
+    ("steps", "holes"),
+    [
+        ([1, 2, 3, 4], []),
+        ([1, 2, 3, 7, 8], [(4, 6)]),
+        ([10, 20, 30, 50, 60], [(31, 49)]),  # every tenth step is what this run reports
+        ([1, 9], []),  # nobody knows yet what is usual
+        ([], []),
+    ],
+)
+def test_a_hole_is_where_the_next_step_is_farther_than_usual(steps: list[int], holes: list[tuple[int, int]]) -> None:
+    assert missing_steps(steps) == [MissingSteps(*hole) for hole in holes]
+
+
+def test_buckets_of_uneven_width_are_no_holes_but_a_wide_one_is() -> None:
+    assert missing_steps([1, 2, 4, 5, 7, 8], reduced=True) == []
+    assert missing_steps([1, 2, 4, 5, 60, 62], reduced=True) == [MissingSteps(6, 59)]
+
+
+def test_a_line_is_interrupted_at_a_hole_and_the_hole_is_marked_with_its_reason() -> None:
+    columns = SeriesColumns(steps=[1, 2, 3, 8, 9], values=[1.0, 1.1, 1.2, 1.3, 1.4])
+    figure = entropy_figure({"entropy/mean": columns}, [], revision="r", why_missing="<b>the queue was full</b>")
+    assert with_breaks(columns.steps) == [1, 2, 3, 5, 8, 9]
+    assert list(figure.data[2].y) == [1.0, 1.1, 1.2, None, 1.3, 1.4]
+    (hole,) = figure.layout.shapes
+    assert (hole.name, hole.x0, hole.x1) == ("missing", 3.5, 7.5)
+    (label,) = figure.layout.annotations
+    assert label.text == "4 without data: &lt;b&gt;the queue was full&lt;/b&gt;"
+
+
+def test_a_hole_that_opens_while_one_looks_draws_the_chart_anew() -> None:
+    before = {"entropy/mean": SeriesColumns(steps=[1, 2, 3], values=[1.0] * 3)}
+    after = {"entropy/mean": SeriesColumns(steps=[1, 2, 3, 8], values=[1.0] * 4)}
+    assert outgrows_its_drawing(before, after)
+
+
+def latest(**values: float) -> dict[str, LatestValue]:
+    return {f"probe/{name}": LatestValue(step=9, value=value) for name, value in values.items()}
+
+
+def test_a_record_that_arrives_whole_says_how_it_stands() -> None:
+    known = latest(
+        dropped_reports=0,
+        accepted_reports=1200,
+        spooled_records=1201,
+        acknowledged_records=1199,
+        delivery_lag_seconds=1.5,
+    )
+    health = record_health(known, [], [])
+    assert health.problems == []
+    assert health.facts == [
+        "1,200 reports taken", "1,201 records written, 1,199 acknowledged", "oldest waiting 1.50 s",
+    ]  # fmt: skip
+    assert "Record complete" in words(record_props(health)["record"]["children"])
+
+
+def test_what_is_lost_late_or_missing_is_named_with_its_reason() -> None:
+    known = latest(dropped_reports=3, failures=1, delivery_lag_seconds=400)
+    gap = RecordGap(first_seq=5, last_seq=7, reason="the disk was full")
+    health = record_health(known, [MissingSteps(4, 6), MissingSteps(20, 20)], [gap])
+    assert health.problems == [
+        "oldest waiting 400 s",
+        "3 dropped by the probe",
+        "1 failures inside the probe",
+        "4 steps without data, the newest step 20",
+        "3 records lost: the disk was full",
+    ]
+    assert "Record incomplete" in words(record_props(health)["record"]["children"])
+
+
+def test_many_gaps_are_counted_and_the_newest_told() -> None:
+    gaps = [RecordGap(first_seq=seq, last_seq=seq, reason=f"loss {seq}") for seq in (9, 7, 5, 3, 1)]
+    problems = record_health({}, [], gaps).problems
+    assert problems == ["1 records lost: loss 9", "1 records lost: loss 7", "1 records lost: loss 5", "and 2 gaps more"]
+
+
+def test_chosen_metrics_stand_one_below_the_other_under_their_raw_names() -> None:
+    sparse = SeriesColumns(steps=[10, 20, 30], values=[0.1, None, 0.3])
+    one, other = (MetricLine("run", 0, sparse), MetricLine("<i>two</i>", 1, SeriesColumns(steps=[10], values=[1.0])))
+    panels = [MetricPanel("eval/<b>acc</b>", [one, other]), MetricPanel("loss", [one])]
+    figure = metric_panels_figure(panels, revision="r", empty="nothing")
+    assert [label.text for label in figure.layout.annotations] == ["eval/&lt;b&gt;acc&lt;/b&gt;", "loss"]
+    assert figure.layout.yaxis.domain[0] > figure.layout.yaxis2.domain[1]
+    assert [(line.yaxis, line.name, line.meta["slot"]) for line in figure.data] == [
+        ("y", "run", 0), ("y", "&lt;i&gt;two&lt;/i&gt;", 1), ("y2", "run", 0),
+    ]  # fmt: skip
+    assert list(figure.data[0].x) == [10, 30]  # logged every other time: a line, not dots
+    assert figure.data[1].mode == "lines+markers"
+    empty = metric_panels_figure([], revision="r", empty="Choose a metric above")
+    assert empty.layout.annotations[0].text == "Choose a metric above"
