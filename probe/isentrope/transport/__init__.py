@@ -9,7 +9,7 @@
 - `spool_folder`: the files through which training process and shipper talk; `shipper_status`, `process_lock` are two
 - `segments`: the file format of the spool, and how to read it after a crash
 - `shipper`: the side process that speaks gRPC; `python -m isentrope.transport.shipper DIR`
-- `telemetry_connection`: the gRPC calls it makes; nothing else here imports grpc
+- `telemetry_connection`: the gRPC calls it makes; `server_clock`: what time it is there
 - `spool_reader`: the records of a spool in order, gaps named
 - `shipper_supervisor`: starts the shipper and restarts it when it died
 - `sync`: delivers spools that were left behind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,7 @@ import grpc
 
 from isentrope.errors import ConfigurationError
 from isentrope.transport.ingest_channel import open_channel
+from isentrope.transport.server_clock import ServerClock
 from isentrope.trusted_servers import advice_on
 from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb, unreadable_snapshot
 from isentrope_wire.errors import CodecError, IsentropeError
@@ -94,6 +96,7 @@ class TelemetryConnection:
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
         self._heard_at = time.monotonic()
+        self._clock = ServerClock()
 
     def __enter__(self) -> Self:
         return self
@@ -110,10 +113,13 @@ class TelemetryConnection:
             ServerAway, ServerRefuses
         """
         request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION)
+        asked_at = time.time()
         try:
             reply = self._stub.Hello(request, timeout=CALL_SECONDS, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _named(error) from error
+        if reply.server_time:
+            self._clock.set(asked_at=asked_at, server_time=reply.server_time)
         if reply.HasField("control"):
             self._hand_over(reply.control)
         return reply.acked_through
@@ -159,6 +165,9 @@ class TelemetryConnection:
                 self._heard_at = time.monotonic()
                 if reply.WhichOneof("body") == "control":
                     self._hand_over(reply.control)
+                elif self._clock.disagrees(reply.heartbeat.server_time):
+                    # Hello asks anew what time it is there.
+                    self._watch_failure = "The server's clock was set, or this process stood still."
         except grpc.RpcError as error:
             self._watch_failure = str(_named(error))
         else:
@@ -172,6 +181,8 @@ class TelemetryConnection:
                 f"A control this probe can't read goes to the training process to be rejected: {error}"
             )
             snapshot = unreadable_snapshot(control, str(error))
+        if snapshot.expires_at is not None:
+            snapshot = replace(snapshot, expires_at=self._clock.here(snapshot.expires_at))
         self._receive_control(snapshot)
 
 
