@@ -85,8 +85,8 @@ def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pyte
 
 
 def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
-    run = run_of(isentrope.Control(hold={"target_entropy": 2.9, "side": "raise"}), 30)
-    assert all(report.scalars["hold/target"] == 2.9 and report.control_version == 0 for report in run)
+    run = run_of(isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"}), 30)
+    assert all(report.scalars["hold/target"] == 3.0 and report.control_version == 0 for report in run)
     assert (run[0].labels["hold/state"], run[0].labels["control/method"]) == ("fallback", Method.NONE)
     assert run[0].labels["hold/why"] == "No step's numbers have arrived yet."
     assert "hold/mu" not in run[0].scalars
@@ -118,7 +118,7 @@ def test_without_an_observed_change_the_pushed_thresholds_stay_and_the_reason_is
             each.step(step, loop.optimizer)
     last = reports(transport)[-1]
     assert last.labels["hold/state"] == "fallback"
-    assert "needs steps with rescore=" in last.labels["hold/why"]
+    assert "which is what rescore= is for" in last.labels["hold/why"]
     assert last.scalars["control/mu_low"] == 1.0
     assert entropies(reports(transport)) == entropies(reports(plain_transport))
     assert last.scalars["clip/fraction"] == reports(plain_transport)[-1].scalars["clip/fraction"] > 0

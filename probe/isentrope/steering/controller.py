@@ -1,6 +1,7 @@
 """The decision for a step: which threshold brings about a bounded correction of the entropy.
 
-The resting point s (`entropy_estimate`) moves by g u + b per step, u being the step's unit prediction. Wanted is
+The resting point s (`entropy_estimate`) moves by g u + b per step, u being the step's unit prediction and g its gain
+(`effect`). Wanted is
 
     g u* + b = clamp(RATE (H* - s), -max_change_per_step, max_change_per_step)
 
@@ -13,6 +14,7 @@ A pure function of what was measured and of its state: no clock, no thread, no t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from isentrope.steering.action import Action, HoldWord
@@ -20,7 +22,7 @@ from isentrope.steering.entropy_estimate import EntropyEstimate
 from isentrope.steering.trust import Calibrated, distrust
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.hold import Hold, HoldSide
-from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
 RATE = 0.2
 """Share of what is missing that one step corrects: low enough for numbers that come some steps late and jitter."""
@@ -29,7 +31,8 @@ HYSTERESIS = 0.1
 border it would switch on and off with the noise."""
 SLEW_FACTOR = 2.0
 SLEW_STEP = 0.1
-"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back: one step's odd tokens move it little."""
+"""From one step to the next mu goes to at most SLEW_FACTOR mu + SLEW_STEP, and back: one step's odd tokens move it little.
+It sets out from where clipping begins: a way through thresholds that no token reaches would be steps without control."""
 LARGEST_LAG = 5
 """Steps; numbers older than that are not acted on."""
 _HALVINGS = 30
@@ -88,10 +91,9 @@ def decide(
     why = _why_not(measured, state, step)
     if measured is None or why:
         return HoldState(plans=_plans(state, measured, step)), Action(version=0, word=HoldWord.FALLBACK, why=why)
-    gain = measured.calibrated.gain or 0.0
+    gain, drift = measured.entropy.gain or 0.0, measured.entropy.drift
     plans = _outstanding(state, measured)
-    drift = measured.entropy.drift
-    standing = measured.entropy.resting_point(gain) + sum(gain * plan.unit_prediction + drift for plan in plans)
+    standing = measured.entropy.resting_point + sum(gain * plan.unit_prediction + drift for plan in plans)
     largest = hold.largest_change
     correction = min(max(RATE * (hold.target_entropy - standing), -largest), largest) - drift
     # In nats: what the step would bring about with nothing clipped, and what clipping has to add.
@@ -116,7 +118,7 @@ def _why_not(measured: Measured | None, state: HoldState, step: int) -> str:
     lag = step - measured.step
     if lag > LARGEST_LAG:
         return f"The newest numbers are of {lag} steps before."
-    return distrust(measured.calibrated, acting=state.acting)
+    return distrust(measured.calibrated, measured.entropy.gain, acting=state.acting)
 
 
 def _outstanding(state: HoldState, measured: Measured) -> tuple[Plan, ...]:
@@ -157,14 +159,20 @@ def _threshold(
 ) -> tuple[float, HoldWord]:
     """The threshold that gives this unit prediction, as far as limits and slew let it."""
     solved = _solve(curve, scope, unit_prediction, hold.mu_min, hold.mu_max)
-    # Clipping begins from where it hurts least.
-    last = state.mu if state.mu is not None and state.scope == scope else hold.mu_max
+    begins = min(_furthest_score(curve), hold.mu_max)
+    last = min(state.mu, begins) if state.mu is not None and state.scope == scope else begins
     lowest, highest = (last - SLEW_STEP) / SLEW_FACTOR, last * SLEW_FACTOR + SLEW_STEP
     mu = min(max(hold.mu_min if solved is None else solved, lowest), highest)
     mu = min(max(mu, hold.mu_min), hold.mu_max)
     if solved is None and mu == hold.mu_min:
         return mu, HoldWord.LIMIT
     return mu, HoldWord.HOLDING if mu == solved else HoldWord.SLEWING
+
+
+def _furthest_score(curve: WhatIfCurve) -> float:
+    """The lowest threshold, of those counted, beyond which no token in scope lies."""
+    within = bisect_left(EDGES, True, key=lambda edge: curve.at(edge, edge).clip_fraction == 0)
+    return EDGES[min(within, len(EDGES) - 1)]
 
 
 def _solve(curve: WhatIfCurve, scope: Scope, wanted: float, low: float, high: float) -> float | None:

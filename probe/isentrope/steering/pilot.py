@@ -124,11 +124,9 @@ class Pilot:
                     mean_entropy=scalars["entropy/mean"],
                     unit_prediction=scalars["entropy/unit_predicted_change"],
                     observed_change=observed,
-                    gain=scalars.get("entropy/gain"),
                     momentum=momentum,
                 ),
                 calibrated=Calibrated(
-                    gain=scalars.get("entropy/gain"),
                     r2=scalars.get("entropy/prediction_r2"),
                     sign_agreement=scalars.get("entropy/prediction_sign_agreement"),
                     compared_steps=memory.compared_steps,

@@ -17,23 +17,23 @@ gain. Asking for as much as at the beginning would end the hold by its own succe
 class Calibrated:
     """What the calibration says after a step. A value is None while there is too little past to say it."""
 
-    gain: float | None = None
     r2: float | None = None
     sign_agreement: float | None = None
     compared_steps: int = 0
 
 
-def distrust(calibrated: Calibrated, *, acting: bool) -> str:
+def distrust(calibrated: Calibrated, gain: float | None, *, acting: bool) -> str:
     """Why it may not be acted on, in one sentence; empty when it may.
 
     Args:
+        gain: that would be steered by, see `effect.py`; None while there is none.
         acting: whether it was acted on in the step before; trust once won is lost only by clear evidence.
     """
-    gain, agreement, r2 = calibrated.gain, calibrated.sign_agreement, calibrated.r2
+    agreement, r2 = calibrated.sign_agreement, calibrated.r2
     if gain is None:
-        return "The prediction is not calibrated yet: it needs steps with rescore=."
+        return "No gain is known yet: it takes some steps whose entropy was observed, which is what rescore= is for."
     if not math.isfinite(gain) or gain <= 0:
-        return f"The calibrated gain is {gain:.3g}: clipping would not move the entropy the way it is meant to."
+        return f"The gain is {gain:.3g}: clipping would not move the entropy the way it is meant to."
     if calibrated.compared_steps < COMPARED_STEPS or agreement is None:
         return f"The prediction was compared in {calibrated.compared_steps} steps, it takes {COMPARED_STEPS}."
     if acting:

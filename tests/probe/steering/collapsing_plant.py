@@ -12,7 +12,8 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.hold import Hold
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
-TRUSTED = Calibrated(gain=0.5, r2=0.6, sign_agreement=0.9, compared_steps=20)
+GAIN = 0.5
+TRUSTED = Calibrated(r2=0.6, sign_agreement=0.9, compared_steps=20)
 
 
 def step_sums(lowering: float, raising: float) -> WhatIfSums:
@@ -36,11 +37,27 @@ class CollapsingPlant:
     """H follows the clipped unit prediction through momentum, with noise; the controller hears of it `lag` steps late."""
 
     def __init__(
-        self, *, lag: int, drift: float = -0.02, momentum: float = 0.9, noise: float = 0.004, bias: float = 0.0
+        self,
+        *,
+        lag: int,
+        drift: float = -0.02,
+        memory: float = 0.9,
+        noise: float = 0.004,
+        bias: float = 0.0,
+        gain: float = GAIN,
     ) -> None:
+        """
+        Args:
+            lag: steps after which the controller hears of a step.
+            drift: change of a step with nothing clipped, in nats.
+            memory: share of a step's effect that is left for the steps after it; the optimiser's beta_1 is 0.9.
+            noise: of a step's mean entropy, in nats.
+            bias: change of a step that has nothing to do with its unit prediction.
+            gain: of the unit prediction from step 60 on; before, GAIN.
+        """
         self._random = random.Random(0)
-        self._lag, self._drift, self._momentum, self._noise = lag, drift, momentum, noise
-        self._bias = bias
+        self._lag, self._drift, self._memory, self._noise = lag, drift, memory, noise
+        self._bias, self._gain = bias, gain
         self._estimator = EntropyEstimator()
         self._average = 0.0
         self._arriving: list[Measured] = []
@@ -58,20 +75,20 @@ class CollapsingPlant:
 
     def _advance(self, step: int, action: Action) -> None:
         raising = 0.05 + self._random.gauss(0, 0.01)
-        sums = step_sums(raising - self._drift / 0.5, raising)
+        sums = step_sums(raising - self._drift / GAIN, raising)
         scope = action.scope if action.mu is not None else Scope.ALL
         unit = WhatIfCurve(sums, scope, Method.CLIP_V).at(action.mu, action.mu).unit_predicted_change
         seen = self.entropy + self._random.gauss(0, self._noise)
-        self._average = self._momentum * self._average + (1 - self._momentum) * unit
-        change = 0.5 * self._average / (1 - self._momentum ** (step + 1)) + self._bias
+        self._average = self._memory * self._average + (1 - self._memory) * unit
+        gain = GAIN if step < 60 else self._gain
+        change = gain * self._average / (1 - self._memory ** (step + 1)) + self._bias
         self.entropies.append(self.entropy)
         self.entropy += change
         estimate = self._estimator.step(
             mean_entropy=seen,
             unit_prediction=unit,
             observed_change=change,
-            gain=TRUSTED.gain,
-            momentum=self._momentum,
+            momentum=0.9,
         )
         self._arriving.append(Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums))
 

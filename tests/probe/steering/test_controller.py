@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from isentrope.steering.controller import (
     HYSTERESIS,
     LARGEST_LAG,
     RATE,
+    SLEW_FACTOR,
+    SLEW_STEP,
     HoldState,
     Measured,
     Plan,
@@ -21,7 +24,7 @@ from isentrope.steering.trust import Calibrated
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.hold import Hold, HoldSide
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
-from tests.probe.steering.collapsing_plant import TRUSTED, CollapsingPlant, step_sums
+from tests.probe.steering.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, step_sums
 
 # With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats a step.
 FALLING = step_sums(lowering=0.09, raising=0.05)
@@ -34,10 +37,11 @@ def measured(
     regressor: float = 0.0,
     drift: float = 0.0,
     calibrated: Calibrated = TRUSTED,
+    gain: float | None = GAIN,
     what_if: WhatIfSums = FALLING,
 ) -> Measured:
     """At rest, unless told otherwise."""
-    estimate = EntropyEstimate(entropy, regressor, drift, inertia=9.0)
+    estimate = EntropyEstimate(mean_entropy=entropy, gain=gain, regressor=regressor, drift=drift, inertia=9.0)
     return Measured(step=9, entropy=estimate, calibrated=calibrated, what_if=what_if)
 
 
@@ -84,13 +88,21 @@ def test_a_threshold_stays_within_its_limits_and_says_when_it_would_leave_them()
 
 
 def test_a_threshold_moves_only_so_far_in_a_step() -> None:
-    _, down = decide(HOLD, clipping_at(4.1), measured(0.5), step=10)
+    _, down = decide(HOLD, clipping_at(1.9), measured(0.4), step=10)
     _, up = decide(HOLD, clipping_at(0.1), measured(0.5), step=10)
     assert down.word == up.word == HoldWord.SLEWING
-    assert down.mu == pytest.approx(2.0)
+    assert down.mu == pytest.approx(0.9)
     assert up.mu == pytest.approx(0.3)
-    _, first = decide(replace(HOLD, mu_max=6.1), HoldState(), measured(0.5), step=10)
-    assert first.mu == pytest.approx(3.0)
+
+
+def test_clipping_sets_out_from_the_furthest_score_there_is() -> None:
+    # No token of these lies beyond 2 standard deviations: thresholds from there to mu_max clip nothing.
+    for state in (HoldState(), clipping_at(8.0), clipping_at(1.0, Scope.INCREASING)):
+        after, action = decide(HOLD, state, measured(0.4), step=10)
+        assert action.mu == pytest.approx((2.0 - SLEW_STEP) / SLEW_FACTOR)
+        assert after.plans[-1].unit_prediction > FALLING.change_sum / FALLING.tokens
+    _, bounded = decide(replace(HOLD, mu_max=1.5), HoldState(), measured(0.4), step=10)
+    assert bounded.mu == pytest.approx((1.5 - SLEW_STEP) / SLEW_FACTOR)
 
 
 def test_clipping_begins_beyond_a_band_and_ends_at_its_middle() -> None:
@@ -122,7 +134,7 @@ def test_without_numbers_or_trust_the_pushed_control_stays_and_the_reason_is_tol
     for numbers, step, words in (
         (None, 10, "No step's numbers"),
         (measured(), 10 + LARGEST_LAG, "6 steps before"),
-        (measured(calibrated=replace(TRUSTED, gain=-0.1)), 10, "gain is -0.1"),
+        (measured(gain=-0.1), 10, "gain is -0.1"),
         (measured(calibrated=replace(TRUSTED, compared_steps=3)), 10, "compared in 3 steps"),
     ):
         state, action = decide(HOLD, clipping_at(1.0), numbers, step=step)
@@ -141,3 +153,14 @@ def test_a_run_that_collapses_or_explodes_is_held_however_late_its_numbers_are(
     assert abs(alone.entropies[-1] - 0.5) > 1.0
     assert max(abs(entropy - 0.5) for entropy in held.entropies[60:]) < 0.03
     assert sum(abs(entropy - 0.5) for entropy in held.entropies[60:]) / 90 < 0.01
+
+
+@pytest.mark.parametrize("gain", [0.25, 1.5])
+@pytest.mark.parametrize("memory", [0.9, 0.6])
+def test_a_gain_that_changes_under_the_hold_makes_it_neither_swing_nor_drift_away(gain: float, memory: float) -> None:
+    plant = CollapsingPlant(lag=1, bias=-0.003, gain=gain, memory=memory)
+    plant.run(HOLD, 260)
+    late = plant.entropies[160:]
+    changes = [after - before for before, after in itertools.pairwise(late)]
+    assert sum(abs(entropy - 0.5) for entropy in late) / len(late) < 0.015
+    assert sum(map(abs, changes)) / len(changes) < 0.008

@@ -49,7 +49,7 @@ def test_a_pilot_taken_up_again_decides_as_if_it_had_not_been_interrupted() -> N
     run_steps(interrupted, range(12))
     resumed.restore(json.loads(json.dumps(interrupted.state())))
     assert run_steps(resumed, range(12, 16)) == expected[12:]
-    assert {action.word for action in expected[12:]} <= {HoldWord.HOLDING, HoldWord.SLEWING}
+    assert {action.word for action in expected[12:]} <= {HoldWord.HOLDING, HoldWord.SLEWING, HoldWord.LIMIT}
     # A pilot that knows nothing falls back.
     assert run_steps(Pilot(), range(12, 13))[0].word == HoldWord.FALLBACK
 
