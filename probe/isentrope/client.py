@@ -8,12 +8,15 @@ client.set_control("countdown-1a2b3c", method="clip_v", mu_low=1, mu_high=1, rea
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
 import httpx
@@ -167,6 +170,39 @@ class Client:
             },
         )
         return {name: _number_columns(columns) for name, columns in answer["series"].items()}
+
+    def export(
+        self,
+        run_id: str,
+        to: str | os.PathLike[str] | BinaryIO,
+        *,
+        format: str = "parquet",
+        names: str | Sequence[str] | None = None,
+    ) -> int:
+        """Write all reports of a run to a file, of every rank and incarnation; returns how many bytes that made.
+
+        Columns `step`, `incarnation`, `rank`, `time` (seconds since the Unix epoch) and the metrics by name. What was not
+        measured is null (in CSV an empty field), NaN is NaN. However long the run, it is never in memory as a whole.
+
+        Args:
+            to: a path, at which a file appears only when it is complete, or an open binary file.
+            format: parquet, csv or jsonl.
+            names: only these metrics; None: all.
+        """
+        given = [names] if isinstance(names, str) else names
+        params = {"format": format} | ({} if given is None else {"name": list(given)})
+        path = f"runs/{_segment(run_id)}/export"
+        if not isinstance(to, str | os.PathLike):
+            return self._download(path, params, to)
+        complete = Path(to)
+        partial = complete.with_name(f".{complete.name}.{os.getpid()}.partial")
+        try:
+            with partial.open("wb") as file:
+                count = self._download(path, params, file)
+            partial.replace(complete)
+        finally:
+            partial.unlink(missing_ok=True)
+        return count
 
     def step(self, run_id: str, step: int) -> Json:
         """The whole report of one step."""
@@ -346,6 +382,16 @@ class Client:
             if cursor is None:
                 return
 
+    def _download(self, path: str, params: Mapping[str, Any], file: BinaryIO) -> int:
+        count = 0
+        with self._answering(), self._http.stream("GET", path, params=params) as response:
+            if not response.is_success:
+                response.read()
+                _checked(response, self.url)
+            for data in response.iter_bytes():
+                count += file.write(data)
+        return count
+
     def _json(
         self,
         verb: str,
@@ -356,8 +402,18 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Json:
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        try:
+        with self._answering():
             response = self._send(verb, path, params=given, json=json, headers=headers)
+        return _checked(response, self.url)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """
+        Raises:
+            ServerUnreachable: whatever went wrong on the way to the server or back.
+        """
+        try:
+            yield
         except httpx.HTTPError as error:
             advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
             raise ServerUnreachable(
@@ -365,7 +421,6 @@ class Client:
             ) from error
         except httpx.InvalidURL as error:
             raise ServerUnreachable(f"{self.url} is no address of a server ({error}).") from error
-        return _checked(response, self.url)
 
     def _send(self, verb: str, path: str, **request: Any) -> httpx.Response:
         try:

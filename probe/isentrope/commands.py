@@ -1,4 +1,4 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, control, sync, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, control, sync, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -6,6 +6,7 @@ Help must be quick, so what a command needs is imported when it runs.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,33 @@ def metrics(
         click.echo(json.dumps(_json_safe(columns)))
         return
     _print_table(list(columns), [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "csv", "jsonl"]),
+    default="parquet",
+    show_default=True,
+    help="Of the file.",
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False), default=None, help="The file; - is stdout.  [default: RUN.FORMAT]"
+)
+@click.option("--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated.")
+@as_json_option
+@url_option
+def export(run: str, file_format: str, out: str | None, names: tuple[str, ...], as_json: bool, url: str | None) -> None:
+    """Write all reports of RUN to a file: every metric, rank and incarnation, one report a row."""
+    with _client(url) as client:
+        if out == "-":
+            client.export(run, sys.stdout.buffer, format=file_format, names=names or None)
+            return
+        path = Path(out or f"{run}.{file_format}")
+        count = client.export(run, path, format=file_format, names=names or None)
+    click.echo(json.dumps({"path": str(path), "bytes": count}) if as_json else str(path))
 
 
 @click.command()

@@ -20,6 +20,7 @@ from isentrope_server.api import (
     audit,
     control,
     error_answers,
+    export,
     gaps,
     health,
     histograms,
@@ -54,6 +55,7 @@ _GRPC_GRACE_SECONDS = 1.0
 _API_MODULES = (
     runs,
     metrics,
+    export,
     steps,
     histograms,
     tokens,

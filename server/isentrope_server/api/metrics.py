@@ -59,7 +59,7 @@ def _answer(
     points: int | None,
     since: ReportCursor | None,
 ) -> dict[str, object]:
-    _check_known(run, names, series.names(connection, run.key))
+    check_known(run, names, series.names(connection, run.key))
     now = current_cursor(connection, run)
     reset = since is None or since.timeline != now.timeline or since.position > now.position
     after = 0 if since is None or reset else since.position
@@ -71,7 +71,7 @@ def _answer(
     }
 
 
-def _check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
+def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
     """Raises UnknownMetric where all names must be mistaken. Among known ones a stranger only has no points."""
     if not reported or not (reported | PROMISED_METRICS).isdisjoint(names):
         return

@@ -1,0 +1,164 @@
+"""Export formats: a run's reports as Parquet, CSV or JSON lines, written as they are read.
+
+All three have the columns step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. What was
+not measured is null, in CSV an empty field; NaN and infinities are values, in JSON the words that the API uses for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isentrope_server.api.numbers import numbers
+from isentrope_server.store.report_pieces import Metric, Piece
+
+_FIXED = ("step", "incarnation", "rank", "time")
+_ROWS_IN_A_GROUP = 16_000
+"""Of a Parquet file: some megabytes of memory, and few enough groups to be read quickly."""
+
+
+class ExportFormat(StrEnum):
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+    @property
+    def media_type(self) -> str:
+        return {
+            ExportFormat.PARQUET: "application/vnd.apache.parquet",
+            ExportFormat.CSV: "text/csv; charset=utf-8",
+            ExportFormat.JSONL: "application/x-ndjson",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPiece:
+    """Neighbouring reports of one rank of one incarnation."""
+
+    incarnation: str
+    rank: int
+    piece: Piece
+
+
+def write(pieces: Iterable[StreamPiece], names: Sequence[str], export_format: ExportFormat) -> Iterator[bytes]:
+    """The bytes of a file with these metrics, a bit at a time."""
+    match export_format:
+        case ExportFormat.PARQUET:
+            return _parquet(pieces, names)
+        case ExportFormat.CSV:
+            return _csv(pieces, names)
+        case ExportFormat.JSONL:
+            return _json_lines(pieces, names)
+
+
+def column_names(names: Sequence[str]) -> list[str]:
+    """The names of all columns. A metric named like one of the first four is called `metric/NAME`."""
+    return [*_FIXED, *(f"metric/{name}" if name in _FIXED else name for name in names)]
+
+
+def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *[pa.float64()] * len(names))
+    schema = pa.schema(list(zip(column_names(names), kinds, strict=True)))
+    sink = io.BytesIO()
+    with pq.ParquetWriter(_Appending(sink), schema) as writer:
+        waiting: list[pa.RecordBatch] = []
+        for one in pieces:
+            waiting.append(_batch(one, names, schema))
+            if sum(batch.num_rows for batch in waiting) >= _ROWS_IN_A_GROUP:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+                yield _taken(sink)
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+    yield _taken(sink)
+
+
+class _Appending(io.RawIOBase):
+    """A file that only grows, and whose beginning may be taken away: Parquet asks where it is, and never goes back."""
+
+    def __init__(self, sink: io.BytesIO) -> None:
+        self._sink = sink
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        count = self._sink.write(data)  # type: ignore[arg-type]  # whatever holds bytes
+        self._written += count
+        return count
+
+    def tell(self) -> int:
+        return self._written
+
+
+def _taken(sink: io.BytesIO) -> bytes:
+    data = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return data
+
+
+def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    rows = len(one.piece.steps)
+    columns = [
+        pa.array(one.piece.steps),
+        pa.array([one.incarnation] * rows, pa.string()),
+        pa.array(np.full(rows, one.rank, dtype=np.int32)),
+        pa.array(one.piece.recorded_at),
+    ]
+    for name in names:
+        metric = one.piece.metrics.get(name)
+        columns.append(
+            pa.nulls(rows, pa.float64()) if metric is None else pa.array(metric.values, mask=~metric.measured)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _csv(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(column_names(names))
+    for one in pieces:
+        writer.writerows(_rows(one, names, missing=""))
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode()
+
+
+def _json_lines(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
+    columns = column_names(names)
+    for one in pieces:
+        rows = _rows(one, names, missing=None)
+        yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
+
+
+def _rows(one: StreamPiece, names: Sequence[str], *, missing: str | None) -> Iterator[tuple[object, ...]]:
+    count = len(one.piece.steps)
+    columns: list[list[object]] = [
+        one.piece.steps.tolist(),
+        [one.incarnation] * count,
+        [one.rank] * count,
+        one.piece.recorded_at.tolist(),
+    ]
+    for name in names:
+        metric = one.piece.metrics.get(name)
+        columns.append([missing] * count if metric is None else _spelled(metric, missing))
+    return zip(*columns, strict=True)
+
+
+def _spelled(metric: Metric, missing: str | None) -> list[object]:
+    """As the API spells numbers."""
+    values: list[object] = [*numbers(metric.values)]
+    for index in np.flatnonzero(~metric.measured).tolist():
+        values[index] = missing
+    return values

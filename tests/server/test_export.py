@@ -1,0 +1,232 @@
+"""Export: every report in one file, whatever is packed; missing is null, NaN is NaN, and memory stays small."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from isentrope.client import Client, NotAllowed, NotFound, RequestRefused
+from isentrope.commands import export
+from isentrope_server.export_formats import ExportFormat, StreamPiece, write
+from isentrope_server.store import report_pieces
+from isentrope_server.store.report_pieces import Metric, Piece
+from tests.server.compaction import NEVER, eventful_run, pack_all
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
+
+NAMES = ("entropy/mean", "eval/score", "odd", "reward/mean")
+FORMATS = [str(one) for one in ExportFormat]
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def still(make_server: MakeServer) -> ServerInThread:
+    return make_server(housekeeping_interval_seconds=NEVER)
+
+
+@pytest.fixture
+def client(still: ServerInThread) -> Client:
+    return Client(still.url, still.owner_token)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file of any format; what is missing is absent."""
+    match path.suffix:
+        case ".parquet":
+            rows = pq.read_table(path).to_pylist()
+        case ".csv":
+            rows = [{name: from_csv(name, text) for name, text in row.items()} for row in csv.DictReader(path.open())]
+        case _:
+            rows = [
+                {name: from_json(name, value) for name, value in json.loads(line).items()}
+                for line in path.read_text().splitlines()
+            ]
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def from_csv(name: str, text: str) -> object:
+    if name in ("step", "rank"):
+        return int(text)
+    return text if name == "incarnation" else None if text == "" else float(text)
+
+
+def from_json(name: str, value: object) -> object:
+    return float(value) if name in NAMES and isinstance(value, str) else value
+
+
+def reported(server: ServerInThread, rank: Rank, steps: range) -> list[Row]:
+    """What the API says of a run that has one rank and one incarnation."""
+    reports = [server.http.get(f"{rank.path}/steps/{step}").json() for step in steps]
+    return [
+        {"step": r["step"], "incarnation": r["incarnation"], "rank": r["rank"], "time": r["recorded_at"]}
+        | {name: float(value) for name, value in r["scalars"].items()}
+        for r in reports
+    ]
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_value_comes_back_whether_packed_or_not(
+    still: ServerInThread, client: Client, tmp_path: Path, file_format: str
+) -> None:
+    rank = Rank(still)
+    odd = [math.nan, math.inf, -math.inf, -0.0, 1e-310, 0.1 + 0.2]
+    rank.send(
+        *(step_report(step, {"entropy/mean": value} if step % 2 else {"odd": value}) for step, value in enumerate(odd))
+    )
+    rank.send(*(step_report(step, {"entropy/mean": step / 3, "odd": 1.0}) for step in range(6, 40)))
+    path = tmp_path / f"run.{file_format}"
+    expected = reported(still, rank, range(40))
+    assert client.export(rank.run_id, path, format=file_format) == path.stat().st_size
+    assert repr(sorted_names(read(path))) == repr(sorted_names(expected))
+    pack_all(still)
+    client.export(rank.run_id, path, format=file_format)
+    assert repr(sorted_names(read(path))) == repr(sorted_names(expected))
+
+
+def sorted_names(rows: list[Row]) -> list[Row]:
+    return [dict(sorted(row.items())) for row in rows]
+
+
+def test_all_formats_tell_the_same_of_every_rank_and_incarnation(
+    still: ServerInThread, client: Client, tmp_path: Path
+) -> None:
+    rank = eventful_run(still, 5)
+    told = []
+    for packed in (False, True):
+        if packed:
+            pack_all(still)
+        for file_format in FORMATS:
+            path = tmp_path / f"{packed}.{file_format}"
+            client.export(rank.run_id, path, format=file_format)
+            told.append(repr(sorted_names(read(path))))
+    assert len(set(told)) == 1
+    rows = read(tmp_path / "True.parquet")
+    assert {(row["incarnation"], row["rank"]) for row in rows} == {("first", 0), ("first", 1), ("resumed", 0)}
+    assert [row["step"] for row in rows if row["incarnation"] == "resumed"] == list(range(50, 90))
+    assert [row["step"] for row in rows[60:63]] == [57, 57, 1000]
+    columns = pq.read_schema(tmp_path / "True.parquet").names
+    assert columns == ["step", "incarnation", "rank", "time", *NAMES]
+
+
+def test_only_the_metrics_asked_for_are_exported(still: ServerInThread, client: Client, tmp_path: Path) -> None:
+    rank = Rank(still)
+    rank.send(step_report(0, {"x": 1.0, "y": 2.0}), step_report(1, {"y": 3.0}))
+    path = tmp_path / "some.csv"
+    client.export(rank.run_id, path, format="csv", names=["y", "never"])
+    assert path.read_text().splitlines()[0] == "step,incarnation,rank,time,y,never"
+    assert [row["y"] for row in read(path)] == [2.0, 3.0]
+    with pytest.raises(NotFound, match="never reported 'nosuch'"):
+        client.export(rank.run_id, path, names="nosuch")
+
+
+def test_a_metric_named_like_a_column_gets_a_name_of_its_own(
+    still: ServerInThread, client: Client, tmp_path: Path
+) -> None:
+    rank = Rank(still)
+    rank.send(step_report(7, {"step": 1.5, "time": 2.5}))
+    client.export(rank.run_id, tmp_path / "a.parquet")
+    (row,) = read(tmp_path / "a.parquet")
+    assert (row["step"], row["metric/step"], row["metric/time"]) == (7, 1.5, 2.5)
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_run_without_a_report_makes_a_file_without_a_row(
+    still: ServerInThread, client: Client, tmp_path: Path, file_format: str
+) -> None:
+    path = tmp_path / f"empty.{file_format}"
+    client.export(Rank(still).run_id, path, format=file_format)
+    assert read(path) == []
+
+
+def test_the_answer_is_a_download_and_needs_a_token(still: ServerInThread, tmp_path: Path) -> None:
+    rank = Rank(still)
+    rank.report(0, x=1.0)
+    answer = still.http.get(f"{rank.path}/export?format=jsonl")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{rank.run_id}.jsonl"'
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert still.http.get(f"{rank.path}/export?format=xlsx").status_code == 422
+    with pytest.raises(NotAllowed):
+        Client(still.url, "no-such-token").export(rank.run_id, tmp_path / "refused")
+    with pytest.raises(RequestRefused):
+        Client(still.url, still.owner_token).export(rank.run_id, tmp_path / "refused", format="xlsx")
+    assert list(tmp_path.glob(".*partial")) + list(tmp_path.glob("refused")) == []
+
+
+def test_what_is_packed_between_two_pieces_is_told_once(
+    still: ServerInThread, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_pieces, "REPORTS_AT_ONCE", 10)
+    rank = Rank(still)
+    rank.send(*(step_report(step, {"x": float(step)}) for step in range(64)))
+    after, pieces = report_pieces.after, []
+
+    def pack_after_the_second_piece(*arguments: Any, **named: Any) -> Piece | None:
+        piece = after(*arguments, **named)
+        pieces.append(piece)
+        if len(pieces) == 2:
+            pack_all(still)
+        return piece
+
+    monkeypatch.setattr(report_pieces, "after", pack_after_the_second_piece)
+    file = io.BytesIO()
+    client.export(rank.run_id, file, format="jsonl")
+    rows = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [(row["step"], row["x"]) for row in rows] == [(step, float(step)) for step in range(64)]
+
+
+@pytest.mark.parametrize("file_format", list(ExportFormat))
+def test_memory_does_not_grow_with_the_run(file_format: ExportFormat) -> None:
+    peaks = {pieces: peak_bytes(file_format, pieces) for pieces in (17, 40)}
+    assert peaks[40] < 2 * peaks[17]
+    assert peaks[40] < 10e6
+
+
+def peak_bytes(file_format: ExportFormat, pieces: int) -> int:
+    import numpy as np
+
+    def made() -> Any:
+        for index in range(pieces):
+            positions = np.arange(index * 1000, index * 1000 + 1000)
+            metric = Metric(values=np.random.default_rng(index).normal(size=1000), measured=np.ones(1000, dtype=bool))
+            piece = Piece(
+                positions=positions, steps=positions, recorded_at=positions / 1.0, metrics={"a": metric, "b": metric}
+            )
+            yield StreamPiece(incarnation="first", rank=0, piece=piece)
+
+    tracemalloc.start()
+    total = sum(len(data) for data in write(made(), ["a", "b"], file_format))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert total > pieces * 1000 * 8
+    return peak
+
+
+def test_the_command_writes_a_file_named_after_the_run(
+    still: ServerInThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(still)
+    rank.send(step_report(3, {"x": 1.5, "y": 2.0}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ISENTROPE_TOKEN", still.owner_token)
+    run = CliRunner().invoke
+    written = run(export, [rank.run_id, "--format", "csv", "--url", still.url], catch_exceptions=False)
+    assert (written.exit_code, written.output.strip()) == (0, f"{rank.run_id}.csv")
+    assert read(tmp_path / f"{rank.run_id}.csv")[0]["x"] == 1.5
+    out = tmp_path / "chosen.parquet"
+    told = run(export, [rank.run_id, "--out", str(out), "--names", "y", "--json", "--url", still.url])
+    assert json.loads(told.output) == {"path": str(out), "bytes": out.stat().st_size}
+    assert pq.read_schema(out).names[4:] == ["y"]
+    piped = run(export, [rank.run_id, "--format", "jsonl", "--out", "-", "--url", still.url])
+    assert json.loads(piped.output)["y"] == 2.0
+    assert run(export, [rank.run_id, "--format", "xlsx"]).exit_code == 2
