@@ -24,6 +24,9 @@ FLOOR, CEILING = 0.25, 2.0
 PART_OF_THE_WAY = 0.25
 """From the early level to the floor or ceiling: nearer to home nothing is said."""
 
+FOLLOWED = 0.25
+"""Of the predicted rate: what the entropy itself must have moved at, or the prediction foretells nothing."""
+
 WINDOW = 20
 """Steps over which a mean is taken, and a rate at least."""
 
@@ -112,11 +115,16 @@ class AlertWatch:
         )
 
     def _arrivals(self, scalars: Mapping[str, float]) -> dict[str, Found | None]:
-        """Collapse and explosion: at the predicted rate the entropy gets there before the run is half as old again.
+        """Collapse and explosion: at this rate the entropy gets there before the run is half as old again.
 
-        The rate is the mean of the calibrated predictions over the last quarter of the run. Before anything is said
-        the entropy itself must have gone a part of the way, and, over that same quarter, at half that rate or more:
-        one fast stretch is no course.
+        The rate is the mean of the calibrated predictions over the last quarter of the run, or what the entropy moved
+        at over that same quarter, whichever is less: a prediction lags behind a course that slows down. It is a share of
+        the entropy that is left, as entropies fall by shares and not by amounts:
+
+            steps left = H ln(H_goal / H) / rate
+
+        Before anything is said the entropy must have gone a part of the way, and must be following its prediction: one
+        fast stretch is no course.
         """
         nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
         entropy, predicted = scalars.get("entropy/mean"), scalars.get("entropy/predicted_change")
@@ -128,24 +136,25 @@ class AlertWatch:
         if len(self._course) < steps:
             return nothing
         recent = list(self._course)[-steps:]
-        rate = fmean(change for _, change in recent)
+        predicted_rate = fmean(change for _, change in recent)
         edge = steps // 4
         now = fmean(value for value, _ in recent[-edge:])
         moved = (now - fmean(value for value, _ in recent[:edge])) / (steps - edge)
-        kind, share = ("collapse", FLOOR) if rate < 0 else ("explosion", CEILING)
+        kind, share = ("collapse", FLOOR) if predicted_rate < 0 else ("explosion", CEILING)
         goal = share * early
         gone = (now - early) / (goal - early)
         for reached, its_share in (("collapse", FLOOR), ("explosion", CEILING)):
             if (now - early) / (its_share * early - early) >= 1:
                 reason = f"The entropy is at {now:.3g} nats, {now / early:.0%} of its early {early:.3g}."
                 return nothing | {reached: (reason, {"entropy": now, "early_entropy": early})}
-        if rate == 0 or moved / rate < 0.5 or gone < PART_OF_THE_WAY:
+        if predicted_rate == 0 or moved / predicted_rate < FOLLOWED or gone < PART_OF_THE_WAY or now <= 0:
             return nothing
-        arrival = max((goal - now) / rate, 0.0)
+        rate = min(predicted_rate, moved, key=abs)
+        arrival = max(now * math.log(goal / now) / rate, 0.0)
         if arrival > self._age / 2:
             return nothing
         reason = (
-            f"At the predicted {rate:+.3g} nats a step the entropy reaches {goal:.3g} nats, {share:.0%} of its early "
+            f"At {rate:+.3g} nats a step, {rate / now:+.1%} of what is left, the entropy reaches {goal:.3g} nats, {share:.0%} of its early "
             f"{early:.3g}, in {arrival:.0f} steps; the run is {self._age} steps old."
         )
         evidence = {"entropy": now, "early_entropy": early, "goal": goal, "rate": rate, "steps_left": arrival}

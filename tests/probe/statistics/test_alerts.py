@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import pytest
 
 from isentrope.statistics.alerts import EARLY_STEPS, FLOOR, PERSISTENCE, REARM, WINDOW, AlertWatch
-from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.messages import Alert, StepReport
-from tests.probe.statistics.synthetic_runs import (
+from isentrope_trainer.experiments.synthetic_runs import (
     Course,
     collapsing,
     exploding,
@@ -19,6 +18,8 @@ from tests.probe.statistics.synthetic_runs import (
     settling,
     waving,
 )
+from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.messages import Alert, StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 Said = list[tuple[int, Alert]]
@@ -41,9 +42,12 @@ def test_a_collapse_is_foretold_before_the_floor_with_the_numbers_it_is_read_fro
         assert kinds(found) == ["collapse"]
         step, alert = found[0]
         assert step < 0.85 * arrives
-        assert alert.evidence["steps_left"] == pytest.approx(arrives - step, rel=1.0)
+        # An entropy that falls by amounts is there earlier than one that falls by shares, as the alert takes it to.
+        assert 0.4 < alert.evidence["steps_left"] / (arrives - step) < 2.2
         assert alert.evidence["goal"] == pytest.approx(FLOOR * alert.evidence["early_entropy"])
         assert alert.evidence["rate"] < 0
+        now, goal = alert.evidence["entropy"], alert.evidence["goal"]
+        assert alert.evidence["steps_left"] == pytest.approx(now * math.log(goal / now) / alert.evidence["rate"])
         assert "of its early" in alert.reason
 
 
@@ -82,6 +86,18 @@ def test_a_prediction_that_the_entropy_does_not_follow_foretells_nothing() -> No
 
     assert said(rows(0.0)) == []
     assert kinds(said(rows(0.025))) == ["collapse"]
+
+
+def test_a_fall_slower_than_predicted_is_expected_to_arrive_at_its_own_pace() -> None:
+    """By hand: the entropy falls at 0.02 a step, the prediction says 0.05."""
+
+    def rows() -> list[dict[str, float]]:
+        early = [{"entropy/mean": 2.0}] * EARLY_STEPS + [{"entropy/mean": 1.4}] * 20
+        return early + [{"entropy/mean": 1.4 - 0.02 * step, "entropy/predicted_change": -0.05} for step in range(45)]
+
+    ((_, alert),) = said(rows())
+    assert alert.kind == "collapse"
+    assert alert.evidence["rate"] == pytest.approx(-0.02, rel=0.05)
 
 
 def test_without_a_prediction_no_collapse_is_foretold() -> None:
