@@ -12,31 +12,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.catalogue import BY_NAME, FAULTS, Fault
+from tests.faults.planted import run_planted
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="faults to do; all of them without a name")
     parser.add_argument("--short", action="store_true", help="fewer repetitions and shorter waits, as in `make test`")
+    parser.add_argument(
+        "--planted", action="store_true", help="plant bugs in a copy of the sources; each must be found"
+    )
+    parser.add_argument("--forget", action="store_true", help="keep nothing of a fault that was not withstood")
     parser.add_argument("--list", action="store_true", help="name the faults and do none")
     arguments = parser.parse_args()
     if arguments.list:
         print("\n".join(f"{fault.name:50} {fault.sentence}" for fault in FAULTS))
         return 0
+    if arguments.planted:
+        return run_planted(arguments.names)
     if unknown := [name for name in arguments.names if name not in BY_NAME]:
         parser.error(f"no fault is called {', '.join(unknown)}; --list names them")
     chosen = [BY_NAME[name] for name in arguments.names] or list(FAULTS)
-    return run(chosen, short=arguments.short)
+    return run(chosen, short=arguments.short, keep=not arguments.forget)
 
 
-def run(faults: Sequence[Fault], *, short: bool) -> int:
+def run(faults: Sequence[Fault], *, short: bool, keep: bool) -> int:
     """Do one fault after another; returns how many broke a promise."""
     started = time.monotonic()
     possible = [fault for fault in faults if fault.needs()]
     for fault in faults:
         if fault not in possible:
             print(f"{fault.name}: left out, this machine lacks {fault.without}")
-    failed = [fault.name for fault in possible if not _held(fault, short=short)]
+    failed = [fault.name for fault in possible if not _held(fault, short=short, keep=keep)]
     faults = possible
     print(f"\n{len(faults) - len(failed)} of {len(faults)} faults were withstood, {time.monotonic() - started:.0f} s")
     if failed:
@@ -44,7 +51,7 @@ def run(faults: Sequence[Fault], *, short: bool) -> int:
     return len(failed)
 
 
-def _held(fault: Fault, *, short: bool) -> bool:
+def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
     # The readers of damaged spools say what they find, thousands of times.
     logging.getLogger("isentrope").setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix=f"{fault.name[:20]}-"))
@@ -52,10 +59,12 @@ def _held(fault: Fault, *, short: bool) -> bool:
     print(f"{fault.name}: {fault.sentence}", flush=True)
     try:
         verdict = fault.run(folder / "stage", short=short)
-    except AssertionError as broken:
-        print(
-            f"    BROKEN after {time.monotonic() - started:.1f} s: {broken}\n    kept for a look: {folder}", flush=True
-        )
+    except Exception as broken:  # noqa: BLE001  # whatever a fault runs into, the next one is still to be done
+        print(f"    BROKEN after {time.monotonic() - started:.1f} s: {type(broken).__name__}: {broken}", flush=True)
+        if keep:
+            print(f"    kept for a look: {folder}", flush=True)
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
         return False
     print(f"    held, {time.monotonic() - started:.1f} s: {verdict}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)

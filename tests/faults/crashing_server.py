@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ class Fuse:
     def touch(self) -> None:
         self._times -= 1
         if self._times <= 0:
+            # What was said too early has time to be heard.
+            time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -156,12 +156,18 @@ FIRST_ACKNOWLEDGED = 3
 class Stage:
     """The folder, the server, the trainers of one fault; ends them all at its end."""
 
-    def __init__(self, folder: Path, *, short: bool) -> None:
+    def __init__(self, folder: Path, *, short: bool, server: RunningServer | None = None) -> None:
+        """
+        Args:
+            short: fewer repetitions and shorter waits.
+            server: one that others use as well; None: one of the stage's own.
+        """
         self.folder = folder
         self.short = short
         self._stack = ExitStack()
         self.trainers: list[Trainer] = []
-        self.server = RunningServer(folder / "server")
+        self._owns_server = server is None
+        self.server = server or RunningServer(folder / "server")
         self._api: httpx.Client | None = None
 
     def __enter__(self) -> Self:
@@ -177,9 +183,10 @@ class Stage:
         """Keep something open until the end of the fault."""
         return self._stack.enter_context(context)
 
-    def start_server(self) -> RunningServer:
-        self.enter(self.server)
-        return self.server
+    def start_server(self) -> None:
+        """Start the server, unless it is somebody else's."""
+        if self._owns_server:
+            self.enter(self.server)
 
     @property
     def api(self) -> httpx.Client:
@@ -195,6 +202,8 @@ class Stage:
     def plan(self, run_id: str, **more: Any) -> Plan:
         name = f"{run_id}-{more.get('incarnation', 'first')}-{more.get('rank', 0)}"
         ledger = str(self.folder / f"{name}.ledger")
+        # Segments small enough for several to be closed and deleted in the course of one fault.
+        more.setdefault("limits", {"segment_bytes": 40_000})
         return Plan(run_id=run_id, ledger=ledger, stop_file=str(self.folder / f"{run_id}.stop"), **more)
 
     def start_trainer(
@@ -257,9 +266,9 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, *, short: bool) -> Iterator[Stage]:
+def stage(folder: Path, *, short: bool, server: RunningServer | None = None) -> Iterator[Stage]:
     """A stage with a server that runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Stage(folder, short=short) as a_stage:
+    with Stage(folder, short=short, server=server) as a_stage:
         a_stage.start_server()
         yield a_stage

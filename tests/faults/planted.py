@@ -1,0 +1,180 @@
+"""Bugs planted in a copy of the sources: the matrix is worth something if it finds each of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("isentrope_wire", "isentrope", "isentrope_server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One change of the sources that breaks a promise."""
+
+    name: str
+    file: str
+    """Below the folder that holds the packages, e.g. `isentrope/control/desk.py`."""
+    right: str
+    wrong: str
+    faults: tuple[str, ...]
+    """Those that should find it; one is enough."""
+
+
+BUGS = (
+    Bug(
+        name="ack before commit",
+        file="isentrope_server/store/writer.py",
+        right="""            if events and self._announce is not None:
+                self._announce(connection, events)
+        if events:
+            self._publish(events)
+        for job in jobs:
+            job.settle()
+""",
+        wrong="""            for job in jobs:
+                job.settle()
+            if events and self._announce is not None:
+                self._announce(connection, events)
+        if events:
+            self._publish(events)
+""",
+        faults=("server_killed_before_commit",),
+    ),
+    Bug(
+        name="key without incarnation",
+        file="isentrope_server/store/streams.py",
+        right="runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank",
+        wrong="runs.c.id == run_id, streams.c.rank == rank",
+        faults=("two_lives_with_the_same_numbers",),
+    ),
+    Bug(
+        name=">= in the version compare",
+        file="isentrope/control/desk.py",
+        right="if desired is None or desired.version in self._decided:",
+        wrong="if desired is None or not desired.version >= max(self._decided) or not desired.version:",
+        faults=("two_clients_racing",),
+    ),
+    Bug(
+        name="segment deleted before the acknowledgement",
+        file="isentrope/transport/shipper.py",
+        right="        acked_through, quarantined = connection.push(batch)\n",
+        wrong="        self._reader.acknowledge(batch[-1].seq)\n"
+        "        acked_through, quarantined = connection.push(batch)\n",
+        faults=("server_killed_at_random", "server_frozen"),
+    ),
+    Bug(
+        name="payload hash not compared",
+        file="isentrope_server/ingest/intake.py",
+        right="elif known[arrival.seq] != arrival.payload_hash:",
+        wrong="elif len(known[arrival.seq]) != len(arrival.payload_hash):",
+        faults=("contradicting_payloads",),
+    ),
+    Bug(
+        name="gap not recorded",
+        file="isentrope/transport/spool_reader.py",
+        right="        if first > last:\n            return []\n",
+        wrong="        if first > last or self._next_seq > 1:\n            self._next_seq = max(seq, first)\n            return []\n",
+        faults=("truncation_at_every_byte",),
+    ),
+    Bug(
+        name="refused reports take no number",
+        file="isentrope/transport/spool_writer.py",
+        right="        if isinstance(entry, Refused):\n",
+        wrong="        if isinstance(entry, Refused):\n            return\n        if isinstance(entry, Refused):\n",
+        faults=("spool_disk_full",),
+    ),
+    Bug(
+        name="control applied twice after a reconnect",
+        file="isentrope/control/desk.py",
+        right="        if desired is None or desired.version in self._decided:\n            return ()\n",
+        wrong="        if desired is None or desired is self._in_force or desired.version == 0:\n            return ()\n",
+        faults=("control_over_a_breaking_connection",),
+    ),
+    Bug(
+        name="duplicate counted as new",
+        file="isentrope_server/ingest/intake.py",
+        right="        if arrival.seq not in known:\n",
+        wrong="        if known.get(arrival.seq) in (None, arrival.payload_hash):\n",
+        faults=("duplicate_reordered_and_replayed_batches",),
+    ),
+    Bug(
+        name="acknowledged across a hole",
+        file="isentrope_server/store/streams.py",
+        right="        if first > through + 1:\n            break\n",
+        wrong="",
+        faults=("acknowledgement_stops_at_a_hole",),
+    ),
+    Bug(
+        name="time to live not looked at",
+        file="isentrope/control/desk.py",
+        right="if desired.expires_at is not None and now > desired.expires_at:",
+        wrong="if desired.expires_at is not None and now > 2 * desired.expires_at:",
+        faults=("stale_invalid_and_late_control",),
+    ),
+)
+
+
+def run_planted(names: Sequence[str]) -> int:
+    """Plant one bug after another; returns how many went unnoticed.
+
+    Args:
+        names: of bugs; all of them without a name.
+    """
+    started = time.monotonic()
+    chosen = [bug for bug in BUGS if not names or bug.name in names]
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        copy = _copy_of_the_sources(Path(folder))
+        unnoticed = [bug.name for bug in chosen if not _is_caught(bug, copy)]
+    print(f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} bugs were caught, {time.monotonic() - started:.0f} s")
+    if unnoticed:
+        print(f"Not caught: {', '.join(unnoticed)}")
+    return len(unnoticed)
+
+
+def _copy_of_the_sources(folder: Path) -> Path:
+    """The packages side by side, and the tests; where they stand, they are what a process imports."""
+    ignore = shutil.ignore_patterns("__pycache__", ".*")
+    for name in PACKAGES:
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+        shutil.copytree(Path(found.origin).parent, folder / name, ignore=ignore)
+    shutil.copytree(REPOSITORY / "tests", folder / "tests", ignore=ignore)
+    return folder
+
+
+def _is_caught(bug: Bug, copy: Path) -> bool:
+    source = copy / bug.file
+    healthy = source.read_text(encoding="utf-8")
+    assert healthy.count(bug.right) == 1, f"{bug.file} no longer holds what {bug.name!r} changes: {bug.right}"
+    source.write_text(healthy.replace(bug.right, bug.wrong), encoding="utf-8")
+    try:
+        return any(_is_caught_by(bug, fault, copy) for fault in bug.faults)
+    finally:
+        source.write_text(healthy, encoding="utf-8")
+
+
+def _is_caught_by(bug: Bug, fault: str, copy: Path) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", fault, "--short", "--forget"],
+        cwd=copy,
+        env=dict(os.environ) | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = next((line.strip() for line in done.stdout.splitlines() if "BROKEN" in line), "")
+    # A matrix that can't even start has caught nothing.
+    caught = done.returncode == 1 and bool(words)
+    print(f"{bug.name}: {'caught by' if caught else 'NOT caught by'} {fault}  {words[:160]}", flush=True)
+    return caught
