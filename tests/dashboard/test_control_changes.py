@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from isentrope_dashboard.components.control_panel import outcome_text
-from isentrope_dashboard.control_changes import describe, history_rows, markers
-from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
+from isentrope_dashboard.control_changes import describe, history_rows, markers, short_label
+from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
 from isentrope_dashboard.entered_control import Form, form_parameters, form_values, unseen_parameters
 from isentrope_dashboard.errors import FormError
 from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.json_values import measured, seconds_since_epoch
+from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.records import RunSummary, SeriesColumns, rows_of
 
 NONE = ControlValues()
@@ -170,3 +172,51 @@ def test_columns_become_rows_in_which_what_is_missing_is_absent() -> None:
 def test_methods_are_read_from_the_capabilities() -> None:
     run = RunSummary.from_json({"id": "r", "capabilities": ["method:clip_v", "hold", "method:none"]})
     assert run.methods == ("clip_v", "none")
+
+
+HELD = HoldValues(target_entropy=0.4635, max_change_per_step=0.02, mu_min=0.0, mu_max=10.0)
+
+
+def test_a_hold_that_begins_moves_or_ends_is_told() -> None:
+    held, moved = replace(CLIP, hold=HELD), replace(CLIP, hold=replace(HELD, target_entropy=0.4, side="raise"))
+    assert describe(held, CLIP) == "hold off → 0.4635"
+    assert describe(moved, held) == "hold 0.4635 → 0.4, side both → raise"
+    assert describe(CLIP, moved) == "hold 0.4 → off"
+    assert describe(held, None).endswith("hold 0.4635")
+    assert (short_label(held, CLIP), short_label(CLIP, held), short_label(held, held)) == (
+        "hold 0.4635",
+        "hold off",
+        "",
+    )
+
+
+HOLD_FORM = Form("clip_v", "all", True, 1.0, False, "", True, "0.4", "", "0.5", " 8 ", "raise")
+
+
+def test_the_form_s_hold_is_pushed_with_what_this_page_does_not_know_of_it() -> None:
+    reference = {"method": "clip_v", "hold": {**HELD.to_json(), "rate": 0.2}}
+    hold = form_values(HOLD_FORM, reference).to_json()["hold"]
+    assert hold == {"target_entropy": 0.4, "mu_min": 0.5, "mu_max": 8.0, "side": "raise", "rate": 0.2}
+    assert form_values(replace(HOLD_FORM, hold_on=False), reference).hold is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"), [("hold_target", "", "needs its target"), ("hold_mu_max", "x", "µ max")]
+)
+def test_a_hold_that_is_half_filled_in_is_refused(field: str, value: str, said: str) -> None:
+    with pytest.raises(FormError, match=said):
+        form_values(replace(HOLD_FORM, **{field: value}), {})  # type: ignore[arg-type]
+
+
+def test_a_hold_comes_back_from_the_api_as_it_went() -> None:
+    document = {"method": "none", "hold": {**HELD.to_json(), "rate": 0.2}}
+    assert ControlValues.from_json(document).to_json()["hold"] == document["hold"]
+    assert ControlValues.from_json({"method": "none", "hold": None}).hold is None
+
+
+def test_a_preset_is_read_as_a_whole_control() -> None:
+    known = {"method": "clip_v", "preset_values": {"paper": {"mu_low": 8.5, "scope": "negative"}}}
+    assert MethodForm.from_json(known).presets == {
+        "paper": ControlValues(method="clip_v", mu_low=8.5, scope="negative")
+    }
+    assert MethodForm.from_json({"method": "clip_v"}).presets == {}

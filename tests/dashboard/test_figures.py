@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from isentrope_dashboard.figures.change_split import change_parts, change_split_figure
+from isentrope_dashboard.figures.change_split import change_parts, change_split_figure, views_of
 from isentrope_dashboard.figures.entropy import entropy_figure, extension, outgrows_its_drawing
 from isentrope_dashboard.figures.marker_labels import ControlMarker, place
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
@@ -176,3 +176,17 @@ def test_a_sparkline_ends_with_the_newest_value() -> None:
     line = sparkline([float(i) for i in range(1000)])
     assert len(line) <= 48
     assert line[-1] == 1.0
+
+
+def test_the_change_is_told_apart_by_mechanism_and_difficulty_only_where_it_was_measured() -> None:
+    plain = StepRow(step=1, scalars={"change/positive_high": -0.01, "entropy/unit_predicted_change": -0.01})
+    assert views_of([plain]) == ["quadrant"]
+    parts = {"change/with_nothing_in_force": -0.03, "change/by_intervention": 0.02, "covariance/group": 0.5}
+    measured = StepRow(step=2, scalars={**plain.scalars, **parts})
+    assert views_of([plain, measured]) == ["quadrant", "mechanism", "difficulty"]
+    figure = change_split_figure([plain, measured], "mechanism", revision="r")
+    assert list(figure.data[0].y) == ["nothing in force", "intervention", "unit prediction"]
+    assert list(figure.data[0].x) == [-0.03, 0.02, -0.01]
+    covariance = change_split_figure([measured], "difficulty", revision="r")
+    assert list(covariance.data[0].x) == [0.5]
+    assert covariance.layout.xaxis.title.text == "Cov(log p / length, A), nats"

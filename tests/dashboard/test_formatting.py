@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from isentrope_dashboard import formatting
 
 
@@ -38,3 +40,9 @@ def test_a_side_that_does_not_clip_is_off_and_not_zero() -> None:
 
 def test_a_threshold_stays_short_however_large_or_small_it_is() -> None:
     assert [formatting.threshold(v) for v in (0.001, 1.5, 1234.0, 1e300)] == ["0.001", "1.50", "1234.00", "1e+300"]
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.00001, "0.0000"), (-0.0, "0.0000"), (0.00004, "0.0000")])
+def test_what_rounds_to_nothing_has_no_sign(value: float, text: str) -> None:
+    assert formatting.number(value, 4) == text
+    assert formatting.number(value, 4, signed=True) == text
