@@ -2,6 +2,12 @@
 
 shell          header, colour-scheme switch, notifications, the stores every page needs
 panel          a card with a title; icons; a chart in a card
+record_line    whether the record is complete
+hold_facts     how a held entropy stands
+hold_fields    the part of the form that holds an entropy
+all_metrics    any metric by its name
+comparison     several runs side by side
+export_links   download everything of a run
 kpi_cards      four numbers with their trend
 status_line    which run, how far, how fresh
 control_panel  the form that pushes a control, and what became of the last push

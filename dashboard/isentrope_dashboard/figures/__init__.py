@@ -10,5 +10,6 @@ change_split        the unit prediction split by the signs of advantage and scor
 what_if             clip fraction and predicted change over the thresholds
 law                 reward against entropy, with the fitted law
 sparkline           the last values of a metric, normalised
+metric_panels       any metrics, of one run or several, one below the other
 placeholder         what a chart says while there is nothing to draw
 """

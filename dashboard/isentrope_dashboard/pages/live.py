@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dash import Dash, State, ctx
 from dash.exceptions import PreventUpdate, WebsocketDisconnected
@@ -27,7 +25,9 @@ from isentrope_dashboard.figures.entropy import LIVE_METRICS, extension, outgrow
 from isentrope_dashboard.figures.held_entropy import is_held
 from isentrope_dashboard.holding import banded_rows
 from isentrope_dashboard.pages import compare
+from isentrope_dashboard.pages.listening import Queue, listening, next_batch
 from isentrope_dashboard.pages.notice import control_notifications
+from isentrope_dashboard.pages.page_socket import PAGE_TIMEOUT_SECONDS, PageSocket
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import (
     Props,
@@ -44,47 +44,14 @@ from isentrope_dashboard.pages.run_content import (
 )
 from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
 from isentrope_dashboard.pages.runs import runs_props
-from isentrope_dashboard.records import LiveEvent, RunSnapshot, SeriesColumns, StepRow, View
+from isentrope_dashboard.records import RunSnapshot, SeriesColumns, StepRow, View
 from isentrope_dashboard.snapshots import read_snapshot
 
-COALESCE_SECONDS = 0.25
-IDLE_SECONDS = 0.5
 LIST_SECONDS = 2.0
 HISTOGRAM_SECONDS = 3.0
 LAW_SECONDS = 15.0
 QUIET_SECONDS = 5.0
-PAGE_TIMEOUT_SECONDS = 10.0
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
-QUEUE_EVENTS = 10_000
-
-
-class _Page:
-    """The page at the other end of the socket."""
-
-    def __init__(self, websocket: Any) -> None:
-        self._websocket = websocket
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._websocket.is_shutdown)
-
-    async def ask(self, component_id: str, name: str) -> Any:
-        """A property as the page has it now.
-
-        Raises:
-            TimeoutError: the page is gone.
-        """
-        return await self._websocket.get_prop(component_id, name, timeout=PAGE_TIMEOUT_SECONDS)
-
-    async def view(self) -> View:
-        """What the reader looks at. Tells the browser, too, that updates arrive."""
-        self.show({ids.LIVE_BEAT: {"data": time.time()}})
-        return View.from_json(await self.ask(ids.VIEW, "data"))
-
-    def show(self, content: Props) -> None:
-        for component_id, properties in content.items():
-            for name, value in properties.items():
-                self._websocket.set_prop_sync(component_id, name, value)
 
 
 @dataclass(slots=True)
@@ -111,7 +78,7 @@ def register(app: Dash, source: ApiSource) -> None:
         # Without SharedWorker `polling` takes over; the page that compares runs keeps itself up to date.
         if ctx.websocket is None or (path or "").startswith(compare.PATH):
             raise PreventUpdate
-        page = _Page(ctx.websocket)
+        page = PageSocket(ctx.websocket)
         try:
             await _until_ready(page)
             async with source.open(current_credentials()) as api:
@@ -121,12 +88,12 @@ def register(app: Dash, source: ApiSource) -> None:
             return  # the page is gone
 
 
-async def _until_ready(page: _Page) -> None:
+async def _until_ready(page: PageSocket) -> None:
     while not page.closed and await page.ask(ids.PAGE_READY, "data") is None:
         await asyncio.sleep(0.2)
 
 
-async def _follow_runs(api: ApiClient, page: _Page) -> None:
+async def _follow_runs(api: ApiClient, page: PageSocket) -> None:
     shown: Props = {}
     while not page.closed:
         try:
@@ -141,12 +108,12 @@ async def _follow_runs(api: ApiClient, page: _Page) -> None:
         await asyncio.sleep(LIST_SECONDS)
 
 
-async def _follow_run(api: ApiClient, page: _Page, run_id: str) -> None:
+async def _follow_run(api: ApiClient, page: PageSocket, run_id: str) -> None:
     """Listen and draw; when the stream breaks off, wait a little and start over."""
     failures = 0
     while not page.closed:
         try:
-            async with _listening(api, run_id) as queue:
+            async with listening(api, run_id) as queue:
                 failures = 0
                 await _draw(api, page, run_id, queue)
         except ApiUnreachableError:
@@ -159,46 +126,10 @@ async def _follow_run(api: ApiClient, page: _Page, run_id: str) -> None:
             await asyncio.sleep(BACKOFF_SECONDS[-1])
 
 
-class _StreamEnd:
-    """Stands in the queue behind the last event."""
-
-    def __init__(self, error: ApiError | ApiUnreachableError) -> None:
-        self.error = error
-
-
-Queue = asyncio.Queue["LiveEvent | _StreamEnd"]
-
-
-@asynccontextmanager
-async def _listening(api: ApiClient, run_id: str) -> AsyncIterator[Queue]:
-    """Subscribe before anything is read, so that nothing falls between."""
-    queue: Queue = asyncio.Queue(QUEUE_EVENTS)
-    subscribed = asyncio.Event()
-
-    async def listen() -> None:
-        try:
-            async for event in api.live(run_id):
-                subscribed.set()
-                await queue.put(event)
-            await queue.put(_StreamEnd(ApiUnreachableError(f"The live stream of run {run_id} ended.")))
-        except (ApiError, ApiUnreachableError) as error:
-            await queue.put(_StreamEnd(error))
-        finally:
-            subscribed.set()
-
-    task = asyncio.create_task(listen())
-    try:
-        await subscribed.wait()
-        yield queue
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
+async def _draw(api: ApiClient, page: PageSocket, run_id: str, queue: Queue) -> None:
     following = await _start(api, page, run_id, await page.view())
     while not page.closed:
-        events = await _batch(queue)
+        events = await next_batch(queue)
         moved = advance(following.snapshot, events, first=following.first_batch, drawn_points=following.drawn_points)
         if moved.start_over and (moved.new_rows or events):
             following = await _start(api, page, run_id, following.view)
@@ -215,7 +146,7 @@ async def _draw(api: ApiClient, page: _Page, run_id: str, queue: Queue) -> None:
             page.show(split_props(run_id, following.snapshot.recent, view))
 
 
-async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Following:
+async def _start(api: ApiClient, page: PageSocket, run_id: str, view: View) -> _Following:
     snapshot = await read_snapshot(api, run_id, view)
     content = await asyncio.to_thread(snapshot_props, snapshot, view)
     page.show({**content, ids.LIVE_BEAT: {"data": time.time()}})
@@ -230,7 +161,7 @@ async def _start(api: ApiClient, page: _Page, run_id: str, view: View) -> _Follo
     )
 
 
-async def _until_drawn(page: _Page, content: Props) -> None:
+async def _until_drawn(page: PageSocket, content: Props) -> None:
     """Points appended to a chart that is about to be replaced would be lost, so wait for the replacement."""
     number = content[ids.drawing(ids.ENTROPY_GRAPH)]["data"]["number"]
     until = time.monotonic() + PAGE_TIMEOUT_SECONDS
@@ -238,29 +169,7 @@ async def _until_drawn(page: _Page, content: Props) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _batch(queue: Queue) -> list[LiveEvent]:
-    """The events of the next moment; none when it is quiet.
-
-    Raises:
-        ApiError, ApiUnreachableError: the stream ended.
-    """
-    try:
-        items = [await asyncio.wait_for(queue.get(), IDLE_SECONDS)]
-    except TimeoutError:
-        return []
-    await asyncio.sleep(COALESCE_SECONDS)
-    while not queue.empty():
-        items.append(queue.get_nowait())
-    events = []
-    for item in items:
-        if isinstance(item, _StreamEnd):
-            raise item.error
-        if item.step or item.control or item.run:
-            events.append(item)
-    return events
-
-
-async def _show(page: _Page, following: _Following, moved: Advance) -> None:
+async def _show(page: PageSocket, following: _Following, moved: Advance) -> None:
     following.snapshot, following.first_batch, following.heard_at = moved.snapshot, False, time.monotonic()
     if moved.new_rows:
         await _grow_entropy(page, following, moved)
@@ -271,7 +180,7 @@ async def _show(page: _Page, following: _Following, moved: Advance) -> None:
         await _show_controls(page, following, moved)
 
 
-async def _grow_entropy(page: _Page, following: _Following, moved: Advance) -> None:
+async def _grow_entropy(page: PageSocket, following: _Following, moved: Advance) -> None:
     kept, before = points_kept(following.view), following.snapshot.series
     rows = banded_rows(moved.new_rows, moved.snapshot.history)
     _remember_in_series(following, rows)
@@ -283,13 +192,13 @@ async def _grow_entropy(page: _Page, following: _Following, moved: Advance) -> N
         page.show({ids.ENTROPY_GRAPH: {"extendData": extension(rows, kept, held=held)}})
 
 
-async def _draw_entropy(page: _Page, following: _Following) -> None:
+async def _draw_entropy(page: PageSocket, following: _Following) -> None:
     content = await asyncio.to_thread(entropy_props, following.snapshot, following.view)
     page.show(content)
     await _until_drawn(page, content)
 
 
-async def _show_controls(page: _Page, following: _Following, moved: Advance) -> None:
+async def _show_controls(page: PageSocket, following: _Following, moved: Advance) -> None:
     page.show(control_and_history_props(moved.snapshot.control, moved.snapshot.history))
     page.show(labels_props(moved.snapshot))
     await _draw_entropy(page, following)
@@ -315,7 +224,7 @@ def _remember_in_series(following: _Following, new_rows: Sequence[StepRow]) -> N
     following.snapshot = replace(following.snapshot, series=series)
 
 
-async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following) -> None:
+async def _refresh_histograms(api: ApiClient, page: PageSocket, following: _Following) -> None:
     """The heat map and the labels are read anew every few seconds while steps come; events carry neither."""
     step = following.snapshot.run.step or -1
     due = time.monotonic() - following.histograms_at >= HISTOGRAM_SECONDS
@@ -339,7 +248,7 @@ async def _refresh_histograms(api: ApiClient, page: _Page, following: _Following
     page.show(newest_props(following.snapshot))  # the page asks anew for its form
 
 
-async def _refresh_law(api: ApiClient, page: _Page, following: _Following) -> None:
+async def _refresh_law(api: ApiClient, page: PageSocket, following: _Following) -> None:
     """A fit over all steps moves slowly."""
     run = following.snapshot.run
     step = run.step or -1
@@ -350,7 +259,7 @@ async def _refresh_law(api: ApiClient, page: _Page, following: _Following) -> No
     page.show(await asyncio.to_thread(law_props, run.id, law))
 
 
-async def _refresh_status(api: ApiClient, page: _Page, following: _Following) -> None:
+async def _refresh_status(api: ApiClient, page: PageSocket, following: _Following) -> None:
     """No event tells that a run fell silent, so a quiet stream is asked."""
     if time.monotonic() - following.heard_at < QUIET_SECONDS:
         return
