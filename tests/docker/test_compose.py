@@ -1,0 +1,132 @@
+"""The services fit together: names, ports, secrets, homes, and what the proxy sends where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from isentrope_server.settings import Settings
+from isentrope_wire import environment as client_environment
+from tests.docker.dockerfile import environment, stages
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker" / "compose.yaml"
+PROXY = (ROOT / "docker" / "haproxy.cfg").read_text(encoding="utf-8")
+DOCUMENT: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
+SERVERS = {name: service for name, service in SERVICES.items() if "server.Dockerfile" in str(service.get("build"))}
+
+
+def test_there_are_postgresql_two_servers_a_proxy_and_a_trainer() -> None:
+    assert set(SERVICES) == {"postgres", "first", "second", "proxy", "trainer"}
+    assert set(SERVERS) == {"first", "second"}
+
+
+def test_every_name_a_service_uses_is_declared() -> None:
+    for service in SERVICES.values():
+        assert set(service["networks"]) <= set(DOCUMENT["networks"])
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+        secrets = {s if isinstance(s, str) else s["source"] for s in service.get("secrets", ())}
+        assert secrets <= set(DOCUMENT["secrets"])
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (COMPOSE.parent / source).exists() if source.startswith(".") else source in DOCUMENT["volumes"]
+        if "build" in service:
+            assert (COMPOSE.parent / service["build"]["context"]).resolve() == ROOT
+            assert (ROOT / service["build"]["dockerfile"]).exists()
+
+
+def test_images_of_others_are_pinned_to_a_version() -> None:
+    for service in SERVICES.values():
+        assert re.search(r":\d+\.\d+(\.\d+)?", service["image"])
+
+
+def test_each_server_has_a_home_of_its_own_where_its_image_expects_it() -> None:
+    home = environment(stages(ROOT / "docker/server.Dockerfile")[-1])["ISENTROPE_HOME"]
+    volumes = [service["volumes"][0] for service in SERVERS.values()]
+    assert [volume.split(":")[1] for volume in volumes] == [home, home]
+    assert len(set(volumes)) == len(volumes)
+
+
+def test_a_server_understands_its_variables_and_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ISENTROPE_")]:
+        monkeypatch.delenv(name)
+    given = SERVERS["first"]["environment"] | environment(stages(ROOT / "docker/server.Dockerfile")[-1])
+    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {"ISENTROPE_SECRETS_DIR"}
+    for name, value in given.items():
+        if name.startswith("ISENTROPE_"):
+            assert name in known
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ISENTROPE_SECRETS_DIR", str(tmp_path))
+    url = re.search(r"printf '(postgresql://[^']+)'", COMPOSE.read_text())
+    assert url is not None
+    (tmp_path / "isentrope_database_url").write_text(url[1].replace("%s", "secret") + "\n")
+    (tmp_path / "isentrope_token").write_text("0123abcd\n")
+    assert set(SERVERS["first"]["secrets"]) == {file.name for file in tmp_path.iterdir()}
+    settings = Settings()
+    assert settings.token == "0123abcd"
+    assert settings.database_name == "postgresql://isentrope:***@postgres/isentrope"
+    assert settings.allowed_hosts == ("proxy",)
+    assert settings.insecure_i_know
+    assert (settings.host, settings.http_port, settings.grpc_port) == ("0.0.0.0", 7070, 7071)
+
+
+def test_the_database_is_the_one_the_url_names() -> None:
+    url = re.search(r"postgresql://(\w+):%s@(\w+)/(\w+)", COMPOSE.read_text())
+    assert url is not None
+    user, host, database = url.groups()
+    assert host in SERVICES
+    assert (user, database) == tuple(SERVICES[host]["environment"][name] for name in ("POSTGRES_USER", "POSTGRES_DB"))
+
+
+def test_the_trainer_finds_server_and_token() -> None:
+    trainer = SERVICES["trainer"]
+    assert trainer["environment"]["ISENTROPE_URL"] == "http://proxy:7070"
+    assert trainer["environment"]["ISENTROPE_GRPC"] == "proxy:7071"
+    home = environment(stages(ROOT / "docker/trainer.Dockerfile")[-1])["ISENTROPE_HOME"]
+    assert trainer["secrets"][0]["target"] == f"{home}/{client_environment.owner_token_file().name}"
+
+
+def test_the_proxy_sends_each_port_to_every_server_and_asks_whether_it_is_ready() -> None:
+    last = stages(ROOT / "docker/server.Dockerfile")[-1]
+    ports = next(step.rest for step in last if step.word == "EXPOSE").split()
+    assert [port.split(":")[-1] for port in SERVICES["proxy"]["ports"]] == ports
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES["proxy"]["ports"])
+    for port in ports:
+        assert f"bind :{port}" in PROXY
+        assert set(re.findall(rf"^\s+server \w+ (\w+):{port}\b", PROXY, re.MULTILINE)) == set(SERVERS)
+    assert PROXY.count("httpchk GET /readyz") == 2
+    assert "proto h2" in PROXY
+
+
+def test_nobody_runs_as_root_and_only_the_proxy_is_reachable() -> None:
+    assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
+    for name in ("first", "second", "proxy", "trainer"):
+        assert SERVICES[name]["cap_drop"] == ["ALL"]
+    assert SERVICES["proxy"]["user"] == "haproxy"
+
+
+def test_secrets_stay_out_of_the_repository() -> None:
+    files = {secret["file"] for secret in DOCUMENT["secrets"].values()}
+    assert all(file.startswith("./secrets/") for file in files)
+    assert "secrets/" in (ROOT / "docker" / ".gitignore").read_text().splitlines()
+
+
+def test_the_health_check_asks_the_servers_own_port() -> None:
+    last = stages(ROOT / "docker/server.Dockerfile")[-1]
+    check = json.loads(next(step.rest for step in last if step.word == "HEALTHCHECK").partition("CMD")[2])
+    assert check[0] == "python"
+    port = "1"  # nobody listens there
+    failed = subprocess.run(
+        [sys.executable, *check[1:]], env={"ISENTROPE_HTTP_PORT": port}, capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 1
+    assert "Connection refused" in failed.stderr

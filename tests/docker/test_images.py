@@ -1,0 +1,116 @@
+"""The images, as far as they can be tried without an engine that builds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from isentrope_server.settings import Settings
+from tests.docker.dockerfile import environment, stages
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+pytestmark = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+
+
+def test_everything_copied_is_there_and_let_through(path: Path) -> None:
+    ignored = (DOCKER / f"{path.name}.dockerignore").read_text().splitlines()
+    copied = [source for stage in stages(path) for step in stage if step.word == "COPY" for source in step.copied]
+    assert copied
+    for source in copied:
+        assert (ROOT / source).exists()
+        assert f"!{source}" in ignored
+
+
+def test_the_wheel_finds_all_its_packages(path: Path) -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    copied = {source for stage in stages(path) for step in stage if step.word == "COPY" for source in step.copied}
+    assert {package.split("/")[0] for package in packages["packages"]} <= copied
+    assert {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} <= copied
+
+
+def test_the_extras_installed_exist(path: Path) -> None:
+    text = path.read_text()
+    named = re.findall(r'"\.\[([^\]$]+)\]"', text) + re.findall(r"ARG EXTRAS=(\S+)", text)
+    assert named
+    for extras in named:
+        assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+
+
+def test_bases_are_pinned_to_a_patch_version(path: Path) -> None:
+    for stage in stages(path):
+        assert re.match(r"[\w./-]+:\d+\.\d+\.\d+\S*( AS \w+)?$", stage[0].rest), stage[0].rest
+
+
+def test_it_runs_as_a_user_without_rights_in_a_home_of_that_user(path: Path) -> None:
+    last = stages(path)[-1]
+    user = next(step.rest for step in reversed(last) if step.word == "USER")
+    assert user.split(":")[0].isdecimal(), "an orchestrator can tell from a number that it is not root"
+    assert int(user.split(":")[0]) > 0
+    home = environment(last)["ISENTROPE_HOME"]
+    assert home in next(step.rest for step in last if step.word == "VOLUME")
+    assert any(
+        step.word == "RUN" and home in step.rest and f"--owner={user.split(':')[0]}" in step.rest for step in last
+    )
+
+
+def test_the_command_exists(path: Path) -> None:
+    last = stages(path)[-1]
+    entrypoint, command = (json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD"))
+    assert entrypoint[0] in PROJECT["scripts"]
+    assert command[0] in PROJECT["entry-points"]["isentrope.commands"]
+
+
+def test_the_variables_set_are_ones_that_are_read(path: Path) -> None:
+    known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {"ISENTROPE_SECRETS_DIR"}
+    for stage in stages(path):
+        assert {name for name in environment(stage) if name.startswith("ISENTROPE_")} <= known
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_each_run_step_does_its_work_in_a_clean_folder(path: Path, tmp_path: Path) -> None:
+    """Every absolute path of the image is moved under a folder; where torch comes from is left to pip's settings."""
+    build = tmp_path / "build"
+    build.mkdir()
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "var/lib").mkdir(parents=True)
+    variables = {"PATH": f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}"}
+    for stage in stages(path):
+        for step in stage:
+            if step.word == "COPY":
+                for source in step.copied:
+                    _copy(ROOT / source, build / source)
+            elif step.word == "ARG":
+                name, _, value = step.rest.partition("=")
+                variables[name] = value
+            elif step.word == "RUN":
+                script = re.sub(r"(?<![\w.])/(opt|var)/", rf"{tmp_path}/\1/", step.rest)
+                if os.geteuid() != 0:
+                    script = re.sub(r"--(owner|group)=\d+", "", script)
+                if "TORCH_INDEX" not in os.environ:
+                    script = script.replace('--index-url "$TORCH_INDEX"', "")
+                subprocess.run(["/bin/sh", "-e", "-c", script], cwd=build, env={**os.environ, **variables}, check=True)
+    isentrope = tmp_path / "opt/isentrope/bin/isentrope"
+    command = json.loads(next(s.rest for s in stages(path)[-1] if s.word == "CMD"))[0]
+    told = subprocess.run([isentrope, command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Usage: isentrope" in told.stdout
+    assert (tmp_path / "var/lib/isentrope").stat().st_mode & 0o777 == 0o700
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
