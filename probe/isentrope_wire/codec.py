@@ -28,6 +28,9 @@ from isentrope_wire.messages import (
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfError, WhatIfSums
 
+JSON_NESTING = 32
+"""How deep objects and lists may stand in each other in a run's configuration."""
+
 
 def payload_hash(payload: bytes) -> bytes:
     """BLAKE2b-128 of the payload's bytes: tells a harmless repeat from two payloads under one key."""
@@ -380,8 +383,19 @@ def _to_json(value: Mapping[str, object]) -> str:
 def _object_from_json(name: str, text: str) -> dict[str, object]:
     try:
         value = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
+    # A number of thousands of digits, and text that only nests, fail in ways of their own.
+    except (ValueError, RecursionError) as error:
         raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.") from error
     if not isinstance(value, dict):
         raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.")
+    if _is_deeper(value, JSON_NESTING):
+        raise CodecError(f"{name} may nest objects and lists {JSON_NESTING} deep, got more: {text[:80]!r}.")
     return value
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether objects and lists stand in each other more than so deep: whoever writes it out would not come back."""
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from isentrope_server.ingest.report_limits import excess
 from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
 from isentrope_server.store.tables import LARGEST_INTEGER
@@ -57,6 +58,9 @@ def _read(record: Record) -> Arrival:
         raise _Unusable(
             "name_too_long", f"Names have at most {LONGEST_NAME} characters; one in seq {record.seq} has more."
         )
+    too_much = excess(message) if isinstance(message, StepReport) else ""
+    if too_much:
+        raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.")
     if not all(math.isfinite(time) for time in _times(message)):
         raise _Unusable("bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.")
     # A gap beyond its own seq would acknowledge, and so delete, records that are still on their way.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.ingest.arrivals import LONGEST_NAME
+from isentrope_server.ingest.report_limits import STREAMS_OF_A_RUN
 from isentrope_server.store import audit, controls, runs, streams
 from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import RunChanged
@@ -50,6 +51,8 @@ def open_stream(transaction: Transaction, started: RunStarted, now: float) -> We
             control=standing_snapshot(transaction, started.run_id, stream.run_key, now),
         )
     run_key = _enter(transaction, started, now)
+    if streams.count(connection, run_key) >= STREAMS_OF_A_RUN:
+        raise Unprocessable(f"Run {started.run_id} has {STREAMS_OF_A_RUN} ranks and incarnations, as many as one may.")
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
     return Welcome(acked_through=0, control=standing_snapshot(transaction, started.run_id, run_key, now))

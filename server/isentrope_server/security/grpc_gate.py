@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.permissions import required_grpc_scope
@@ -60,22 +61,26 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(handler.unary_stream, principal),
-                handler.request_deserializer,
+                _reading(handler.request_deserializer),
                 handler.response_serializer,
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._answer(handler.unary_unary, principal), handler.request_deserializer, handler.response_serializer
+            self._answer(handler.unary_unary, principal),
+            _reading(handler.request_deserializer),
+            handler.response_serializer,
         )
 
     def _answer(self, method: Any, principal: Principal) -> Any:
-        async def answer(request: _Request, context: _Context) -> object:
+        async def answer(request: _Request | None, context: _Context) -> object:
+            request = await _read(request, context)
             await self._check_run(request, context, principal)
             return await method(request, context)
 
         return answer
 
     def _stream(self, method: Any, principal: Principal) -> Any:
-        async def stream(request: _Request, context: _Context) -> AsyncIterator[object]:
+        async def stream(request: _Request | None, context: _Context) -> AsyncIterator[object]:
+            request = await _read(request, context)
             await self._check_run(request, context, principal)
             with self._open_streams.opened(principal) as leave:
                 gone = asyncio.ensure_future(leave.wait_withdrawn())
@@ -112,6 +117,25 @@ class GrpcGate(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"The token {principal.name!r} may report {bound_to} alone, not run {run_id[:140]!r}.",
             )
+
+
+def _reading(deserialize: Any) -> Any:
+    """Bytes that are no such message become None, which `_read` answers; gRPC would call it the server's mistake."""
+
+    def read(content: bytes) -> object:
+        try:
+            message: object = deserialize(content)
+        except DecodeError:
+            return None
+        return message
+
+    return read
+
+
+async def _read(request: _Request | None, context: _Context) -> _Request:
+    if request is None:
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "The request is no message of this protocol version.")
+    return request
 
 
 async def _until(gone: asyncio.Future[None], replies: Any) -> AsyncIterator[object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, union_all, update
+from sqlalchemy import Connection, func, insert, select, union_all, update
 
 from isentrope_server.store.tables import gaps, quarantine, records, runs, streams
 from isentrope_wire.messages import RunStarted
@@ -44,6 +44,13 @@ def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> St
         )
     ).one_or_none()
     return None if row is None else Stream(**row._mapping)
+
+
+def count(connection: Connection, run_key: int) -> int:
+    """How many ranks of how many incarnations report a run."""
+    return connection.execute(
+        select(func.count()).select_from(streams).where(streams.c.run_key == run_key)
+    ).scalar_one()
 
 
 def create(connection: Connection, run_key: int, started: RunStarted, now: float) -> int:

@@ -1,0 +1,193 @@
+"""No bytes and no values a sender can make up bring the ingest, or what reads of it, to an error of its own."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isentrope_wire.codec import payload_hash
+from isentrope_wire.messages import PROTOCOL_VERSION, ScoreHistogram, StepReport
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from tests.fuzz.budget import long, short
+from tests.fuzz.hostile_messages import hostile, hostile_payloads
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+_OWN_MISTAKES = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
+_METHODS = ("Hello", "Push", "Watch")
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    with ServerInThread(tmp_path_factory.mktemp("fuzzed") / "home", heartbeat_seconds=0.05) as running:
+        yield running
+
+
+def as_it_is(content: bytes) -> bytes:
+    return content
+
+
+class Sender:
+    """Sends bytes as they are."""
+
+    def __init__(self, server: ServerInThread) -> None:
+        self._channel = server.channel()
+        self._metadata = (("authorization", f"Bearer {server.owner_token}"),)
+
+    def send(self, method: str, content: bytes) -> grpc.StatusCode:
+        """How the call ends; an endless one that has begun is cut."""
+        path = f"/isentrope_wire.v1.Telemetry/{method}"
+        try:
+            if method == "Watch":
+                call = self._channel.unary_stream(path, as_it_is, as_it_is)(
+                    content, metadata=self._metadata, timeout=10
+                )
+                next(call)
+                call.cancel()
+            else:
+                self._channel.unary_unary(path, as_it_is, as_it_is)(content, metadata=self._metadata, timeout=10)
+        except grpc.RpcError as error:
+            code: grpc.StatusCode = error.code()
+            return code
+        return grpc.StatusCode.OK
+
+
+@pytest.fixture(scope="module")
+def sender(fuzzed: ServerInThread) -> Sender:
+    return Sender(fuzzed)
+
+
+def check_bytes(sender: Sender, method: str, content: bytes) -> None:
+    assert sender.send(method, content) not in _OWN_MISTAKES
+
+
+def check_hello(sender: Sender, request: pb.HelloRequest) -> None:
+    request.protocol_version = PROTOCOL_VERSION
+    assert sender.send("Hello", request.SerializeToString()) not in _OWN_MISTAKES
+
+
+_numbers = itertools.count()
+_READS = (
+    "",
+    "/metrics",
+    "/metrics/series?name=entropy/mean&name=x",
+    "/metrics/series?name=x&points=3",
+    "/histograms/entropy/token",
+    "/tokens",
+    "/alerts",
+    "/law",
+    "/what-if",
+    "/what-if?mu_low=1&mu_high=1",
+    "/control",
+    "/control/history",
+)
+
+
+def check_reports(fuzzed: ServerInThread, payloads: list[bytes]) -> None:
+    """A run made of these can be stored and read, and what was not taken is named."""
+    rank = Rank(fuzzed, run_id=f"hostile-{next(_numbers)}-{uuid.uuid4().hex[:6]}", name="<b>\u202e", config={"a": "\0"})
+    records = [
+        pb.Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
+        for seq, payload in enumerate(payloads, start=1)
+    ]
+    reply = rank.push(records)
+    assert reply.acked_through == len(records)
+    again = rank.push(records)
+    assert again.acked_through == len(records)
+    steps = {
+        message.step_report.step
+        for message in map(readable, payloads)
+        if message is not None and message.WhichOneof("body") == "step_report"
+    }
+    for path in (*_READS, *(f"/steps/{step}" for step in steps if step < 2**63)):
+        answer = fuzzed.http.get(f"{rank.path}{path}")
+        assert answer.status_code < 500, (path, answer.text)
+        answer.json()
+    assert fuzzed.http.get("/api/v1/runs").status_code == 200
+    assert fuzzed.http.get("/api/v1/audit/verification").json()["is_whole"]
+
+
+def readable(payload: bytes) -> Any:
+    try:
+        return pb.Payload.FromString(payload)
+    except DecodeError:
+        return None
+
+
+@given(method=st.sampled_from(_METHODS), content=st.binary(max_size=300))
+@short(60)
+def test_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
+    check_bytes(sender, method, content)
+
+
+@given(request=hostile(pb.HelloRequest))
+@short(60)
+def test_a_hello_of_any_values_is_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
+    check_hello(sender, request)
+
+
+@given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=6))
+@short(12)
+def test_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(
+    fuzzed: ServerInThread, payloads: list[bytes]
+) -> None:
+    check_reports(fuzzed, payloads)
+
+
+DEEP = '{"a":' + "[" * 900 + "]" * 900 + "}"
+
+
+@pytest.mark.parametrize("config", ['{"a":' * 5_000, DEEP, '{"a":' + "9" * 5_000 + "}", "[]", "1", "{"])
+def test_a_configuration_nobody_could_write_out_is_refused_at_the_door(sender: Sender, config: str) -> None:
+    started = pb.RunStarted(run_id="deep", incarnation="i", world_size=1, started_at=1.0, config_json=config)
+    hello = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, run=started)
+    assert sender.send("Hello", hello.SerializeToString()) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        StepReport(step=1, recorded_at=1.0, scalars={f"s{n}": 1.0 for n in range(5_001)}),
+        StepReport(step=1, recorded_at=1.0, labels={"a": "x" * 10_001}),
+        StepReport(step=1, recorded_at=1.0, histograms=(ScoreHistogram(name="h", low=0, high=1, counts=(1,) * 5_000),)),
+        StepReport(step=1, recorded_at=1.0, scalars={"x" * 600: 1.0}),
+    ],
+)
+def test_a_report_that_would_fill_the_store_with_names_is_kept_aside(
+    fuzzed: ServerInThread, report: StepReport
+) -> None:
+    rank = Rank(fuzzed)
+    reply = rank.send(report)
+    assert [aside.code for aside in reply.quarantined] in (["too_much"], ["name_too_long"])
+    assert reply.acked_through == 1
+
+
+@pytest.mark.slow
+@given(method=st.sampled_from(_METHODS), content=st.binary(max_size=2000))
+@long(3_000)
+def test_many_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
+    check_bytes(sender, method, content)
+
+
+@pytest.mark.slow
+@given(request=hostile(pb.HelloRequest))
+@long(3_000)
+def test_many_hellos_of_any_values_are_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
+    check_hello(sender, request)
+
+
+@pytest.mark.slow
+@given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=12))
+@long(1_000)
+def test_many_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(
+    fuzzed: ServerInThread, payloads: list[bytes]
+) -> None:
+    check_reports(fuzzed, payloads)
