@@ -1,7 +1,7 @@
 """Housekeeping: packing, removing and giving space back, in the background and never for long.
 
-Of servers that share a database one does it at a time. The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
-the longer the more is queued up.
+The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
+the longer the more is queued up. Of servers that share a database one keeps house at a time.
 """
 
 from __future__ import annotations
