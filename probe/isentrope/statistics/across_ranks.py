@@ -108,7 +108,8 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     took_part = [row for row in rows if row[1]]
     summaries = [read_measurement(row[_HEADER:]) for row in took_part if row[3]]
     parts = [row[ADDITIVE_FROM:] for row in rows if len(row) > ADDITIVE_FROM]
-    additive = [sum(column) for column in zip(*parts, strict=True)]
+    # As a rule one rank's row holds the sum of all: thousands of sums of one number would cost more than all else here.
+    additive = parts[0] if len(parts) == 1 else [sum(column) for column in zip(*parts, strict=True)]
     exact = reduce(StepSummary.merge, summaries) if summaries else None
     summary = _with_top_shares(exact, additive[WHAT_IF_NUMBERS:])
     return GlobalStep(

@@ -107,7 +107,7 @@ def _edges(device: torch.device) -> Tensor:
 
 
 def _read_bins(numbers: Sequence[float]) -> BinSums:
-    occupied = tuple(cell for cell in range(CELLS) if numbers[cell])
+    occupied = tuple(cell for cell, count in enumerate(numbers[:CELLS]) if count)
     return BinSums(
         cells=occupied,
         counts=tuple(int(numbers[cell]) for cell in occupied),
