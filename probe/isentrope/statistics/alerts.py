@@ -27,6 +27,9 @@ PART_OF_THE_WAY = 0.25
 FOLLOWED = 0.25
 """Of the predicted rate: what the entropy itself must have moved at, or the prediction foretells nothing."""
 
+ARRIVAL_STEPS = 10
+"""Steps whose mean must be at the floor or ceiling for it to have arrived there."""
+
 WINDOW = 20
 """Steps over which a mean is taken, and a rate at least."""
 
@@ -92,6 +95,8 @@ class AlertWatch:
     _signal: _Early = field(default_factory=_Early)
     _course: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW))
     """Entropy, and its predicted change, of the last steps."""
+    _levels: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVAL_STEPS))
+    """Entropy of the last steps."""
     _checks: deque[float] = field(default_factory=_window)
     _signals: deque[float] = field(default_factory=_window)
     _trusted: int = 0
@@ -129,8 +134,12 @@ class AlertWatch:
         nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
         entropy, predicted = scalars.get("entropy/mean"), scalars.get("entropy/predicted_change")
         early = None if entropy is None else self._entropy.level(entropy)
-        if entropy is None or early is None or early <= 0 or predicted is None:
+        if entropy is None or early is None or early <= 0:
             return nothing
+        self._levels.append(entropy)
+        arrived = self._arrived(early)
+        if arrived or predicted is None:
+            return nothing | arrived
         self._course.append((entropy, predicted))
         steps = min(max(WINDOW, self._age // 4), LONGEST_WINDOW)
         if len(self._course) < steps:
@@ -143,10 +152,6 @@ class AlertWatch:
         kind, share = ("collapse", FLOOR) if predicted_rate < 0 else ("explosion", CEILING)
         goal = share * early
         gone = (now - early) / (goal - early)
-        for reached, its_share in (("collapse", FLOOR), ("explosion", CEILING)):
-            if (now - early) / (its_share * early - early) >= 1:
-                reason = f"The entropy is at {now:.3g} nats, {now / early:.0%} of its early {early:.3g}."
-                return nothing | {reached: (reason, {"entropy": now, "early_entropy": early})}
         if predicted_rate == 0 or moved / predicted_rate < FOLLOWED or gone < PART_OF_THE_WAY or now <= 0:
             return nothing
         rate = min(predicted_rate, moved, key=abs)
@@ -159,6 +164,17 @@ class AlertWatch:
         )
         evidence = {"entropy": now, "early_entropy": early, "goal": goal, "rate": rate, "steps_left": arrival}
         return nothing | {kind: (reason, evidence)}
+
+    def _arrived(self, early: float) -> dict[str, Found | None]:
+        """Whether the mean of ARRIVAL_STEPS steps is at the floor or the ceiling; that needs no prediction."""
+        if len(self._levels) < ARRIVAL_STEPS:
+            return {}
+        now = fmean(self._levels)
+        for kind, share in (("collapse", FLOOR), ("explosion", CEILING)):
+            if (now - early) / (share * early - early) >= 1:
+                reason = f"The entropy is at {now:.3g} nats, {now / early:.0%} of its early {early:.3g}."
+                return {kind: (reason, {"entropy": now, "early_entropy": early})}
+        return {}
 
     def _self_check(self, z: float | None) -> Found | None:
         """The mean of S_c is 0 where tokens were drawn from the very distribution that is scored."""

@@ -101,8 +101,13 @@ def test_a_fall_slower_than_predicted_is_expected_to_arrive_at_its_own_pace() ->
 
 
 def test_without_a_prediction_no_collapse_is_foretold() -> None:
-    rows = [{"entropy/mean": row["entropy/mean"]} for row in reports_of(collapsing(60), 100, 0)]
-    assert said(rows) == []
+    rows = [{"entropy/mean": row["entropy/mean"]} for row in reports_of(collapsing(60), 130, 0)]
+    assert said(rows[:80]) == []
+    # That it has arrived needs none.
+    ((step, alert),) = said(rows)
+    assert 80 < step < 110
+    assert alert.kind == "collapse"
+    assert alert.reason.startswith("The entropy is at")
 
 
 def test_a_self_check_that_fails_for_a_while_is_named_and_scatter_alone_is_not() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
-from isentrope.statistics.alerts import CEILING, EARLY_STEPS, FLOOR
+from isentrope.statistics.alerts import ARRIVAL_STEPS, CEILING, EARLY_STEPS, FLOOR
 from isentrope_trainer.experiments.recorded_runs import read_run
 from isentrope_trainer.experiments.synthetic_runs import (
     Course,
@@ -22,9 +22,6 @@ from isentrope_trainer.experiments.synthetic_runs import (
 
 Row = tuple[Mapping[str, float], Mapping[str, str]]
 """Scalars and labels of a step's report."""
-
-ARRIVAL_STEPS = 10
-"""The entropy has arrived at its floor, or ceiling, when the mean of so many steps has."""
 
 LEVELS = {"collapse": FLOOR, "explosion": CEILING}
 """Kinds of alert that foretell, and where what they foretell begins, as a share of the early entropy."""
