@@ -53,13 +53,19 @@ def record_health(
         facts.append(f"{count(int(spooled))} records written, {count(int(acknowledged))} acknowledged")
     lag = numbers.get("probe/delivery_lag_seconds")
     if lag is not None:
-        (problems if lag > LONG_LAG_SECONDS else facts).append(f"oldest waiting {seconds(lag)}")
-    problems += [f"{count(int(numbers[name]))} {what}" for name, what in _LOSSES.items() if numbers.get(name)]
+        waiting = f"the oldest waits {seconds(lag)}" if lag else "nothing waits"
+        (problems if lag > LONG_LAG_SECONDS else facts).append(waiting)
+    problems += [f"{what}: {count(int(numbers[name]))}" for name, what in _LOSSES.items() if numbers.get(name)]
     problems += _missing(holes)
-    problems += [f"{count(gap.last_seq - gap.first_seq + 1)} records lost: {gap.reason}" for gap in gaps[:MOST_GAPS]]
+    problems += [f"{_records(gap)} lost: {gap.reason}" for gap in gaps[:MOST_GAPS]]
     if len(gaps) > MOST_GAPS:
         problems.append(f"and {count(len(gaps) - MOST_GAPS)} gaps more")
     return RecordHealth(facts=facts, problems=problems)
+
+
+def _records(gap: RecordGap) -> str:
+    lost = gap.last_seq - gap.first_seq + 1
+    return f"{count(lost)} record{'s' * (lost != 1)}"
 
 
 def _missing(holes: Sequence[MissingSteps]) -> list[str]:

@@ -396,14 +396,14 @@ def test_a_page_that_polls_is_connected(fake: FakeApi, open_page: OpenPage) -> N
     expect(page.locator("#run-status")).to_have_text("Live")
 
 
-@pytest.mark.parametrize("width", [400, 1280, 1440])
+@pytest.mark.parametrize("width", [400, 1280, 1400])
 def test_no_badge_and_no_button_is_cut(fake: FakeApi, open_page: OpenPage, width: int) -> None:
     fake.add_run(steps=30)
     page = open_page(PATH).page
     page.set_viewport_size({"width": width, "height": 1000})
     cut = """() => [...document.querySelectorAll(
         '.panel-head .mantine-Badge-label, .panel-head button, .panel-head .mantine-Button-label, '
-        + '.panel-head .mantine-SegmentedControl-root')]
+        + '.panel-head .mantine-SegmentedControl-root, .kpi .mantine-Badge-label')]
       .filter((e) => e.scrollWidth > e.clientWidth + 1 || e.getBoundingClientRect().right > e.closest('.mantine-Card-root').getBoundingClientRect().right)
       .map((e) => e.textContent)"""
     page.wait_for_timeout(500)

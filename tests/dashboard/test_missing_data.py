@@ -64,7 +64,7 @@ def test_a_record_that_arrives_whole_says_how_it_stands() -> None:
     health = record_health(known, [], [])
     assert health.problems == []
     assert health.facts == [
-        "1,200 reports taken", "1,201 records written, 1,199 acknowledged", "oldest waiting 1.50 s",
+        "1,200 reports taken", "1,201 records written, 1,199 acknowledged", "the oldest waits 1.50 s",
     ]  # fmt: skip
     assert "Record complete" in words(record_props(health)["record"]["children"])
 
@@ -74,9 +74,9 @@ def test_what_is_lost_late_or_missing_is_named_with_its_reason() -> None:
     gap = RecordGap(first_seq=5, last_seq=7, reason="the disk was full")
     health = record_health(known, [MissingSteps(4, 6), MissingSteps(20, 20)], [gap])
     assert health.problems == [
-        "oldest waiting 400 s",
-        "3 dropped by the probe",
-        "1 failures inside the probe",
+        "the oldest waits 400 s",
+        "dropped by the probe: 3",
+        "failures inside the probe: 1",
         "4 steps without data, the newest step 20",
         "3 records lost: the disk was full",
     ]
@@ -86,7 +86,7 @@ def test_what_is_lost_late_or_missing_is_named_with_its_reason() -> None:
 def test_many_gaps_are_counted_and_the_newest_told() -> None:
     gaps = [RecordGap(first_seq=seq, last_seq=seq, reason=f"loss {seq}") for seq in (9, 7, 5, 3, 1)]
     problems = record_health({}, [], gaps).problems
-    assert problems == ["1 records lost: loss 9", "1 records lost: loss 7", "1 records lost: loss 5", "and 2 gaps more"]
+    assert problems == ["1 record lost: loss 9", "1 record lost: loss 7", "1 record lost: loss 5", "and 2 gaps more"]
 
 
 def test_chosen_metrics_stand_one_below_the_other_under_their_raw_names() -> None:

@@ -110,9 +110,11 @@ def test_prediction_quality_is_the_newest_steps() -> None:
     )
 
 
-def test_dropped_reports_are_shown() -> None:
-    content = quality_props([StepRow(step=1, scalars={"probe/dropped_reports": 3})])
-    assert "3 reports dropped by the probe" in words(content[ids.PREDICTION_QUALITY]["children"])
+def test_prediction_quality_stays_where_a_step_did_not_measure_it() -> None:
+    measured = StepRow(step=1, scalars={"entropy/prediction_r2": 0.5, "entropy/gain": 0.1})
+    content = quality_props([measured, StepRow(step=2, scalars={"entropy/gain": 0.2})])
+    said = words(content[ids.PREDICTION_QUALITY]["children"])
+    assert ("R² 0.50" in said, "gain 0.2" in said) == (True, True)
 
 
 def test_the_status_line_shows_progress_against_the_plan() -> None:

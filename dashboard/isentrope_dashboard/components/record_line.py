@@ -13,7 +13,7 @@ from isentrope_dashboard.record_health import RecordHealth
 
 def record_line() -> html.Div:
     """The line without words."""
-    return html.Div([], id=ids.RECORD, className="record num", role="status")
+    return html.Div([], id=ids.RECORD, className="record num")
 
 
 def record_props(health: RecordHealth) -> dict[str, dict[str, Any]]:

@@ -159,8 +159,10 @@ def control_and_history_props(control: ControlState | None, history: Sequence[Co
 
 
 def quality_props(rows: Sequence[StepRow]) -> Props:
-    """How far the calibrated prediction can be trusted, as the probe measured it."""
-    scalars = rows[-1].scalars if rows else {}
+    """How far the calibrated prediction can be trusted, as the probe last measured it."""
+    scalars: dict[str, float] = {}
+    for row in rows:  # a loop may observe the change in every n-th step only
+        scalars.update(row.scalars)
     facts = (
         ("R²", number(scalars.get("entropy/prediction_r2"), 2)),
         ("sign agreement", percent(scalars.get("entropy/prediction_sign_agreement"), 0)),
@@ -170,9 +172,6 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
     children: list[Any] = [html.Span("Prediction quality", className="quality-title")]
     for name, value in facts:
         children.append(html.Span([f"{name} ", html.Span(value, className="strong")]))
-    dropped = scalars.get("probe/dropped_reports")
-    if dropped:
-        children.append(html.Span(f"{dropped:,.0f} reports dropped by the probe", className="warning"))
     return {ids.PREDICTION_QUALITY: {"children": children}}
 
 
