@@ -18,8 +18,8 @@ _BUSY_TIMEOUT_MILLISECONDS = 5_000
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
 
-_CONNECT_TIMEOUT_SECONDS = 5
-_TCP_OPTIONS: Mapping[str, int] = {
+_CONNECTING: Mapping[str, int] = {
+    "connect_timeout": 5,
     # A network that swallows packets is a lost connection after half a minute, not after two hours.
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -59,7 +59,8 @@ class Database:
         # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
         options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text}
         if self.is_shared:
-            options["connect_args"] = {"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **_TCP_OPTIONS, **parsed.query}
+            # What the URL says of them counts.
+            options["connect_args"] = {name: n for name, n in _CONNECTING.items() if name not in parsed.query}
         self.writing_engine = create_engine(parsed, poolclass=NullPool, **options)
         # A pooled connection may have died with the database it was to; asking first costs one round trip.
         self.reading_engine = create_engine(

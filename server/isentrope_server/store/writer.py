@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from isentrope_server.store.events import Event
 from isentrope_server.store.locks import hold_for_writing
@@ -157,8 +157,9 @@ class Writer:
                     self._commit(connection, jobs)
                 except SQLAlchemyError as error:
                     # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
+                    told = _cause(error, jobs)
                     for job in jobs:
-                        job.future.set_exception(job.error or error)
+                        job.future.set_exception(job.error or told)
                     # SQLite's transaction is still open: only a new connection is sure to be clean.
                     connections.close()
                     connection = None
@@ -209,3 +210,11 @@ class Writer:
             self._publish(events)
         for job in jobs:
             job.settle()
+
+
+def _cause(error: SQLAlchemyError, jobs: Sequence[_Job[object]]) -> BaseException:
+    """Of a connection that was lost, what the job said that noticed it; else the error itself."""
+    if not isinstance(error, PendingRollbackError):
+        return error
+    noticed = (job.error for job in jobs if isinstance(job.error, DBAPIError) and job.error.connection_invalidated)
+    return next(noticed, error)
