@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from isentrope_server.api.control_schemas import ControlItemOut
@@ -19,10 +21,12 @@ from isentrope_server.api.runs import describe
 from isentrope_server.api.schemas import LiveStep
 from isentrope_server.backend import Backend
 from isentrope_server.store import controls, runs, steps
+from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import ControlChanged, RunChanged, StepStored
 from isentrope_server.store.runs import Run
 
 router = APIRouter(tags=["live"])
+_log = logging.getLogger(__name__)
 
 _CATCH_UP_STEPS = 500
 """Reports read at once while a returning listener catches up."""
@@ -39,7 +43,18 @@ async def live(
     given = last_event_id or since
     start = None if given is None else report_cursor(given)
     stream = _LiveStream(backend, run, start)
-    return EventSourceResponse(stream.events(), ping=15, headers={"Cache-Control": "no-store"})
+    return EventSourceResponse(
+        _while_the_store_answers(stream.events()), ping=15, headers={"Cache-Control": "no-store"}
+    )
+
+
+async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+    """A stream ends where the database goes away; its listener comes back with the id of its last event."""
+    try:
+        async for event in events:
+            yield event
+    except SQLAlchemyError as error:
+        _log.warning("A live stream ends, the store can't be read: %s", in_a_line(error))
 
 
 class _LiveStream:

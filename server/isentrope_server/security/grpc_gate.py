@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
+from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.permissions import required_grpc_scope
 from isentrope_server.security.tokens import Principal, TokenBook
+from isentrope_server.store.database import in_a_line
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
 if TYPE_CHECKING:
@@ -99,7 +101,10 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         if not principal.is_bound:
             return
         run_id = request.run.run_id if isinstance(request, pb.HelloRequest) else request.run_id
-        stored = await self._find_run(run_id)
+        try:
+            stored = await self._find_run(run_id)
+        except SQLAlchemyError as error:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, f"The store can't be read now: {in_a_line(error)}")
         descriptions = [] if stored is None else [stored]
         if isinstance(request, pb.HelloRequest):
             descriptions.append(KnownAs(request.run.name, request.run.project))
