@@ -16,7 +16,8 @@ from isentrope.steering.action import Action, clipping_method, control_under, un
 from isentrope.steering.controller import HoldState, Measured, decide
 from isentrope.steering.entropy_estimate import EntropyEstimator
 from isentrope.steering.trust import Calibrated
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Method
+from isentrope_wire.hold import Hold
 from isentrope_wire.messages import ControlSnapshot, StepReport
 
 _NEEDED = ("entropy/mean", "entropy/unit_predicted_change")
@@ -30,8 +31,9 @@ class _Memory:
     compared_steps: int = 0
     measured: Measured | None = None
     hold: HoldState = field(default_factory=HoldState)
-    decided_for: int | None = None
-    """The version of the control that `hold` belongs to."""
+    asked: Hold | None = None
+    method: Method = Method.NONE
+    """What was to be held, and by whose thresholds, when `hold` was decided."""
     closed_steps: int = 0
 
 
@@ -74,15 +76,14 @@ class Pilot:
             pushed: the control that is expected to be in force.
         """
         memory = self._memory
-        if pushed.version != memory.decided_for:
+        hold, method = pushed.control.held, clipping_method(pushed.control)
+        if (hold, method) != (memory.asked, memory.method):
             # What was done for another target is no place to go on from; what it set in motion still counts.
-            memory.hold, memory.decided_for = HoldState(plans=memory.hold.plans), pushed.version
-        hold = pushed.control.held
+            memory.hold = HoldState(plans=memory.hold.plans)
+            memory.asked, memory.method = hold, method
         if hold is None:
             return None
-        memory.hold, action = decide(
-            hold, memory.hold, memory.measured, step=memory.closed_steps, method=clipping_method(pushed.control)
-        )
+        memory.hold, action = decide(hold, memory.hold, memory.measured, step=memory.closed_steps, method=method)
         return replace(action, version=pushed.version)
 
     def begin_step(self, pushed: ControlSnapshot, action: Action | None) -> None:

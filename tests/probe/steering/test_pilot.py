@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from isentrope.errors import CheckpointError
 from isentrope.steering.action import Action, HoldWord
+from isentrope.steering.controller import SLEW_FACTOR, SLEW_STEP
 from isentrope.steering.pilot import Pilot
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot, StepReport
@@ -32,10 +34,10 @@ def report(step: int) -> StepReport:
     return StepReport(step=step, recorded_at=0.0, scalars=scalars, control_version=3, what_if=SUMS)
 
 
-def run_steps(pilot: Pilot, steps: range) -> list[Action]:
+def run_steps(pilot: Pilot, steps: range, pushed: ControlSnapshot = HELD) -> list[Action]:
     actions = []
     for step in steps:
-        pilot.begin_step(HELD, pilot.decide(HELD))
+        pilot.begin_step(pushed, pilot.decide(pushed))
         assert pilot.action is not None
         actions.append(pilot.action)
         pilot.end_step()
@@ -52,6 +54,22 @@ def test_a_pilot_taken_up_again_decides_as_if_it_had_not_been_interrupted() -> N
     assert {action.word for action in expected[12:]} <= {HoldWord.HOLDING, HoldWord.SLEWING, HoldWord.LIMIT}
     # A pilot that knows nothing falls back.
     assert run_steps(Pilot(), range(12, 13))[0].word == HoldWord.FALLBACK
+
+
+def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
+    through, pushed_to, changed = Pilot(), Pilot(), Pilot()
+    expected = run_steps(through, range(14))
+    thresholds = Control(method="clip_v", mu_low=0.7, mu_high=0.7, hold={"target_entropy": 0.5})
+    run_steps(pushed_to, range(12))
+    again = run_steps(pushed_to, range(12, 14), replace(HELD, version=4, control=thresholds))
+    assert again == [replace(action, version=4) for action in expected[12:]]
+    assert pushed_to.control.mu_low == again[-1].mu != 0.7
+    # Another target begins with its own way there.
+    run_steps(changed, range(12))
+    other = Control(hold={"target_entropy": 0.52})
+    (first,) = run_steps(changed, range(12, 13), replace(HELD, version=4, control=other))
+    assert first.word == HoldWord.SLEWING
+    assert first.mu == pytest.approx((2.0 - SLEW_STEP) / SLEW_FACTOR)
 
 
 def test_a_pilot_that_has_seen_nothing_has_a_state_too() -> None:
