@@ -1,0 +1,92 @@
+"""What the page on methods says is so: its examples act, its tables are those of the wire, its dead knobs are told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import isentrope
+from isentrope_wire.control import Method, Scope
+from isentrope_wire.method_parameters import PARAMETERS, Parameter
+from isentrope_wire.presets import PRESETS
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    line for block in re.findall(r"```python control\n(.*?)```", GUIDE, flags=re.DOTALL) for line in block.splitlines()
+]
+SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", GUIDE, flags=re.DOTALL | re.MULTILINE))
+IN_COMMON = GUIDE[GUIDE.index("## What all have in common") : GUIDE.index("## Composing two")]
+
+
+def example(line: str) -> isentrope.Control:
+    control = eval(line, {"isentrope": isentrope})
+    assert isinstance(control, isentrope.Control)
+    return control
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
+    control = example(line)
+    probe, transport = probe_and_transport(control=control)
+    loop = TinyLoop()
+    for step in range(2):
+        logits, token_ids, advantages = loop.sample()
+        scores = probe.score(3 * logits, token_ids)
+        old = scores.logprobs.detach() + 0.3 * torch.sin(torch.arange(80.0)).view(16, 5)
+        logprobs = probe.gate(scores, advantages, loop.mask, old)
+        assert torch.equal(logprobs, scores.logprobs)
+        probe.step(step)
+    report = reports(transport)[-1]
+    preset = control.mu_low in (2.5, 8.5)
+    assert report.labels["control/method"] == control.method
+    assert {"clip/candidate_fraction", "clip/fraction", "change/by_intervention"} <= set(report.scalars)
+    # A preset's thresholds are meant for more than 80 tokens.
+    assert preset or report.scalars["clip/candidate_fraction"] > 0
+    assert preset or report.scalars["change/by_intervention"] != 0
+    weighs = control.method in (Method.KL_COV, Method.UNLIKELY)
+    assert (report.scalars["clip/fraction"] == 0) == (weighs or preset)
+    parts = [report.scalars[f"change/{part}"] for part in ("with_nothing_in_force", "by_intervention")]
+    assert sum(parts) == pytest.approx(report.scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-12)
+
+
+def test_every_method_and_scope_has_its_place_and_an_example() -> None:
+    assert set(SECTIONS) == set(Method) - {Method.NONE}
+    assert {example(line).method for line in EXAMPLES} == set(SECTIONS)
+    for name, text in SECTIONS.items():
+        assert f'method="{name}"' in text
+        assert "arXiv:" in text or "eq. " in text, name
+        assert f"| `{name}` |" in GUIDE
+    assert all(f"`{scope}`" in IN_COMMON for scope in Scope)
+
+
+def row(parameter: Parameter) -> str:
+    default = parameter.default
+    shown = "off" if default is None else f"{default:g}" if isinstance(default, int | float) else default
+    return f"| `{parameter.name}` | {shown} | {parameter.range_in_words} | {parameter.sense} |"
+
+
+@pytest.mark.parametrize("method", sorted(SECTIONS))
+def test_the_parameters_are_those_of_the_wire(method: str) -> None:
+    common = {line for line in IN_COMMON.splitlines() if line.startswith("| `")}
+    rows = {row(parameter) for parameter in PARAMETERS[Method(method)]}
+    assert rows <= common | set(SECTIONS[method].splitlines())
+    told = {line for line in SECTIONS[method].splitlines() if re.match(r"\| `\w+` \|", line)}
+    assert told <= rows
+
+
+def test_the_presets_are_those_of_the_wire() -> None:
+    for (method, name), fields in PRESETS.items():
+        parameters = fields.get("parameters", {})
+        assert isinstance(parameters, dict)
+        words = ", ".join(
+            f"`{key}={value if isinstance(value, str) else f'{value:g}'}`" for key, value in parameters.items()
+        )
+        assert (
+            f"| `{name}` of `{method}` | {fields['mu_low']} | {fields['scope']} | {words} |".replace("|  |", "| |")
+            in GUIDE
+        )
+    assert GUIDE.count("` of `") == len(PRESETS)
