@@ -187,7 +187,8 @@ def _merged_means(parts: Tensor, before: tuple[Tensor, Tensor] | None) -> tuple[
     if before is None:
         return mean_logprob, mean_advantage
     empty = counts.sum() == 0
-    return torch.where(empty, before[0], mean_logprob), torch.where(empty, before[1], mean_advantage)
+    logprob_before, advantage_before = (mean.to(empty.device) for mean in before)
+    return torch.where(empty, logprob_before, mean_logprob), torch.where(empty, advantage_before, mean_advantage)
 
 
 def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,9 @@ class ThresholdStatistics:
             return self
         return ThresholdStatistics(
             *(
-                torch.where(self.count > 0, getattr(self, field.name), getattr(earlier, field.name))
+                torch.where(
+                    self.count > 0, getattr(self, field.name), getattr(earlier, field.name).to(self.count.device)
+                )
                 for field in fields(self)
             )
         )
