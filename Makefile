@@ -11,7 +11,7 @@ ARGS ?=
 HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check bench proto clean
+.PHONY: help setup demo test test-slow test-gpu check bench faults proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ check: setup ## ruff, mypy --strict, import contracts, architecture tests
 
 bench: setup ## benchmarks as ratios; results go to tests/benchmarks/RESULTS.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+faults: setup ## every fault the delivery must withstand, done to real processes; ARGS="--list", "--planted" or names
+	$(BIN)/python -m tests.faults $(ARGS)
 
 proto: setup ## regenerate the code of telemetry.proto
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I probe --python_out=probe --grpc_python_out=probe \
