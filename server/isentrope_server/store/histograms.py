@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,13 +69,12 @@ def read(
         np.concatenate([getattr(part, field) for part in parts]) for field in ("steps", "stream_keys", "positions")
     )
     chosen = Timeline(streams.incarnations(connection, run_key)).speaking(steps, stream_keys, positions)
-    part_of = np.repeat(np.arange(len(parts)), [len(part.steps) for part in parts])
+    part_of = np.repeat(np.arange(len(parts)), [len(part.steps) for part in parts])[chosen]
     starts = np.cumsum([0, *(len(part.steps) for part in parts)])
-    found = [(parts[part_of[index]], int(index - starts[part_of[index]])) for index in chosen]
-    if points is None or len(found) <= points:
-        return [part.histogram(row) for part, row in found]
-    edges = np.linspace(0, len(found), points + 1).astype(int)
-    return [_merged(found[start:end]) for start, end in pairwise(edges)]
+    row_of = chosen - starts[part_of]
+    if points is None or len(chosen) <= points:
+        return [parts[index].histogram(int(row)) for index, row in zip(part_of.tolist(), row_of, strict=True)]
+    return _reduced(parts, part_of, row_of, points)
 
 
 def is_known(connection: Connection, run_key: int, name: str) -> bool:
@@ -190,16 +188,33 @@ def _packed_part(block: Block, chunk: HistogramChunk, wanted: StepRange) -> _Par
     )
 
 
-def _merged(bucket: Sequence[tuple[_Part, int]]) -> StoredHistogram:
-    histograms = [part.histogram(row) for part, row in bucket]
-    last = histograms[-1]
-    shape = (last.low, last.high, len(last.counts))
-    alike = [h for h in histograms if (h.low, h.high, len(h.counts)) == shape]
-    return StoredHistogram(
-        name=last.name,
-        step=last.step,
-        low=last.low,
-        high=last.high,
-        counts=np.sum([h.counts for h in alike], axis=0, dtype=np.uint64),
-        not_finite=sum(h.not_finite for h in alike),
-    )
+def _reduced(
+    parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[np.intp], points: int
+) -> list[StoredHistogram]:
+    """Buckets of neighbours, each with the edges of its last: what shares them is added up."""
+    ends = np.linspace(0, len(row_of), points + 1).astype(np.intp)[1:]
+    bucket_of = np.searchsorted(ends, np.arange(len(row_of)), side="right")
+    buckets = [parts[part_of[end - 1]].histogram(int(row_of[end - 1])) for end in ends]
+    low, high = (np.array([getattr(bucket, edge) for bucket in buckets]) for edge in ("low", "high"))
+    bins = np.array([len(bucket.counts) for bucket in buckets])
+    is_last = np.zeros(len(row_of), dtype=bool)
+    is_last[ends - 1] = True
+    for index in np.unique(part_of):
+        part, mine = parts[int(index)], np.flatnonzero((part_of == index) & ~is_last)
+        rows, bucket = row_of[mine], bucket_of[mine]
+        alike = (part.low[rows] == low[bucket]) & (part.high[rows] == high[bucket])
+        alike &= bins[bucket] == part.counts.shape[1]
+        _add(buckets, bucket[alike], part, rows[alike])
+    return buckets
+
+
+def _add(buckets: list[StoredHistogram], bucket_of: NDArray[np.intp], part: _Part, rows: NDArray[np.intp]) -> None:
+    """Add rows of a part to their buckets; neighbours share one."""
+    if not len(rows):
+        return
+    firsts = np.flatnonzero(np.diff(bucket_of, prepend=-1))
+    counts = np.add.reduceat(part.counts[rows], firsts, axis=0, dtype=np.uint64)
+    not_finite = np.add.reduceat(part.not_finite[rows], firsts)
+    for bucket, more, strangers in zip(bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True):
+        known = buckets[bucket]
+        buckets[bucket] = replace(known, counts=known.counts + more, not_finite=known.not_finite + strangers)
