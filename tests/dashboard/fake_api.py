@@ -134,6 +134,8 @@ class FakeRun:
             "entropy/prediction_r2": 0.71 + noise(0, 0.01),
             "entropy/prediction_sign_agreement": 0.91 + noise(0, 0.005),
             "clip/fraction": abs(0.078 + noise(0, 0.006)) if clipping else 0.0,
+            "clip/fraction_positive": 0.05 if clipping else 0.0,
+            "clip/fraction_negative": 0.1 if clipping else 0.0,
             "reward/mean": 0.15 + 0.4 * (1 - math.exp(-step / 300)) + noise(0, 0.02),
             "change/positive_high": -0.0072 + noise(0, 0.001),
             "change/positive_low": 0.0041 + noise(0, 0.001),
