@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, lasting: bool = False) -> None:
     """Replace `path` by `content`, readable by its owner alone.
 
-    Only one writer at a time per path. Nothing is flushed to the disk: after a power cut the file may be torn, and
-    whoever reads it must survive that.
+    Only one writer at a time per path.
+
+    Args:
+        lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and whoever
+            reads it must survive that.
 
     Raises:
         OSError: the folder is gone, read-only or full.
@@ -20,6 +23,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError:
         draft.unlink(missing_ok=True)

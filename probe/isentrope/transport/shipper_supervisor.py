@@ -88,6 +88,8 @@ def _shipper_environment(home: Path, token: str | None) -> dict[str, str]:
     environment = dict(os.environ)
     environment["ISENTROPE_HOME"] = str(home.absolute())
     environment["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    # What it says on stderr is kept in a file nobody shortens; the shipper's own log has its words for failed calls.
+    environment.setdefault("GRPC_VERBOSITY", "NONE")
     if token is not None:
         # The environment, not the command line: any user of the machine can read the latter.
         environment["ISENTROPE_TOKEN"] = token

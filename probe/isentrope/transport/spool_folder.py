@@ -63,8 +63,8 @@ class SpoolFolder:
         folder = cls(path)
         try:
             _make_private_folder(path)
-            write_atomically(folder.path / "target", grpc_target.encode())
-            write_atomically(folder.path / _RUN_FILE, encode_payload(run))
+            write_atomically(folder.path / "target", grpc_target.encode(), lasting=True)
+            write_atomically(folder.path / _RUN_FILE, encode_payload(run), lasting=True)
             for named_in in (path, path.parent, path.parent.parent):
                 sync_folder(named_in)
         except FileExistsError:
@@ -110,7 +110,7 @@ class SpoolFolder:
         Raises:
             OSError: the folder is gone, read-only or full.
         """
-        write_atomically(self.end, str(last_seq).encode())
+        write_atomically(self.end, str(last_seq).encode(), lasting=True)
 
     def last_seq(self) -> int | None:
         """The last record's number; None: the training process did not close its spool, or not all of it survived."""

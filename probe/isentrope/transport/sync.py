@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process
 from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
@@ -90,10 +90,11 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
 
 
 def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str]:
-    if not list_segments(folder.path):
-        return SyncOutcome.NOTHING, "was left to deliver"
-    if is_held_by_another_process(folder.trainer_lock):
+    if is_held_by_another_process(folder.trainer_lock) and list_segments(folder.path):
         return SyncOutcome.BUSY, "its training process is alive and delivers by itself"
+    if not list_segments(folder.path):
+        _remove_if_delivered(folder)
+        return SyncOutcome.NOTHING, "was left to deliver"
     _take_over(folder)
     settings = ShipperSettings(drain_seconds=give_up_after_seconds, waits_for_another_token=False)
     status = ship(folder, settings, target=target)
@@ -103,6 +104,17 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
         return SyncOutcome.DELIVERED, f"{status.acked_through} records are stored"
     server = target or folder.grpc_target()
     return SyncOutcome.LEFT, f"{server} stored it up to record {status.acked_through}, then {status.error}"
+
+
+def _remove_if_delivered(folder: SpoolFolder) -> None:
+    """A shipper that was killed after its last acknowledgement has not tidied up."""
+    status, last_seq = ShipperStatus.read(folder.status), folder.last_seq()
+    if status is None or last_seq is None or status.acked_through < last_seq:
+        return
+    lock = ProcessLock(folder.shipper_lock)
+    if not is_held_by_another_process(folder.trainer_lock) and lock.acquire():
+        folder.remove()
+        lock.release()
 
 
 def _take_over(folder: SpoolFolder) -> None:

@@ -69,7 +69,7 @@ def folder(tmp_path: Path, server: FakeTelemetry) -> SpoolFolder:
     return a_folder
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 8.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -175,7 +175,7 @@ def test_a_server_that_comes_late_gets_everything(folder: SpoolFolder, server: F
         wait_until(lambda: (s := ShipperStatus.read(folder.status)) is not None and s.state is ShipperState.RETRYING)
         assert len(list_segments(folder.path)) == 3
         server.start()
-        assert shipper.wait(timeout=10) == EXIT_DELIVERED
+        assert shipper.wait(timeout=30) == EXIT_DELIVERED
     finally:
         end(shipper)
     assert server.payloads == messages(120)
@@ -187,7 +187,7 @@ def test_a_server_that_stays_away_after_the_trainers_end_leaves_the_spool(
     server.stop()
     shipper = start_shipper(folder, ISENTROPE_DRAIN_SECONDS="0.5")
     try:
-        assert shipper.wait(timeout=10) == EXIT_GAVE_UP
+        assert shipper.wait(timeout=30) == EXIT_GAVE_UP
     finally:
         end(shipper)
     status = ShipperStatus.read(folder.status)
@@ -211,7 +211,7 @@ def test_a_wrong_token_holds_the_data_says_so_once_and_delivers_when_it_is_right
         assert folder.log.read_text().count("UNAUTHENTICATED") == 1
         assert len(list_segments(folder.path)) == 3
         (home / "owner-token").write_text("right")
-        assert shipper.wait(timeout=10) == EXIT_DELIVERED
+        assert shipper.wait(timeout=30) == EXIT_DELIVERED
     finally:
         end(shipper)
     assert server.payloads == messages(120)
@@ -278,7 +278,7 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
         assert len(list_segments(folder.path)) == 1, "the segment being written stays"
         assert shipper.poll() is None
         end(trainer)
-        assert shipper.wait(timeout=10) == EXIT_DELIVERED
+        assert shipper.wait(timeout=30) == EXIT_DELIVERED
         assert list_segments(folder.path) == []
     finally:
         end(trainer, shipper)

@@ -280,7 +280,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_spool_alive(t
     program = """
     if os.fork() == 0:
         os.close(1); os.close(2)
-        time.sleep(3)
+        time.sleep(20)
         os._exit(0)
     print("parent ends", flush=True)
     """
@@ -288,7 +288,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_spool_alive(t
     run_python(OPEN + textwrap.dedent(program), tmp_path)
     (folder,) = find_spool_folders(tmp_path)
     assert not is_held_by_another_process(folder.trainer_lock)
-    assert time.monotonic() - start < 3, "the child is gone as well: this shows nothing"
+    assert time.monotonic() - start < 20, "the child is gone as well: this shows nothing"
 
 
 def test_the_lock_tells_a_living_trainer_from_a_dead_one(tmp_path: Path) -> None:

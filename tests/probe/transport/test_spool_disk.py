@@ -1,0 +1,279 @@
+"""The disk under a spool: it fails in every way it can, and what was accepted is still there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from isentrope.transport import spool_disk
+from isentrope.transport.message_queue import MessageQueue
+from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
+from isentrope.transport.shedding import LEFT_OUT
+from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk
+from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
+from isentrope.transport.spool_writer import SpoolLimits, SpoolWriter
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.messages import (
+    DrivingToken,
+    Gap,
+    Payload,
+    RunFinished,
+    RunStarted,
+    ScoreHistogram,
+    StepReport,
+)
+
+RUN = RunStarted(
+    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
+)
+TOKEN = DrivingToken(
+    rank=0, sequence=0, position=0, token_id=1, text="t", logprob=-1.0, entropy=0.5, vocab_centered_score=0.25,
+    advantage=1.0, contribution=0.5, kept=True,
+)  # fmt: skip
+HISTOGRAM = ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2, 3))
+
+
+def frame(seq: int) -> NumberedFrame:
+    return NumberedFrame(first_seq=seq, last_seq=seq, content=encode_frame(seq, b"payload %d" % seq))
+
+
+def full_report(step: int) -> StepReport:
+    return StepReport(
+        step=step,
+        recorded_at=1.0,
+        scalars={"entropy/mean": 0.5},
+        histograms=(HISTOGRAM,),
+        tokens=(TOKEN,),
+        labels={"control/method": "none"},
+    )
+
+
+def disk(folder: Path, **limits: float) -> SpoolDisk:
+    given = {"segment_bytes": 10**6, "segment_seconds": 60.0, "max_bytes": 10**9} | limits
+    return SpoolDisk(folder, **given)  # type: ignore[arg-type]
+
+
+def seqs(folder: Path) -> list[int]:
+    return [record.seq for record in SpoolReader(folder).next_batch(10_000, 10**9)]
+
+
+def payloads(folder: Path) -> list[Payload]:
+    return [decode_payload(record.payload) for record in SpoolReader(folder).next_batch(10_000, 10**9)]
+
+
+class FailingSyncs:
+    """fdatasync as a broken disk does it: it fails as often as told, and then says that all is well."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self._real = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", self._sync)
+
+    def _sync(self, descriptor: int) -> None:
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        self._real(descriptor)
+
+
+def test_a_new_segments_name_is_made_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    SegmentWriter(tmp_path, 1).close()
+    assert synced == [str(tmp_path)]
+
+
+def test_what_a_failed_sync_leaves_unsure_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = FailingSyncs(monkeypatch)
+    a_disk = disk(tmp_path)
+    a_disk.append([frame(1), frame(2)])
+    assert a_disk.sync() == []
+    a_disk.append([frame(3)])
+    a_disk.append([frame(4)])
+    syncs.left = 1
+    doubtful = a_disk.sync()
+    assert [one.first_seq for one in doubtful] == [3, 4]
+    a_disk.append([*doubtful, frame(5)])
+    assert a_disk.sync() == []
+    assert [int(path.stem) for path in list_segments(tmp_path)] == [1, 3]
+    assert seqs(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_a_segment_of_which_nothing_lasted_makes_way_for_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = FailingSyncs(monkeypatch)
+    a_disk = disk(tmp_path)
+    a_disk.append([frame(1)])
+    syncs.left = 1
+    a_disk.append(a_disk.sync())
+    assert a_disk.sync() == []
+    assert seqs(tmp_path) == [1]
+
+
+def test_a_failed_write_ends_the_segment_and_loses_nothing_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_disk = disk(tmp_path)
+    a_disk.append([frame(1)])
+    real = os.write
+
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        a_disk.append([frame(2)])
+    with pytest.raises(OSError, match="Input/output"):
+        a_disk.append([frame(2)])
+    monkeypatch.setattr(os, "write", real)
+    a_disk.append([frame(2)])
+    a_disk.close()
+    assert seqs(tmp_path) == [1, 2]
+    assert [int(path.stem) for path in list_segments(tmp_path)] == [1, 2]
+
+
+def test_the_reserve_is_real_room_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_disk, "RESERVE_PAUSE_SECONDS", 0.0)
+    a_disk = disk(tmp_path)
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= spool_disk.RESERVE_BYTES
+    assert a_disk.give_up_reserve()
+    assert not (tmp_path / "reserve").exists()
+    assert not a_disk.give_up_reserve()
+    assert a_disk.restore_reserve()
+    a_disk.close()
+    assert not (tmp_path / "reserve").exists()
+
+
+class FullDisk:
+    """Takes frames up to a size; with the reserve given up, larger ones."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, takes_up_to: int) -> None:
+        self.takes_up_to = takes_up_to
+        real = SegmentWriter.append
+
+        def append(segment: SegmentWriter, frames: list[bytes]) -> None:
+            written = list(frames)
+            if any(len(one) > self.takes_up_to for one in written):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(segment, written)
+
+        monkeypatch.setattr(SegmentWriter, "append", append)
+
+
+def heavy_report(step: int) -> StepReport:
+    """One whose tokens weigh more than the alert that tells of their loss."""
+    return replace(full_report(step), tokens=tuple(replace(TOKEN, text="x" * 2000) for _ in range(2)))
+
+
+@pytest.fixture
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SpoolWriter:
+    # The reserve is not to come back behind the test's back.
+    monkeypatch.setattr(spool_disk, "RESERVE_PAUSE_SECONDS", 1e9)
+    return SpoolWriter(tmp_path, RUN, MessageQueue(max_messages=4, max_bytes=10**9), SpoolLimits())
+
+
+def put(writer: SpoolWriter, *reports: StepReport) -> bool:
+    for report in reports:
+        assert writer._queue.put(lambda report=report: report)  # type: ignore[misc]
+    return writer.write_queued()
+
+
+def test_a_full_disk_costs_the_tokens_first_and_says_so(
+    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    FullDisk(monkeypatch, takes_up_to=1500)
+    assert put(writer, heavy_report(1), full_report(2))
+    _, first, second = payloads(tmp_path)
+    assert isinstance(first, StepReport)
+    assert (first.tokens, first.histograms) == ((), (HISTOGRAM,))
+    assert first.labels[LEFT_OUT] == "tokens"
+    assert [alert.kind for alert in first.alerts] == ["left_out"]
+    assert "From step 1 on the tokens that count most are left out" in first.alerts[0].reason
+    assert isinstance(second, StepReport)
+    assert (second.tokens, second.alerts) == ((), ())
+    assert second.labels == {"control/method": "none", LEFT_OUT: "tokens"}
+    assert writer.left_out == 2
+
+
+def test_then_the_histograms_and_the_scalars_last(
+    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    wide = ScoreHistogram(name="h", low=0.0, high=1.0, counts=tuple(range(1000)))
+    report = StepReport(step=1, recorded_at=1.0, scalars={"entropy/mean": 0.5}, histograms=(wide,), tokens=(TOKEN,))
+    FullDisk(monkeypatch, takes_up_to=800)
+    assert put(writer, report)
+    _, stored = payloads(tmp_path)
+    assert isinstance(stored, StepReport)
+    assert (stored.tokens, stored.histograms) == ((), ())
+    assert stored.scalars == {"entropy/mean": 0.5}
+    assert stored.labels[LEFT_OUT] == "tokens, histograms"
+
+
+def test_a_report_that_has_nothing_to_leave_out_is_written_as_it_is(
+    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    bare = StepReport(step=3, recorded_at=1.0, scalars={"entropy/mean": 0.5})
+    full = FullDisk(monkeypatch, takes_up_to=10)
+    assert not put(writer, bare)
+    full.takes_up_to = 10**6
+    assert writer.write_queued()
+    assert payloads(tmp_path)[-1] == bare
+
+
+def test_with_room_again_reports_are_whole_again_and_the_next_time_is_told_too(
+    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    full = FullDisk(monkeypatch, takes_up_to=1500)
+    assert put(writer, heavy_report(1))
+    full.takes_up_to = 10**6
+    writer._disk._next_reserve_at = 0.0
+    assert put(writer, heavy_report(2))
+    assert payloads(tmp_path)[-1] == heavy_report(2)
+    full.takes_up_to = 1500
+    assert put(writer, heavy_report(3))
+    last = payloads(tmp_path)[-1]
+    assert isinstance(last, StepReport)
+    assert "From step 3 on" in last.alerts[0].reason
+
+
+def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> None:
+    limits = SpoolLimits(max_spool_bytes=20_000, segment_bytes=500)
+    writer = SpoolWriter(tmp_path, RUN, MessageQueue(max_messages=1000, max_bytes=10**9), limits)
+    for step in range(200):
+        writer._queue.put(lambda step=step: full_report(step))  # type: ignore[misc]
+        writer.write_queued()
+        writer.sync()
+    stored = [message for message in payloads(tmp_path) if isinstance(message, StepReport)]
+    left_out = [report.labels.get(LEFT_OUT, "") for report in stored]
+    assert left_out == sorted(left_out, key=["", "tokens", "tokens, histograms"].index)
+    assert set(left_out) == {"", "tokens", "tokens, histograms"}
+    assert sum(path.stat().st_size for path in list_segments(tmp_path)) < 21_000
+
+
+def test_what_the_end_of_a_full_disk_can_not_hold_is_a_gap_all_the_same(
+    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    FullDisk(monkeypatch, takes_up_to=10)
+    assert not put(writer, full_report(1), full_report(2))
+    writer._queue.put(lambda: RunFinished(status="finished", finished_at=2.0))
+    writer.close()
+    reader = SpoolReader(tmp_path)
+    reader.next_batch(100, 10**9)
+    (gap,) = reader.missing_at_the_end(writer.numbered_through)
+    assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=NEVER_WRITTEN)
