@@ -106,14 +106,15 @@ def test_a_connection_that_died_while_nothing_happened_is_replaced_unnoticed(
 ) -> None:
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
-    session = writer.submit(lambda t: t.connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    asked = writer.submit(lambda t: t.connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+    session = asked.result(timeout=5)
     with database.reading() as reader:
         assert count(reader) == 0
     ended = postgresql.administer(
         "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity "
         f"WHERE datname = '{make_url(str(database.writing_engine.url)).database}'"
     )
-    assert session.result(timeout=5) in [pid for pid, _ in ended]
+    assert session in [pid for pid, _ in ended]
     assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
     with database.reading() as reader:
         assert count(reader) == 1
@@ -154,10 +155,13 @@ def test_after_a_crash_of_the_database_everything_acknowledged_is_there_and_repo
 
 
 def test_a_watch_goes_on_after_a_crash_of_the_database(crashing_postgresql: PostgreSQL, tmp_path: Path) -> None:
-    with crashing_postgresql.empty_database() as url, ServerInThread(tmp_path / "home", database_url=url) as server:
+    with (
+        crashing_postgresql.empty_database() as url,
+        ServerInThread(tmp_path / "home", database_url=url, heartbeat_seconds=0.2) as server,
+    ):
         rank = Rank(server)
         watching = rank.watch(timeout=30)
-        wait_for(lambda: server.backend.hub.is_listened_to(rank.run_id))
+        assert watching.next_kind() == "heartbeat"
         crashing_postgresql.stop(signal.SIGQUIT)
         crashing_postgresql.start()
         wait_for(lambda: server.http.get("/readyz").status_code == 200)
