@@ -63,7 +63,8 @@ def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
     run_steps(pushed_to, range(12))
     again = run_steps(pushed_to, range(12, 14), replace(HELD, version=4, control=thresholds))
     assert again == [replace(action, version=4) for action in expected[12:]]
-    assert pushed_to.control.mu_low == again[-1].mu != 0.7
+    assert again[-1].mu is not None
+    assert pushed_to.control.mu_low == again[-1].mu < (2.0 - SLEW_STEP) / SLEW_FACTOR / 2
     # Another target begins with its own way there.
     run_steps(changed, range(12))
     other = Control(hold={"target_entropy": 0.52})
