@@ -9,25 +9,42 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
-import httpx
-
-from isentrope.errors import ConfigurationError
-from isentrope.trusted_servers import Credentials, advice_on
-from isentrope_wire import environment
+from isentrope.administration import Administration
+from isentrope.live_events import LiveEvent, events_in
+from isentrope.rest_connection import (
+    ControlConflict,
+    Json,
+    NotAllowed,
+    NotFound,
+    RequestRefused,
+    ServerFailed,
+    ServerUnreachable,
+    segment,
+)
 from isentrope_wire.control import Control
 from isentrope_wire.errors import IsentropeError
 
-Json = dict[str, Any]
+__all__ = [
+    "Client",
+    "Columns",
+    "ControlConflict",
+    "ControlTimeout",
+    "Json",
+    "LiveEvent",
+    "NotAllowed",
+    "NotFound",
+    "RequestRefused",
+    "ServerFailed",
+    "ServerUnreachable",
+]
+
 Columns = dict[str, list[Any]]
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
@@ -40,82 +57,15 @@ _WHAT_IF_NUMBERS = (
     "predicted_change",
     "gain",
 )
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _POLL_SECONDS = 0.2
-_PAGE_ITEMS = 500
-
-
-class ServerUnreachable(IsentropeError, ConnectionError):
-    """No answer, or none in time."""
-
-
-class NotAllowed(IsentropeError, PermissionError):
-    """The token is missing, wrong, or of a scope that doesn't allow this."""
-
-
-class NotFound(IsentropeError, KeyError):
-    """The server has no such run or step."""
-
-    def __str__(self) -> str:
-        # KeyError would show the sentence in quotation marks.
-        return str(self.args[0])
-
-
-class RequestRefused(IsentropeError, ValueError):
-    """The server understood and says no: a control that can't be applied, a parameter out of range."""
-
-
-class ControlConflict(RequestRefused):
-    """Somebody else changed the control since it was last read."""
-
-
-class ServerFailed(IsentropeError, RuntimeError):
-    """The server answered with a failure of its own, or with something that is no Isentrope server's answer."""
 
 
 class ControlTimeout(IsentropeError, TimeoutError):
     """A control version had reached no terminal state in the time given."""
 
 
-class Client:
+class Client(Administration):
     """Reads runs and changes their control. Usable as a context manager; methods are thread-safe."""
-
-    def __init__(self, url: str | None = None, token: str | None = None, *, timeout_seconds: float = 10.0) -> None:
-        """
-        Args:
-            url: the server's address; None: ISENTROPE_URL.
-            token: None: ISENTROPE_TOKEN, or the owner's token of a server with the same home.
-
-        Raises:
-            ConfigurationError: no server could have given out such a token, or a certificate file can't be used.
-        """
-        token = token or environment.token()
-        if token and not _TOKEN.fullmatch(token):
-            raise ConfigurationError(
-                "A token consists of letters, digits and the signs . _ ~ + / = - alone, and this one has others. "
-                "Check ISENTROPE_TOKEN, or the file owner-token in ISENTROPE_HOME."
-            )
-        self.url = (url or environment.url()).rstrip("/")
-        self._http = httpx.Client(
-            base_url=f"{self.url}/api/v1/",
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=timeout_seconds,
-            verify=Credentials.from_environment().ssl_context() if self.url.startswith("https://") else True,
-            # The environment names proxies.
-            trust_env=not environment.is_on_this_machine(self.url),
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._http.close()
 
     def runs(self, *, project: str | None = None, status: str | None = None, q: str | None = None) -> list[Json]:
         """All runs, newest first, optionally those of a project, a status, or with a text in their names."""
@@ -123,11 +73,11 @@ class Client:
 
     def run(self, run_id: str) -> Json:
         """One run."""
-        return self._json("GET", f"runs/{_segment(run_id)}")
+        return self._json("GET", f"runs/{segment(run_id)}")
 
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics a run has reported."""
-        return [str(item["name"]) for item in self._items(f"runs/{_segment(run_id)}/metrics", {})]
+        return [str(item["name"]) for item in self._items(f"runs/{segment(run_id)}/metrics", {})]
 
     def metrics(
         self,
@@ -161,7 +111,7 @@ class Client:
         """Each metric by itself: columns `step` and `value`, with `min` and `max` of each bucket when reduced."""
         answer = self._json(
             "GET",
-            f"runs/{_segment(run_id)}/metrics/series",
+            f"runs/{segment(run_id)}/metrics/series",
             params={
                 "name": [names] if isinstance(names, str) else list(names),
                 "from_step": from_step,
@@ -191,7 +141,7 @@ class Client:
         """
         given = [names] if isinstance(names, str) else names
         params = {"format": format} | ({} if given is None else {"name": list(given)})
-        path = f"runs/{_segment(run_id)}/export"
+        path = f"runs/{segment(run_id)}/export"
         if not isinstance(to, str | os.PathLike):
             return self._download(path, params, to)
         complete = Path(to)
@@ -204,9 +154,39 @@ class Client:
             partial.unlink(missing_ok=True)
         return count
 
+    def series_since(
+        self, run_id: str, names: str | Sequence[str], since: str | None = None
+    ) -> tuple[dict[str, Columns], str, bool]:
+        """What is new: each metric's columns, a cursor for the next call, and whether these are all points.
+
+        Args:
+            since: the cursor of the call before; None: everything.
+        Returns: columns, cursor, reset. Where `reset` is True these replace what was read before: a resumed run has
+            begun to speak for steps that were known.
+        """
+        answer = self._json(
+            "GET",
+            f"runs/{segment(run_id)}/metrics/series",
+            params={"name": [names] if isinstance(names, str) else list(names), "since": since},
+        )
+        columns = {name: _number_columns(one) for name, one in answer["series"].items()}
+        return columns, str(answer["cursor"]), bool(answer["reset"])
+
+    def live(self, run_id: str, *, since: str | None = None) -> Iterator[LiveEvent]:
+        """A run's events as they are committed, until the run is deleted or the server stops.
+
+        Args:
+            since: an event's id, or the cursor of `series_since`: begin right after it. None: with what comes next.
+
+        Raises:
+            ServerUnreachable: the connection is lost; go on with the id of the last event.
+        """
+        with self._stream(f"runs/{segment(run_id)}/live", {"since": since}) as lines:
+            yield from events_in(lines)
+
     def step(self, run_id: str, step: int) -> Json:
         """The whole report of one step."""
-        report = self._json("GET", f"runs/{_segment(run_id)}/steps/{step}")
+        report = self._json("GET", f"runs/{segment(run_id)}/steps/{step}")
         return report | {"scalars": {name: _number(value) for name, value in report["scalars"].items()}}
 
     def histograms(
@@ -221,7 +201,7 @@ class Client:
         """One histogram over steps: columns `step`, `low`, `high`, `counts` (a list of 64 each) and `not_finite`."""
         answer = self._json(
             "GET",
-            f"runs/{_segment(run_id)}/histograms/{quote(name, safe='/')}",
+            f"runs/{segment(run_id)}/histograms/{quote(name, safe='/')}",
             params={"from_step": from_step, "to_step": to_step, "points": points},
         )
         return _number_columns({column: values for column, values in answer.items() if column != "name"})
@@ -247,7 +227,7 @@ class Client:
         """
         answer = self._json(
             "GET",
-            f"runs/{_segment(run_id)}/what-if",
+            f"runs/{segment(run_id)}/what-if",
             params={
                 "mu_low": mu_low,
                 "mu_high": mu_high,
@@ -267,15 +247,23 @@ class Client:
         Args:
             step: None: the newest that names any.
         """
-        answer = self._json("GET", f"runs/{_segment(run_id)}/tokens", params={"step": step})
+        answer = self._json("GET", f"runs/{segment(run_id)}/tokens", params={"step": step})
         return [
             item | {name: _number(item[name]) for name in _TOKEN_NUMBERS} | {"step": answer["step"]}
             for item in answer["items"]
         ]
 
+    def gaps(self, run_id: str) -> list[Json]:
+        """What a run's record lacks, newest first: `rank`, `first_seq`, `last_seq`, `reason`."""
+        return list(self._items(f"runs/{segment(run_id)}/gaps", {}))
+
+    def methods(self) -> list[Json]:
+        """Every method a control can name, with its parameters, their bounds and defaults."""
+        return list(self._items("methods", {}))
+
     def alerts(self, run_id: str) -> list[Json]:
         """What a person should know of a run, newest first: `step`, `kind`, `reason`, `evidence`."""
-        return list(self._items(f"runs/{_segment(run_id)}/alerts", {}))
+        return list(self._items(f"runs/{segment(run_id)}/alerts", {}))
 
     def law(self, run_id: str, *, points: int | None = None) -> Json:
         """R = -a exp(H) + b fitted to a run: `fit` with intervals and ceiling, `forecast`, `curve`, `points`.
@@ -285,15 +273,15 @@ class Client:
         Args:
             points: show the run as at most so many means of neighbouring steps.
         """
-        return self._json("GET", f"runs/{_segment(run_id)}/law", params={"points": points})
+        return self._json("GET", f"runs/{segment(run_id)}/law", params={"points": points})
 
     def control(self, run_id: str) -> Json:
         """The newest control version of a run, its state, and `in_force`: what the newest report was made under."""
-        return self._json("GET", f"runs/{_segment(run_id)}/control")
+        return self._json("GET", f"runs/{segment(run_id)}/control")
 
     def control_history(self, run_id: str) -> list[Json]:
         """Every control version ever asked for, newest first."""
-        return list(self._items(f"runs/{_segment(run_id)}/control/history", {}))
+        return list(self._items(f"runs/{segment(run_id)}/control/history", {}))
 
     def set_control(
         self,
@@ -342,7 +330,7 @@ class Client:
         version = self.control(run_id)["version"] if if_version is None else if_version
         item = self._json(
             "PUT",
-            f"runs/{_segment(run_id)}/control",
+            f"runs/{segment(run_id)}/control",
             json=control.to_document() | {"expires_in_seconds": expires_in_seconds},
             # The key lets the one repetition after a lost answer be the same request, not a second change.
             headers={"If-Match": f'"{version}"', "Idempotency-Key": uuid.uuid4().hex},
@@ -368,96 +356,10 @@ class Client:
             time.sleep(_POLL_SECONDS)
 
     def _control_version(self, run_id: str, version: int) -> Json:
-        for item in self._items(f"runs/{_segment(run_id)}/control/history", {}):
+        for item in self._items(f"runs/{segment(run_id)}/control/history", {}):
             if item["version"] == version:
                 return item
         raise NotFound(f"Run {run_id} has no control version {version}.")
-
-    def _items(self, path: str, params: Mapping[str, object]) -> Iterable[Json]:
-        cursor: str | None = None
-        while True:
-            page = self._json("GET", path, params={**params, "cursor": cursor, "limit": _PAGE_ITEMS})
-            yield from page["items"]
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return
-
-    def _download(self, path: str, params: Mapping[str, Any], file: BinaryIO) -> int:
-        count = 0
-        with self._answering(), self._http.stream("GET", path, params=params) as response:
-            if not response.is_success:
-                response.read()
-                _checked(response, self.url)
-            for data in response.iter_bytes():
-                count += file.write(data)
-        return count
-
-    def _json(
-        self,
-        verb: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        json: object | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
-        given = {name: value for name, value in (params or {}).items() if value is not None}
-        with self._answering():
-            response = self._send(verb, path, params=given, json=json, headers=headers)
-        return _checked(response, self.url)
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """
-        Raises:
-            ServerUnreachable: whatever went wrong on the way to the server or back.
-        """
-        try:
-            yield
-        except httpx.HTTPError as error:
-            advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
-            raise ServerUnreachable(
-                f"The server at {self.url} gives no answer ({error or type(error).__name__}). {advice}"
-            ) from error
-        except httpx.InvalidURL as error:
-            raise ServerUnreachable(f"{self.url} is no address of a server ({error}).") from error
-
-    def _send(self, verb: str, path: str, **request: Any) -> httpx.Response:
-        try:
-            return self._http.request(verb, path, **request)
-        except httpx.RemoteProtocolError:
-            # A connection kept open across the server's restart: the first use finds it closed.
-            return self._http.request(verb, path, **request)
-
-
-def _checked(response: httpx.Response, url: str) -> Json:
-    try:
-        body = response.json()
-    except ValueError:
-        body = None
-    if response.is_success and isinstance(body, dict):
-        return body
-    message = _error_message(body)
-    match response.status_code:
-        case 401 | 403:
-            raise NotAllowed(f"The server at {url} refuses the token: {message or 'no reason given'}")
-        case 404 if message:
-            raise NotFound(message)
-        case 412:
-            raise ControlConflict(message or "Somebody else changed the control; read it again.")
-        case status if 400 <= status < 500 and message:
-            raise RequestRefused(message)
-    raise ServerFailed(
-        f"The server at {url} answered {response.status_code}: {message or 'not an answer of an Isentrope server'}"
-    )
-
-
-def _error_message(body: object) -> str | None:
-    match body:
-        case {"error": {"message": str(message)}}:
-            return message
-        case _:
-            return None
 
 
 def _number_columns(columns: Mapping[str, Any]) -> Columns:
@@ -467,7 +369,3 @@ def _number_columns(columns: Mapping[str, Any]) -> Columns:
 def _number(value: Any) -> Any:
     """NaN and infinities travel as words, JSON having none."""
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-
-
-def _segment(identifier: str) -> str:
-    return quote(identifier, safe="")

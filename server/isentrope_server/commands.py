@@ -1,9 +1,10 @@
-"""`isentrope up` and `isentrope token`. Heavy imports stand inside: `--help` must not wait for a web framework."""
+"""`isentrope up`, `isentrope token` and `isentrope audit`. Heavy imports stand inside: `--help` must not wait for a web framework."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,53 @@ def revoke_token(token_id: str) -> None:
     """Revoke a token by its id."""
     with _token_access() as access:
         access.revoke(token_id)
+
+
+@click.group()
+def audit() -> None:
+    """Show who changed what, and check that nobody changed that."""
+
+
+@audit.command("list")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many entries at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def list_audit(limit: int, as_json: bool) -> None:
+    """List changes of controls, runs and tokens, newest first."""
+    with _token_access() as access:
+        entries = access.audit(limit)
+    if as_json:
+        click.echo(json.dumps(entries))
+        return
+    for entry in entries:
+        at = datetime.fromtimestamp(float(str(entry["at"])))
+        click.echo(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {entry['actor']}")
+
+
+@audit.command("verify")
+@click.option("--head", default=None, metavar="HASH", help="Of an earlier verification, kept elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def verify_audit(head: str | None, as_json: bool) -> None:
+    """Check every link of the audit trail; exit status 1 when one is broken, missing or moved."""
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+        raise click.UsageError("--head takes a hash as `isentrope audit verify` printed it: 64 hexadecimal digits.")
+    with _token_access() as access:
+        found = access.verify_audit(head)
+    if as_json:
+        click.echo(json.dumps(found))
+    elif found["is_whole"]:
+        click.echo(f"{found['entries']} entries, every link holds. Head: {found['head']}")
+    if not found["is_whole"]:
+        if as_json:
+            sys.exit(1)
+        _fail(_what_is_wrong(found))
+
+
+def _what_is_wrong(found: dict[str, object]) -> str:
+    if found["broken_at"] is not None:
+        return f"Entry {found['broken_at']} of the audit trail, or one before it, was changed, moved or removed."
+    if found["is_cut"]:
+        return "The audit trail's newest entries were removed, or some were added past them."
+    return "The hash given is none of this audit trail's: it was made anew since."
 
 
 def _token_line(entry: dict[str, Any]) -> str:

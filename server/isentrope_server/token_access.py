@@ -1,8 +1,9 @@
-"""Tokens from the command line: through the server that holds the home, or, when none runs, in its database."""
+"""Tokens and the audit trail from the command line: through the server that holds the home, or, when none runs, in its database."""
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -10,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
+from isentrope_server.api.audit import AuditEntryOut, VerificationOut
 from isentrope_server.api.schemas import CreatedToken, TokenOut
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.errors import NotFound, Unprocessable
@@ -17,7 +19,7 @@ from isentrope_server.home import running_server_url
 from isentrope_server.security.issuing import issue_token, revoke_token
 from isentrope_server.security.tokens import Scope
 from isentrope_server.settings import Settings
-from isentrope_server.store import tokens
+from isentrope_server.store import audit, tokens
 from isentrope_wire.errors import IsentropeError
 
 _T = TypeVar("_T")
@@ -29,7 +31,7 @@ class TokenAccessError(IsentropeError, RuntimeError):
 
 
 class TokenAccess(Protocol):
-    """What `isentrope token` can do."""
+    """What `isentrope token` and `isentrope audit` can do."""
 
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         """Raises Unprocessable when a token that doesn't report is bound to a run or a project."""
@@ -38,6 +40,12 @@ class TokenAccess(Protocol):
 
     def revoke(self, token_id: str) -> None:
         """Raises NotFound when no such token is in force."""
+
+    def audit(self, limit: int) -> builtins.list[dict[str, object]]:
+        """The newest entries of the audit trail, newest first."""
+
+    def verify_audit(self, head: str | None) -> dict[str, object]:
+        """Whether the audit trail is whole."""
 
 
 def open_token_access(settings: Settings) -> TokenAccess:
@@ -72,6 +80,22 @@ class _InDatabase:
         if not self._run(work):
             raise NotFound(f"There is no token {token_id!r} in force.")
 
+    def audit(self, limit: int) -> builtins.list[dict[str, object]]:
+        async def work(backend: Backend) -> builtins.list[dict[str, object]]:
+            found = await backend.read(lambda connection: audit.page(connection, before_key=None, limit=limit))
+            return [AuditEntryOut.of(entry).model_dump(mode="json") for entry in found]
+
+        return self._run(work)
+
+    def verify_audit(self, head: str | None) -> dict[str, object]:
+        earlier = None if head is None else bytes.fromhex(head)
+
+        async def work(backend: Backend) -> dict[str, object]:
+            found = await backend.read(lambda connection: audit.verify(connection, earlier_head=earlier))
+            return VerificationOut.of(found).model_dump(mode="json")
+
+        return self._run(work)
+
     def _run(self, work: Callable[[Backend], Awaitable[_T]]) -> _T:
         async def run() -> _T:
             async with open_backend(self._settings) as backend:
@@ -87,22 +111,32 @@ class _ThroughServer:
 
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         wanted = {"scope": scope, "name": name, "run": run, "project": project}
-        created: dict[str, object] = self._request("POST", "", wanted).json()
+        created: dict[str, object] = self._request("POST", "access-tokens", wanted).json()
         return created
 
     def list(self) -> list[dict[str, object]]:
-        items: list[dict[str, object]] = self._request("GET", "").json()["items"]
+        items: list[dict[str, object]] = self._request("GET", "access-tokens").json()["items"]
         return items
 
     def revoke(self, token_id: str) -> None:
-        self._request("DELETE", f"/{quote(token_id, safe='')}")
+        self._request("DELETE", f"access-tokens/{quote(token_id, safe='')}")
+
+    def audit(self, limit: int) -> builtins.list[dict[str, object]]:
+        items: builtins.list[dict[str, object]] = self._request("GET", f"audit?limit={limit}").json()["items"]
+        return items
+
+    def verify_audit(self, head: str | None) -> dict[str, object]:
+        found: dict[str, object] = self._request(
+            "GET", "audit/verification" + ("" if head is None else f"?head={head}")
+        ).json()
+        return found
 
     def _request(self, method: str, path: str, body: dict[str, str | None] | None = None) -> httpx.Response:
         try:
             secret = self._settings.owner_token_file.read_text(encoding="utf-8").strip()
             answer = httpx.request(
                 method,
-                f"{self._url}/api/v1/access-tokens{path}",
+                f"{self._url}/api/v1/{path}",
                 json=body,
                 headers={"Authorization": f"Bearer {secret}"},
                 trust_env=False,

@@ -6,11 +6,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from isentrope_wire.messages import Gap
-from tests.server.conftest import ON_SQLITE_ONLY, MakeServer
+from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
 
-pytestmark = ON_SQLITE_ONLY
+DATABASES = ("sqlite",)
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

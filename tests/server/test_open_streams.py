@@ -19,6 +19,8 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, Watching
 
+DATABASES = ("sqlite",)
+
 SOON_SECONDS = 2.0
 
 

@@ -39,14 +39,13 @@ def test_every_route_but_the_pages_is_described(operations: list[Operation]) -> 
     declared = {(verb, path.replace(":path}", "}")) for verb, path in ROUTE_SCOPES} | {
         ("GET", path) for path in OPEN_PATHS
     }
-    not_yet = {("GET", "/openapi.json")}
-    assert declared - described - not_yet <= {("GET", "/api/v1/runs/{run_id}/export")}
+    assert declared - described == {("GET", "/openapi.json")}
     assert described <= declared
 
 
 def test_every_operation_says_in_a_sentence_what_it_does(operations: list[Operation]) -> None:
     summaries = {(verb, path): operation["summary"] for verb, path, operation in operations}
-    assert all(5 < len(summary) < 120 for summary in summaries.values()), summaries
+    assert all(5 < len(summary) < 50 for summary in summaries.values()), summaries
     assert len(set(summaries.values())) == len(summaries)
     assert all(operation["description"] and operation["tags"] for _, _, operation in operations)
 

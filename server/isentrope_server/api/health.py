@@ -56,13 +56,13 @@ class Readiness:
 
 
 @router.get("/healthz")
-async def healthz() -> Health:
+async def tell_alive() -> Health:
     """The process answers. Says nothing of the database: a restart would not mend that."""
     return Health(status="ok")
 
 
 @router.get("/readyz", response_model=Health)
-async def readyz(request: Request, backend: BackendDep) -> JSONResponse:
+async def tell_ready(request: Request, backend: BackendDep) -> JSONResponse:
     """Reports can be stored and read now: the database answers, its schema is this server's, its writer writes.
 
     503 `not_ready` names the cause: `database_unreachable`, `schema_differs`, `writer_stopped` or `writer_stuck`.

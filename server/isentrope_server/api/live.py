@@ -33,7 +33,7 @@ _CATCH_UP_STEPS = 500
 
 
 @router.get("/runs/{run_id}/live", response_class=EventSourceResponse)
-async def live(
+async def follow_run(
     run: RunDep,
     backend: BackendDep,
     since: Annotated[str | None, Query(description="`cursor` of a series answer: begin right after it.")] = None,

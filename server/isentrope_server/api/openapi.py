@@ -1,11 +1,10 @@
 """The description of the API: what FastAPI knows of the routes, and what holds for all of them.
 
-A summary is the first sentence of the route's docstring. Every error a route can answer stands beside it, with its code.
+A summary is the name of the route's function, a description its docstring. Every error a route can answer stands beside it, with its code.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -57,6 +56,7 @@ _OWN_ERRORS = {
 }
 _TEXT_EXAMPLES = {
     "text/event-stream": 'id: NDEuMQ\nevent: step\ndata: {"step": 41, "scalars": {"entropy/mean": 0.81}}\n\n',
+    "text/csv": "step,incarnation,rank,time,entropy/mean\r\n0,first,0,1767226210.4,0.81\r\n",
     "text/plain": '# TYPE isentrope_runs gauge\nisentrope_runs{status="running"} 1.0\n',
 }
 _STREAMS = {"/api/v1/runs/{run_id}/live": "text/event-stream"}
@@ -102,8 +102,8 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 def _summarise(operation: dict[str, Any]) -> None:
-    first, *_ = re.split(r"(?<=[.:])\s", operation["description"], maxsplit=1)
-    operation["summary"] = first.rstrip(".:")
+    # FastAPI's is the function's name with a capital at each word.
+    operation["summary"] = operation["summary"].capitalize()
 
 
 def _explain(parameter: dict[str, Any], components: dict[str, Any]) -> None:
@@ -115,6 +115,7 @@ def _explain(parameter: dict[str, Any], components: dict[str, Any]) -> None:
 
 def _show(content: dict[str, Any], components: dict[str, Any]) -> None:
     for media_type, medium in content.items():
+        medium["schema"] = medium.get("schema") or {"type": "string", "format": "binary"}
         if "example" not in medium and "examples" not in medium:
             text = _TEXT_EXAMPLES.get(media_type)
             medium["example"] = example_of(medium.get("schema", {}), components) if text is None else text

@@ -29,6 +29,7 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("GET", "/api/v1/runs/{run_id}/histograms/{name:path}"): Scope.READ,
     ("GET", "/api/v1/runs/{run_id}/tokens"): Scope.READ,
     ("GET", "/api/v1/runs/{run_id}/alerts"): Scope.READ,
+    ("GET", "/api/v1/runs/{run_id}/gaps"): Scope.READ,
     ("GET", "/api/v1/runs/{run_id}/law"): Scope.READ,
     ("GET", "/api/v1/runs/{run_id}/what-if"): Scope.READ,
     ("GET", "/api/v1/runs/{run_id}/control"): Scope.READ,

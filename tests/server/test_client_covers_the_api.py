@@ -1,0 +1,115 @@
+"""The Python client has a method for every address of the API, and each asks the right one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from isentrope.client import Client, NotFound
+from isentrope_server.app import API_PREFIX, create_app
+from isentrope_server.settings import Settings
+from isentrope_wire.messages import RunFinished
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+DATABASES = ("sqlite",)
+
+RUN = "covered"
+_RUN_PATH = f"{API_PREFIX}/runs/{{run_id}}"
+
+METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
+    ("GET", f"{API_PREFIX}/runs"): lambda client: client.runs(),
+    ("GET", _RUN_PATH): lambda client: client.run(RUN),
+    ("PATCH", _RUN_PATH): lambda client: client.edit_run(RUN, notes="seen", tags=["a"]),
+    ("DELETE", _RUN_PATH): lambda client: client.delete_run("over"),
+    ("GET", f"{_RUN_PATH}/metrics"): lambda client: client.metric_names(RUN),
+    ("GET", f"{_RUN_PATH}/metrics/series"): lambda client: client.metrics(RUN, "x"),
+    ("GET", f"{_RUN_PATH}/steps/{{step}}"): lambda client: client.step(RUN, 0),
+    ("GET", f"{_RUN_PATH}/histograms/{{name}}"): lambda client: client.histograms(RUN, "entropy/token"),
+    ("GET", f"{_RUN_PATH}/tokens"): lambda client: client.tokens(RUN),
+    ("GET", f"{_RUN_PATH}/alerts"): lambda client: client.alerts(RUN),
+    ("GET", f"{_RUN_PATH}/gaps"): lambda client: client.gaps(RUN),
+    ("GET", f"{_RUN_PATH}/law"): lambda client: client.law(RUN),
+    ("GET", f"{_RUN_PATH}/what-if"): lambda client: client.what_if(RUN),
+    ("GET", f"{_RUN_PATH}/control"): lambda client: client.control(RUN),
+    ("PUT", f"{_RUN_PATH}/control"): lambda client: client.set_control(RUN, method="none"),
+    ("GET", f"{_RUN_PATH}/control/history"): lambda client: client.control_history(RUN),
+    ("GET", f"{_RUN_PATH}/export"): lambda client: client.export(RUN, io.BytesIO(), format="csv"),
+    ("GET", f"{API_PREFIX}/methods"): lambda client: client.methods(),
+    ("GET", f"{API_PREFIX}/access-tokens"): lambda client: client.access_tokens(),
+    ("POST", f"{API_PREFIX}/access-tokens"): lambda client: client.create_access_token("ingest", run=RUN),
+    ("DELETE", f"{API_PREFIX}/access-tokens/{{token_id}}"): lambda client: client.revoke_access_token("nothing"),
+    ("GET", f"{API_PREFIX}/audit"): lambda client: client.audit(),
+    ("GET", f"{API_PREFIX}/audit/verification"): lambda client: client.verify_audit(),
+}
+_LIVE = ("GET", f"{_RUN_PATH}/live")
+
+
+@pytest.fixture(scope="module")
+def covered(server: ServerInThread) -> ServerInThread:
+    rank = Rank(server, run_id=RUN)
+    rank.report(0, x=1.0)
+    Rank(server, run_id="over").send(RunFinished(status="finished", finished_at=time.time()))
+    return server
+
+
+def asked(server: ServerInThread) -> dict[tuple[str, str], float]:
+    """How often each address was asked, by method and template."""
+    counted: dict[tuple[str, str], float] = {}
+    for line in server.http.get("/metrics").text.splitlines():
+        name, _, rest = line.partition("{")
+        if name == "isentrope_http_request_seconds_count":
+            labels: dict[str, str] = dict(
+                pair.split("=", 1) for pair in rest.partition("} ")[0].replace('"', "").split(",")
+            )
+            key = (labels["method"], labels["route"].replace(":path", ""))
+            counted[key] = counted.get(key, 0) + float(rest.rpartition(" ")[2])
+    return counted
+
+
+def test_every_address_has_its_method() -> None:
+    paths = create_app(Settings(dashboard=False)).openapi()["paths"]
+    described = {(verb.upper(), path) for path, verbs in paths.items() for verb in verbs if path.startswith(API_PREFIX)}
+    assert described == set(METHODS) | {_LIVE}
+
+
+@pytest.mark.parametrize("address", METHODS, ids=" ".join)
+def test_each_method_asks_its_address(covered: ServerInThread, address: tuple[str, str]) -> None:
+    with Client(covered.url, covered.owner_token) as client:
+        before = asked(covered).get(address, 0)
+        with contextlib.suppress(NotFound):
+            METHODS[address](client)
+        assert asked(covered)[address] == before + 1
+
+
+def test_live_events_come_as_they_are_committed(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, x=1.0)
+    with Client(server.url, server.owner_token) as client:
+        _, cursor, reset = client.series_since(rank.run_id, "x")
+        assert reset
+        rank.report(1, x=float("nan"))
+        events = client.live(rank.run_id, since=cursor)
+        first: Any = next(events)
+        assert (first.kind, first.data["step"], first.data["scalars"]) == ("step", 1, {"x": "NaN"})
+        columns, _, reset = client.series_since(rank.run_id, "x", since=cursor)
+        assert (columns["x"]["step"], reset) == ([1], False)
+        events.close()  # type: ignore[attr-defined]
+        with pytest.raises(NotFound):
+            next(client.live("nobody"))
+
+
+def test_a_token_made_with_the_client_opens_what_it_should(server: ServerInThread) -> None:
+    with Client(server.url, server.owner_token) as owner:
+        made = owner.create_access_token("read", name="for a notebook")
+        with Client(server.url, made["token"]) as reader:
+            assert isinstance(reader.runs(), list)
+        owner.revoke_access_token(made["id"])
+        assert next(token for token in owner.access_tokens() if token["id"] == made["id"])["revoked_at"]
+        assert owner.verify_audit()["is_whole"]
+        assert owner.audit()[0]["action"] == "token.revoked"
