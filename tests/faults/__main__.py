@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.faults.catalogue import BY_NAME, FAULTS, Fault
@@ -33,42 +34,42 @@ def main() -> int:
     if unknown := [name for name in arguments.names if name not in BY_NAME]:
         parser.error(f"no fault is called {', '.join(unknown)}; --list names them")
     chosen = [BY_NAME[name] for name in arguments.names] or list(FAULTS)
-    return run(chosen, short=arguments.short, keep=not arguments.forget)
+    return run(chosen, short=arguments.short, keep=not arguments.forget, jobs=arguments.jobs)
 
 
-def run(faults: Sequence[Fault], *, short: bool, keep: bool) -> int:
-    """Do one fault after another; returns how many broke a promise."""
+def run(faults: Sequence[Fault], *, short: bool, keep: bool, jobs: int) -> int:
+    """Do the faults, some beside each other; returns how many broke a promise."""
     started = time.monotonic()
-    possible = [fault for fault in faults if fault.needs()]
+    # The readers of damaged spools say what they find, thousands of times.
+    logging.getLogger("isentrope").setLevel(logging.CRITICAL)
     for fault in faults:
-        if fault not in possible:
+        if not fault.needs():
             print(f"{fault.name}: left out, this machine lacks {fault.without}")
-    failed = [fault.name for fault in possible if not _held(fault, short=short, keep=keep)]
-    faults = possible
-    print(f"\n{len(faults) - len(failed)} of {len(faults)} faults were withstood, {time.monotonic() - started:.0f} s")
+    possible = [fault for fault in faults if fault.needs()]
+    with ThreadPoolExecutor(jobs) as pool:
+        held = list(pool.map(lambda fault: _held(fault, short=short, keep=keep), possible))
+    failed = [fault.name for fault, withstood in zip(possible, held, strict=True) if not withstood]
+    seconds = time.monotonic() - started
+    print(f"\n{len(possible) - len(failed)} of {len(possible)} faults were withstood, {seconds:.0f} s")
     if failed:
         print(f"Not withstood: {', '.join(failed)}")
     return len(failed)
 
 
 def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
-    # The readers of damaged spools say what they find, thousands of times.
-    logging.getLogger("isentrope").setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix=f"{fault.name[:20]}-"))
     started = time.monotonic()
-    print(f"{fault.name}: {fault.sentence}", flush=True)
     try:
-        verdict = fault.run(folder / "stage", short=short)
-    except Exception as broken:  # noqa: BLE001  # whatever a fault runs into, the next one is still to be done
-        print(f"    BROKEN after {time.monotonic() - started:.1f} s: {type(broken).__name__}: {broken}", flush=True)
-        if keep:
-            print(f"    kept for a look: {folder}", flush=True)
-            return False
+        outcome = f"held: {fault.run(folder / 'stage', short=short)}"
+        broken = False
+    except Exception as error:  # noqa: BLE001  # whatever a fault runs into, the next one is still to be done
+        outcome = f"BROKEN: {type(error).__name__}: {error}"
+        broken = True
+    kept = f"\n    kept for a look: {folder}" if broken and keep else ""
+    print(f"{fault.name}: {fault.sentence}\n    {time.monotonic() - started:.1f} s, {outcome}{kept}", flush=True)
+    if not kept:
         shutil.rmtree(folder, ignore_errors=True)
-        return False
-    print(f"    held, {time.monotonic() - started:.1f} s: {verdict}", flush=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    return True
+    return not broken
 
 
 if __name__ == "__main__":

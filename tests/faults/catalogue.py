@@ -77,20 +77,26 @@ FAULTS = (
     _peaceful(shipper_faults.shipper_killed),
     _peaceful(shipper_faults.shipper_frozen),
     _peaceful(network_faults.black_hole),
-    _peaceful(network_faults.slow_network),
+    _peaceful(network_faults.slow_network, in_short_tier=False),
     _peaceful(network_faults.resetting_network),
     _peaceful(network_faults.link_cut, needs=has_namespaces, without="the right to make network namespaces"),
     _peaceful(
-        network_faults.link_swallows_packets, needs=has_namespaces, without="the right to make network namespaces"
+        network_faults.link_swallows_packets,
+        in_short_tier=False,
+        needs=has_namespaces,
+        without="the right to make network namespaces",
     ),
     Fault(disk_faults.spool_disk_full, needs=may_mount, without="the right to mount a small disk"),
     _peaceful(
-        disk_faults.spool_disk_full_beside_a_living_server, needs=may_mount, without="the right to mount a small disk"
+        disk_faults.spool_disk_full_beside_a_living_server,
+        in_short_tier=False,
+        needs=may_mount,
+        without="the right to mount a small disk",
     ),
     Fault(disk_faults.server_disk_full, needs=may_mount, without="the right to mount a small disk"),
     _peaceful(disk_faults.spool_writes_fail, needs=has_compiler, without="a C compiler"),
     _peaceful(disk_faults.spool_syncs_fail, needs=has_compiler, without="a C compiler"),
-    Fault(disk_faults.server_writes_fail, needs=has_compiler, without="a C compiler"),
+    Fault(disk_faults.server_writes_fail, in_short_tier=False, needs=has_compiler, without="a C compiler"),
     _peaceful(spool_damage.truncation_at_every_byte),
     _peaceful(spool_damage.flipped_bits),
     _peaceful(wire_faults.duplicate_reordered_and_replayed_batches),
@@ -105,9 +111,9 @@ FAULTS = (
     _peaceful(exit_faults.forked_children),
     Fault(exit_faults.fork_in_dataloader_workers, in_short_tier=False),
     _peaceful(clock_faults.trainers_clock_an_hour_off, needs=has_compiler, without="a C compiler"),
-    Fault(clock_faults.servers_clock_an_hour_off, needs=has_compiler, without="a C compiler"),
+    Fault(clock_faults.servers_clock_an_hour_off, in_short_tier=False, needs=has_compiler, without="a C compiler"),
     Fault(many_ranks.eight_ranks),
     Fault(resume_faults.resume_with_its_spool),
-    Fault(resume_faults.resume_without_its_spool),
+    Fault(resume_faults.resume_without_its_spool, in_short_tier=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

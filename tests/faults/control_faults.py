@@ -77,7 +77,7 @@ def two_clients_racing(stage: Stage) -> Verdict:
     for version, item in history(stage, "raced").items():
         if version:
             expect(version in pushed[item["reason"]], f"version {version} stands under the wrong name")
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
@@ -97,7 +97,7 @@ def stale_invalid_and_late_control(stage: Stage) -> Verdict:
     expect(answer.is_success, f"the push failed: {answer.text}")
     time.sleep(3.5)
     proxy.black_hole = False
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     item = ended(stage, "late", 1)
     expect(item["state"] == "EXPIRED", f"the stale change ended {item['state']}")
     answer = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=2, reason="in time")
@@ -124,7 +124,7 @@ def control_over_a_breaking_connection(stage: Stage) -> Verdict:
             stage.server.start()
         ended(stage, "broken", answer.json()["version"])
         proxy.reset_all()
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 

@@ -57,7 +57,7 @@ def spool_disk_full(stage: Stage) -> Verdict:
     wait_for(lambda: _refused(trainer) > 50, 60.0, "the queue refused reports")
     filler.unlink()
     stage.server.start()
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     verdict = stage.judge(trainer, allowance=REFUSED)
     verdict.require(verdict.left_out > 0, "nothing was left out before whole reports were lost")
     verdict.require(verdict.in_gaps > 0, "nothing was lost: this shows nothing")
@@ -74,7 +74,7 @@ def spool_disk_full_beside_a_living_server(stage: Stage) -> Verdict:
     filler = fill(home)
     time.sleep(3.0 if stage.short else 20.0)
     filler.unlink()
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer, allowance=Allowance(left_out=True))
 
 
@@ -88,7 +88,7 @@ def server_disk_full(stage: Stage) -> Verdict:
     filler = fill(stage.server.home)
     time.sleep(4.0 if stage.short else 30.0)
     filler.unlink()
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     trainer.stop()
     subprocess.run(["mount", "-o", "remount,size=64m", str(stage.server.home.parent)], check=True)
     return stage.judge(trainer)
@@ -115,7 +115,7 @@ def _lie_to_the_trainer(stage: Stage, run_id: str, calls: str) -> Verdict:
         time.sleep(1.0)
         flag.unlink()
         time.sleep(0.5)
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
@@ -132,7 +132,7 @@ def server_writes_fail(stage: Stage) -> Verdict:
         time.sleep(1.5)
         flag.unlink()
         time.sleep(0.5)
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 

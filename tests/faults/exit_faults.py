@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.oracle import Allowance, Verdict
-from tests.faults.stage import DELIVERED_SECONDS, Stage, Trainer, wait_for
+from tests.faults.stage import Stage, Trainer
 
 GENTLE = {"return": 0, "forget": 0, "exception": 1, "sys.exit": 0, "SIGINT": -2}
 """Python ends in its own time, and with what exit code: nothing may be lost."""
@@ -18,8 +18,8 @@ def every_way_to_exit(stage: Stage) -> Verdict:
     total = Verdict()
     for how, trainer in trainers.items():
         trainer.finish()
-        wait_for(lambda t=trainer: t.delivered, DELIVERED_SECONDS, f"the spool was delivered after {how}")  # type: ignore[misc]
-        one = stage.oracle.judge([trainer.ledger], LAST_MOMENT if how in ABRUPT else None)
+        stage.expect_delivery(trainer)
+        one = stage.verdict_on([trainer.ledger], LAST_MOMENT if how in ABRUPT else None)
         total.offered, total.stored = total.offered + one.offered, total.stored + one.stored
         total.unwritten += one.unwritten
     return total

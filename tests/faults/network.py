@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
@@ -113,14 +114,14 @@ def has_namespaces() -> bool:
 class NetworkNamespace:
     """A network of its own, joined to the machine's by a link that can be cut. `with` makes and removes it."""
 
+    _made = itertools.count()
+
     def __init__(self) -> None:
-        self._name = f"isentrope-{os.getpid() % 100_000}"
-        self._outer = f"isf{os.getpid() % 100_000}o"
-        self._inner = f"isf{os.getpid() % 100_000}i"
-        number = os.getpid() % 16_000
-        network = f"10.231.{number // 64}.{number % 64 * 4}"
-        base = network.rpartition(".")[0]
-        last = number % 64 * 4
+        number = (os.getpid() * 8 + next(self._made)) % 16_000
+        self._name = f"isentrope-{number}"
+        self._outer = f"isf{number}o"
+        self._inner = f"isf{number}i"
+        base, last = f"10.231.{number // 64}", number % 64 * 4
         self.outer_address = f"{base}.{last + 1}"
         """The machine's end of the link: what processes in the namespace can reach."""
         self._inner_address = f"{base}.{last + 2}"

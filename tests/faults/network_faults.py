@@ -26,7 +26,7 @@ def black_hole(stage: Stage) -> Verdict:
     proxy.black_hole = True
     time.sleep(7.0 if stage.short else 60.0)
     proxy.black_hole = False
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
@@ -37,7 +37,7 @@ def slow_network(stage: Stage) -> Verdict:
     proxy.bytes_per_second = 4_000
     time.sleep(6.0 if stage.short else 30.0)
     proxy.bytes_per_second = None
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
@@ -50,7 +50,7 @@ def resetting_network(stage: Stage) -> Verdict:
         proxy.reset_all()
         time.sleep(1.5 if stage.short else 6.0)
     proxy.reset_after_bytes = None
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
@@ -73,5 +73,5 @@ def _over_a_link(stage: Stage, run_id: str, *, swallow: bool) -> Verdict:
         break_it()
         time.sleep(seconds)
         mend_it()
-        stage.assert_fresh_report_is_visible(trainer)
+        stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 from tests.faults.oracle import Allowance, Verdict
-from tests.faults.stage import Stage, Trainer, wait_for
+from tests.faults.stage import Stage, Trainer
 
 KILLED = Allowance(unwritten_seconds=0.5)
 SPOOL_GONE = Allowance(unwritten_seconds=1e9)
@@ -16,15 +16,15 @@ def resume_with_its_spool(stage: Stage) -> Verdict:
     """The first life's spool is still there and is delivered late: both lives are whole, the second one speaks."""
     first, second = _two_lives(stage, "resumed", keep_spool=True)
     for trainer in (first, second):
-        wait_for(lambda t=trainer: t.delivered, 90.0, "the spool was delivered")  # type: ignore[misc]
-    return stage.oracle.judge([first.ledger, second.ledger], allowances={"first": KILLED})
+        stage.expect_delivery(trainer)
+    return stage.verdict_on([first.ledger, second.ledger], allowances={"first": KILLED})
 
 
 def resume_without_its_spool(stage: Stage) -> Verdict:
     """The first life's disk is gone with what it held: the second life is whole."""
     first, second = _two_lives(stage, "restored", keep_spool=False)
-    wait_for(lambda: second.delivered, 90.0, "the spool was delivered")
-    return stage.oracle.judge([first.ledger, second.ledger], allowances={"first": SPOOL_GONE})
+    stage.expect_delivery(second)
+    return stage.verdict_on([first.ledger, second.ledger], allowances={"first": SPOOL_GONE})
 
 
 def _two_lives(stage: Stage, run_id: str, *, keep_spool: bool) -> tuple[Trainer, Trainer]:

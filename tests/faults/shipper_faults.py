@@ -20,7 +20,7 @@ def shipper_killed(stage: Stage) -> Verdict:
         time.sleep(random.uniform(0.0, 0.5))
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda gone=pid: trainer.shipper_pid not in (None, gone), 30.0, "another shipper was at work")  # type: ignore[misc]
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
@@ -32,5 +32,5 @@ def shipper_frozen(stage: Stage) -> Verdict:
     os.kill(pid, signal.SIGSTOP)
     time.sleep(3.0 if stage.short else 20.0)
     os.kill(pid, signal.SIGCONT)
-    stage.assert_fresh_report_is_visible(trainer)
+    stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
