@@ -31,7 +31,10 @@ async def list_runs(
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Page[RunSummary]:
-    """Runs, newest first."""
+    """Runs by when the server first heard of them, newest first.
+
+    A cursor stands behind a run of that order: runs that begin while somebody reads on are neither told nor shift a page.
+    """
     before_key = None if cursor is None else cursors.decode(cursor, 1)[0]
     found = await backend.read(
         lambda connection: runs.page(

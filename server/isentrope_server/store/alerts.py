@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Select, and_, insert, or_, select
 
 from isentrope_server.store import streams
 from isentrope_server.store.tables import alerts
@@ -58,25 +59,34 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
 
 def newest(connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int) -> list[StoredAlert]:
     """At most `limit` alerts that came before (position, number), newest first; those taken back by a resume apart."""
+    speaking = _speaking(connection, run_key)
+    found: list[StoredAlert] = []
+    while len(found) < limit:
+        rows = connection.execute(_page(run_key, before, limit)).all()
+        found += [StoredAlert(**row._mapping) for row in rows if row.position in speaking]
+        if len(rows) < limit:
+            break
+        before = (rows[-1].position, rows[-1].number)
+    return found[:limit]
+
+
+def _speaking(connection: Connection, run_key: int) -> set[int]:
+    """The positions of the reports whose alerts count: the loudest of those that have any, for each step."""
     table = alerts.c
     rows = connection.execute(
-        select(alerts).where(table.run_key == run_key).order_by(table.position.desc(), table.number.desc())
+        select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
     ).all()
-    timeline = Timeline(streams.incarnations(connection, run_key))
-    steps, keys, positions = (
-        np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position")
-    )
-    speaking = {int(positions[index]) for index in timeline.speaking(steps, keys, positions)}
-    return [
-        StoredAlert(
-            position=row.position,
-            number=row.number,
-            step=row.step,
-            recorded_at=row.recorded_at,
-            kind=row.kind,
-            reason=row.reason,
-            evidence=row.evidence,
-        )
-        for row in rows
-        if row.position in speaking and (before is None or (row.position, row.number) < before)
-    ][:limit]
+    columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
+    chosen = Timeline(streams.incarnations(connection, run_key)).speaking(*columns)
+    return {rows[int(index)].position for index in chosen}
+
+
+def _page(run_key: int, before: tuple[int, int] | None, limit: int) -> Select[*tuple[Any, ...]]:
+    """The next alerts as they are stored, newest first."""
+    table = alerts.c
+    columns = (table[name] for name in ("position", "number", "step", "recorded_at", "kind", "reason", "evidence"))
+    query = select(*columns).where(table.run_key == run_key)
+    if before is not None:
+        position, number = before
+        query = query.where(or_(table.position < position, and_(table.position == position, table.number < number)))
+    return query.order_by(table.position.desc(), table.number.desc()).limit(limit)
