@@ -54,7 +54,7 @@ def _read(record: Record) -> Arrival:
         raise _Unusable("undecodable", str(error)) from error
     if any(number > LARGEST_INTEGER for number in _counted(message)):
         raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
-    if any(len(name) > LONGEST_NAME for name in _names(message)):
+    if max(map(len, _names(message)), default=0) > LONGEST_NAME:
         raise _Unusable(
             "name_too_long", f"Names have at most {LONGEST_NAME} characters; one in seq {record.seq} has more."
         )
