@@ -18,7 +18,7 @@ HOSTILE = "eval/<img src=x onerror=alert(1)>"
 def choose_metric(page: Page, field: str, typed: str, name: str) -> None:
     page.click(field)
     page.fill(field, typed)
-    page.get_by_role("option", name=name).click()
+    page.get_by_role("option", name=name, exact=True).click()
 
 
 def test_any_metric_is_found_by_its_raw_name_and_charted(fake: FakeApi, open_page: OpenPage) -> None:
@@ -70,7 +70,7 @@ def test_an_address_names_what_is_compared_and_unknown_runs_are_left_out(fake: F
     page = watched.page
     expect(page.locator(".compare-table tbody tr")).to_have_count(1)
     assert page.title() == "Compare runs · Isentrope"
-    choose_metric(page, "#compare-runs", "count", "countdown")
+    choose_metric(page, "#compare-runs", "count", "countdown · 000001")
     expect(page.locator(".compare-table tbody tr")).to_have_count(2)
     assert page.url.endswith("/compare?run=run-000002&run=run-000001")
     page.wait_for_timeout(9000)

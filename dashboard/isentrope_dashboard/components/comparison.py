@@ -12,7 +12,7 @@ from dash import dcc, html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.export_links import export_links
-from isentrope_dashboard.components.panel import chart, panel
+from isentrope_dashboard.components.panel import chart, panel, scrolling
 from isentrope_dashboard.figures.metric_panels import MOST_LINES, MOST_PANELS, PANEL_HEIGHT
 from isentrope_dashboard.formatting import count, number
 from isentrope_dashboard.records import LatestValue, RunSummary
@@ -78,7 +78,7 @@ def comparison_table(compared: Sequence[ComparedRun], metrics: Sequence[str], co
     table = dmc.Table(
         [html.Thead(html.Tr([html.Th(text) for text in head])), html.Tbody(rows)], className="num compare-table"
     )
-    return dmc.TableScrollContainer(table, minWidth=520)
+    return scrolling(table, "Newest values of the compared runs", 520)
 
 
 def _cells(one: ComparedRun, metrics: Sequence[str], colour: str) -> list[Any]:

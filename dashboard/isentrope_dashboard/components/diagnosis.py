@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.components.panel import panel
+from isentrope_dashboard.components.panel import panel, scrolling
 from isentrope_dashboard.diagnosis import AlertRow, Diagnosis, TokenRow
 from isentrope_dashboard.formatting import MISSING, number
 
@@ -36,7 +36,7 @@ def diagnosis_columns() -> list[dmc.GridCol]:
             panel(
                 "Tokens that counted most",
                 "",
-                dmc.TableScrollContainer(table, minWidth=640),
+                scrolling(table, "Tokens that counted most", 640),
                 subtitle_id=ids.TOKENS_SUBTITLE,
             ),
             span={"base": 12, "lg": 8},

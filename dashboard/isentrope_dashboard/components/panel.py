@@ -56,6 +56,12 @@ def chart(component_id: str, height: int, description: str, *, grows: bool = Tru
     return html.Div([graph, *stores], className="chart", role="img", **{"aria-label": description})
 
 
+def scrolling(content: Component, label: str, least_width: int) -> html.Div:
+    """Scrolls sideways where it is too wide, by keyboard, too; `label` is what a screen reader says of it."""
+    inside = html.Div(content, style={"minWidth": least_width})
+    return html.Div(inside, className="scrolling", tabIndex=0, role="region", **{"aria-label": label})
+
+
 def score_symbol() -> list[Any]:
     """S with a subscript c."""
     return ["S", html.Sub("c")]
