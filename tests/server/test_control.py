@@ -314,11 +314,35 @@ def test_ranks_that_disagree_make_it_partial(server: ServerInThread) -> None:
 def test_ranks_that_stay_quiet_are_not_waited_for_for_ever(make_server: MakeServer) -> None:
     server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)
     zero = Rank(server)
-    Rank(server, run_id=zero.run_id, rank=1)
+    one = Rank(server, run_id=zero.run_id, rank=1)
+    Rank(server, run_id=zero.run_id, rank=2)
     put(server, zero, 0)
     zero.hello()
     zero.answer(3, 1, "APPLIED", in_force=1)
-    wait_for(lambda: state(server, zero, 1)["state"] == "APPLIED")
+    wait_for(lambda: state(server, zero, 1)["state"] == "PARTIAL")
+    item = state(server, zero, 1)
+    assert (item["code"], item["applied_step"]) == ("ranks_silent", 3)
+    assert "2 said nothing" in item["message"]
+    one.answer(3, 1, "APPLIED", in_force=1)
+    assert state(server, zero, 1)["code"] == "ranks_silent", "rank 2 is silent still"
+
+
+@pytest.mark.parametrize(("late", "ended"), [("APPLIED", "APPLIED"), ("REJECTED", "PARTIAL")])
+def test_a_slow_ranks_word_replaces_what_the_server_concluded_from_its_silence(
+    make_server: MakeServer, late: str, ended: str
+) -> None:
+    server = make_server(control_rank_grace_seconds=0.2, sweep_interval_seconds=0.05)
+    zero = Rank(server)
+    one = Rank(server, run_id=zero.run_id, rank=1)
+    put(server, zero, 0)
+    zero.hello()
+    zero.answer(3, 1, "APPLIED", in_force=1)
+    wait_for(lambda: state(server, zero, 1)["state"] == "PARTIAL")
+    one.answer(3, 1, late, code="" if late == "APPLIED" else "capability_missing", in_force=1)
+    item = state(server, zero, 1)
+    assert (item["state"], item["code"]) == (ended, "" if late == "APPLIED" else "capability_missing")
+    one.answer(4, 1, "REJECTED", code="again", in_force=1)
+    assert state(server, zero, 1) == item, "what every rank has said stands"
 
 
 def test_a_version_nobody_fetched_expires(make_server: MakeServer) -> None:

@@ -1,15 +1,15 @@
 """What probes say became of a control version.
 
 A version is settled once every rank of the answering incarnation that is known here has spoken, or the grace for slow
-ranks is over (`expiry`). The first settlement stands, with one exception: an EXPIRED that the server had concluded
-from silence yields to the probe's own word.
+ranks is over (`expiry`). The first settlement stands, with one exception: an EXPIRED or a PARTIAL that the server had
+concluded from silence yields to the probe's own word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isentrope_server.control.transitions import UNANSWERED, move
+from isentrope_server.control.transitions import RANKS_SILENT, UNANSWERED, move
 from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem, RankOutcome, State
 from isentrope_server.store.streams import Stream
@@ -40,6 +40,11 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
     state = _joint_state([word.state for word in words])
     applied = [word for word in words if word.state is OutcomeState.APPLIED]
     telling = next((word for word in words if word.state is not OutcomeState.APPLIED), words[0])
+    code, message = telling.code, telling.message
+    silent = _silent_ranks(transaction, item.run_key, words)
+    if silent and state is State.APPLIED:
+        state, code = State.PARTIAL, RANKS_SILENT
+        message = f"Of {len(words) + len(silent)} ranks, {len(silent)} said nothing of it, such as rank {silent[0]}."
     move(
         transaction,
         run_id,
@@ -47,8 +52,8 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
         state,
         now=now,
         actor=", ".join(f"rank {word.rank}" for word in words),
-        code=telling.code,
-        message=telling.message,
+        code=code,
+        message=message,
         applied_step=min((word.step for word in applied if word.step is not None), default=None),
         applied_at=min((word.at for word in applied), default=None),
     )
@@ -77,14 +82,23 @@ _ANY_VERSION = 2**63 - 1
 
 
 def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem, stream: Stream, now: float) -> None:
-    guessed = item.state is State.EXPIRED and item.code == UNANSWERED
+    guessed = (item.state, item.code) in ((State.EXPIRED, UNANSWERED), (State.PARTIAL, RANKS_SILENT))
     if item.state not in controls.OPEN_STATES and not guessed:
         return
     spoken = {word.stream_key for word in controls.outcomes(transaction.connection, item.run_key, item.version)}
     incarnations = streams.incarnations(transaction.connection, item.run_key)
     peers = next(i for i in incarnations if i.name == stream.incarnation).streams
-    if guessed or all(peer.key in spoken for peer in peers):
+    complete = all(peer.key in spoken for peer in peers)
+    if complete or item.state is State.EXPIRED:
         settle(transaction, run_id, item, now)
+
+
+def _silent_ranks(transaction: Transaction, run_key: int, words: Sequence[RankOutcome]) -> list[int]:
+    """Ranks of the answering incarnation that are known here and have said nothing."""
+    spoken = {word.stream_key for word in words}
+    incarnations = streams.incarnations(transaction.connection, run_key)
+    peers = next(i for i in incarnations if i.name == words[0].incarnation).streams
+    return [peer.rank for peer in peers if peer.key not in spoken]
 
 
 def _words_of_first_incarnation(words: Sequence[RankOutcome]) -> list[RankOutcome]:

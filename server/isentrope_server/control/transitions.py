@@ -11,6 +11,8 @@ from isentrope_server.store.writer import Transaction
 
 UNANSWERED = "unanswered"
 """Code of an EXPIRED the server concluded from silence. Only such a guess yields to a probe's later word."""
+RANKS_SILENT = "ranks_silent"
+"""Code of a PARTIAL: no rank said it did not apply it, but some had said nothing when the grace was over. A guess too."""
 
 
 def move(
