@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, insert, text
+from sqlalchemy.exc import OperationalError
 
+from isentrope_server.store.database import Database
+from isentrope_server.store.events import Event
+from isentrope_server.store.migrate import upgrade
 from isentrope_server.store.sqlite_file import (
     NetworkFileSystem,
     check_file_system,
     file_system_of,
     old_library_warning,
 )
+from isentrope_server.store.tables import deleted_runs
+from isentrope_server.store.writer import Transaction, Writer
+from tests.server.test_store import add, ids
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'test.db'}")
+    with database.writing_engine.begin() as connection:
+        upgrade(connection)
+    yield database
+    database.close()
+
 
 MOUNTS = """\
 overlay / overlay rw 0 0
@@ -53,3 +73,39 @@ def test_a_library_that_can_corrupt_a_database_is_warned_of() -> None:
     assert "3.51.2" in (old_library_warning((3, 51, 2)) or "")
     assert old_library_warning((3, 51, 3)) is None
     assert old_library_warning((4, 0, 0)) is None
+
+
+def test_every_connection_is_durable_and_readers_cannot_write(database: Database) -> None:
+    def pragma(connection: Connection, name: str) -> object:
+        return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+    with database.writing_engine.connect() as connection:
+        assert (pragma(connection, "journal_mode"), pragma(connection, "synchronous")) == ("wal", 2)
+        assert pragma(connection, "foreign_keys") == 1
+    with database.reading() as connection, pytest.raises(OperationalError, match="readonly"):
+        connection.execute(insert(deleted_runs).values(id="x", deleted_at=0.0, deleted_by=""))
+
+
+def test_a_commit_that_fails_is_told_to_everyone_in_it_and_the_writer_goes_on(database: Database) -> None:
+    announced: list[Event] = []
+    writer = Writer(database.writing_engine, announced.extend)
+
+    def breaks_the_commit(transaction: Transaction) -> None:
+        transaction.connection.execute(text("PRAGMA defer_foreign_keys = ON"))
+        transaction.connection.execute(
+            text("INSERT INTO gaps (stream_key, first_seq, last_seq, reason) VALUES (99, 1, 2, '')")
+        )
+
+    writer.start()
+    hold = threading.Event()
+    writer.submit(lambda transaction: hold.wait(5))
+    innocent = writer.submit(lambda transaction: add("innocent", transaction))
+    guilty = writer.submit(breaks_the_commit)
+    hold.set()
+    for future in (innocent, guilty):
+        with pytest.raises(Exception, match="FOREIGN KEY"):
+            future.result(timeout=5)
+    assert ids(database) == set()
+    assert announced == []
+    assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
+    writer.stop()

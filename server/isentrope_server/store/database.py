@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url, text
 from sqlalchemy.pool import NullPool
 
 from isentrope_server.store.column_types import json_text
@@ -138,3 +138,10 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
             for name, value in session.items():
                 cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
+
+    @event.listens_for(engine, "handle_error")
+    def _on_error(context: ExceptionContext) -> None:
+        # Behind the first line PostgreSQL tells the values it speaks of, and the driver shows them.
+        for error in (context.original_exception, context.sqlalchemy_exception):
+            if error is not None and error.args:
+                error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
