@@ -129,10 +129,10 @@ TRACKERS: dict[str, Callable[[Path], tuple[Step, Finish]]] = {
 
 
 def main() -> None:
-    step, finish = TRACKERS[sys.argv[1]](Path(sys.argv[2]))
     answers = os.fdopen(os.dup(1), "w")
     # What a tracker prints must not be taken for an answer.
     os.dup2(2, 1)
+    step, finish = TRACKERS[sys.argv[1]](Path(sys.argv[2]))
     answers.write("ready\n")
     answers.flush()
     number = 0
