@@ -1,0 +1,184 @@
+"""Every command: help, JSON where it prints data, exit status 0, 1 or 2, and errors in one sentence on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import isentrope.cli
+from isentrope_server import commands
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+from tests.system.running_server import free_port
+
+DATABASES = ("sqlite",)
+
+PRINTS_DATA = {
+    "audit list", "audit verify", "control", "doctor", "metrics", "runs", "sync", "token create", "token list",
+}  # fmt: skip
+PRINTS_FILES = {"export", "import", "reproduce"}
+ENDLESS_OR_TRAINING = {"demo", "train", "up"}
+
+
+def all_commands() -> dict[str, click.Command]:
+    """By the words that call them; what is not installed yet as an entry point comes from its module."""
+    top = {entry.name: entry.load() for entry in entry_points(group="isentrope.commands")} | {"audit": commands.audit}
+    found: dict[str, click.Command] = {}
+    for name, command in top.items():
+        if isinstance(command, click.Group):
+            found |= {f"{name} {inner}": one for inner, one in command.commands.items()}
+        else:
+            found[name] = command
+    return found
+
+
+@pytest.fixture(scope="module")
+def told(server: ServerInThread, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """The environment of somebody who may do everything."""
+    Rank(server, run_id="r").report(0, x=1.0)
+    return {
+        "ISENTROPE_HOME": str(server.home),
+        "ISENTROPE_URL": server.url,
+        "ISENTROPE_GRPC": server.grpc_target,
+        "ISENTROPE_TOKEN": server.owner_token,
+        "ISENTROPE_DATABASE_URL": None,
+    }
+
+
+def call(words: str, environment: dict[str, str | None]) -> Result:
+    first, *rest = words.split()
+    if first == "audit":
+        return CliRunner().invoke(_with_errors(commands.audit), rest, env=environment)
+    return CliRunner().invoke(isentrope.cli.main, [first, *rest], env=environment)
+
+
+def _with_errors(group: click.Group) -> click.Command:
+    """The frame turns errors of every command into a sentence; one that is no entry point yet borrows it."""
+    frame = isentrope.cli.InstalledCommands("frame", commands=None)
+    frame.get_command = lambda ctx, cmd_name: group.get_command(ctx, cmd_name)  # type: ignore[method-assign]
+    return frame
+
+
+def assert_one_sentence(result: Result, status: int) -> None:
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_every_command_belongs_to_a_kind() -> None:
+    assert set(all_commands()) - PRINTS_DATA - PRINTS_FILES - ENDLESS_OR_TRAINING == {"token revoke"}
+
+
+@pytest.mark.parametrize("words", sorted(all_commands()))
+def test_every_command_and_option_is_explained(words: str) -> None:
+    command = all_commands()[words]
+    assert command.help
+    assert command.help.split("\n\n")[0].rstrip().endswith((".", ":")), words
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name not in (
+            "status",
+            "from_step",
+            "to_step",
+            "scope",
+            "method",
+        ):
+            assert option.help, (words, option.name)
+
+
+@pytest.mark.parametrize("words", sorted(PRINTS_DATA))
+def test_every_command_that_prints_data_prints_json_too(
+    words: str, told: dict[str, str | None], tmp_path: Path
+) -> None:
+    (tmp_path / "spool").mkdir()
+    arguments = {
+        "control": "control r",
+        "metrics": "metrics r --name x",
+        "token create": "token create --scope read",
+        "sync": "",
+    }.get(words, words)
+    if not arguments:
+        assert any("--json" in option.opts for option in all_commands()[words].params)
+        return
+    result = call(f"{arguments} --json", told)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("words", sorted(set(all_commands())))
+def test_an_option_nobody_knows_is_wrong_usage_in_one_sentence(words: str, told: dict[str, str | None]) -> None:
+    assert_one_sentence(call(f"{words} --no-such-option", told), 2)
+
+
+@pytest.mark.parametrize("words", ["runs", "metrics r", "control r"])
+def test_a_server_that_is_away_is_a_failure_in_one_sentence(words: str, told: dict[str, str | None]) -> None:
+    assert_one_sentence(call(words, told | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}), 1)
+
+
+@pytest.mark.parametrize("words", ["runs", "metrics r", "control r", "control r --method none"])
+def test_a_token_that_may_not_is_a_failure_in_one_sentence(
+    words: str, told: dict[str, str | None], server: ServerInThread
+) -> None:
+    assert_one_sentence(call(words, told | {"ISENTROPE_TOKEN": server.token("ingest")}), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("metrics nobody", 1),
+        ("control nobody", 1),
+        ("control r --method clip_v", 2),
+        ("token revoke nothing", 1),
+        ("token create --scope read --run r", 2),
+        ("token create --scope all", 2),
+        ("audit verify --head xyz", 2),
+        ("audit list --limit 0", 2),
+        ("metrics r --from-step 5 --to-step 1", 2),
+        ("metrics", 2),
+    ],
+)
+def test_what_cannot_be_done_says_so_in_one_sentence(words: str, status: int, told: dict[str, str | None]) -> None:
+    assert_one_sentence(call(words, told), status)
+
+
+def test_tokens_are_bound_listed_and_revoked(told: dict[str, str | None]) -> None:
+    made = json.loads(call("token create --scope ingest --run mine --project p --json", told).stdout)
+    assert (made["run"], made["project"], made["last_used_at"]) == ("mine", "p", None)
+    line = next(one for one in call("token list", told).stdout.splitlines() if made["id"] in one)
+    for words in ("ingest", "in force", "never used", "run mine", "project p"):
+        assert words in line
+    assert call(f"token revoke {made['id']}", told).exit_code == 0
+    assert "revoked" in next(one for one in call("token list", told).stdout.splitlines() if made["id"] in one)
+
+
+@pytest.fixture
+def tampered(tmp_path: Path) -> Iterator[ServerInThread]:
+    with ServerInThread(tmp_path / "tampered") as running:
+        running.token("read")
+        yield running
+
+
+def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
+    told: dict[str, str | None], tampered: ServerInThread
+) -> None:
+    whole = call("audit verify", told)
+    assert (whole.exit_code, "every link holds" in whole.stdout) == (0, True)
+    head = whole.stdout.split()[-1]
+    assert call(f"audit verify --head {head}", told).exit_code == 0
+    assert "token.created" in call("audit list --limit 500", told).stdout
+    elsewhere = told | {"ISENTROPE_HOME": str(tampered.home), "ISENTROPE_URL": tampered.url}
+    assert_one_sentence(call(f"audit verify --head {head}", elsewhere), 1)
+    from isentrope_server.store.tables import audit as entries
+
+    tampered.backend.writer.submit(lambda t: t.connection.execute(entries.update().values(actor="x"))).result(10)
+    assert_one_sentence(call("audit verify", elsewhere), 1)
+    machine = call("audit verify --json", elsewhere)
+    assert (machine.exit_code, json.loads(machine.stdout)["is_whole"]) == (1, False)
