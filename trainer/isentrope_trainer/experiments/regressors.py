@@ -66,6 +66,12 @@ def _times_entropy(series: PredictionSeries) -> Rows:
     return [[x * entropy] for (x,), entropy in zip(_average(series), series.entropies, strict=True)]
 
 
+def _with_constant(series: PredictionSeries) -> Rows:
+    """The constant is as large as the regressor was on average so far, for the sums' sake."""
+    rows = _times_entropy(series)
+    return [[z, size] for (z,), size in zip(rows, averaged([abs(z) for (z,) in rows], 0.98), strict=True)]
+
+
 CANDIDATES: Mapping[str, Candidate] = {
     "u, memory 50": Candidate(_unit, 50),
     "EMA(u), memory 50 (before)": Candidate(_average, 50),
@@ -75,6 +81,7 @@ CANDIDATES: Mapping[str, Candidate] = {
     "four groups' EMA, ridge 0.01, memory 50": Candidate(_groups, 50, 0.01),
     "EMA(u / gradient norm), memory 25": Candidate(_over_gradient_norm, 25),
     "EMA(u) / Adam's root of v, memory 25": Candidate(_preconditioned, 25),
+    "EMA(u) × entropy and a constant, memory 25": Candidate(_with_constant, 25),
     "EMA(u) × entropy, memory 50": Candidate(_times_entropy, 50),
     "EMA(u) × entropy, memory 25 (kept)": Candidate(_times_entropy, 25),
     "EMA(u) × entropy, memory 8": Candidate(_times_entropy, 8),
@@ -97,7 +104,8 @@ def predictions(candidate: Candidate, series: PredictionSeries) -> list[float | 
 def _gains(squares: torch.Tensor, products: torch.Tensor, ridge: float) -> torch.Tensor:
     common = products.sum() / squares.sum()
     penalty = ridge * squares.trace() / len(products)
-    penalised = squares + penalty * torch.eye(len(products), dtype=torch.float64)
+    # A trace of the squares keeps the first steps solvable, in which two regressors are nearly one.
+    penalised = squares + (penalty + 1e-9 * squares.trace()) * torch.eye(len(products), dtype=torch.float64)
     gains: torch.Tensor = torch.linalg.solve(penalised, products + penalty * common)
     return gains
 
