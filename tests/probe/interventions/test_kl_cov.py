@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -44,6 +45,12 @@ def test_the_gradient_is_that_of_the_loss_with_the_penalty_however_the_loop_aver
         (ours,) = torch.autograd.grad(scale * (-of.advantages * (gated - old).exp()).sum(), logprobs)
         torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=scale * 1e-6)
     assert int(selection.candidates.sum()) == round(0.1 * int(of.mask.sum()))
+
+
+def test_the_penalty_is_the_same_whatever_the_loops_loss_makes_of_r_a() -> None:
+    """By hand: w of 1/2 halves the loop's gradient, so that the factor's distance from 1 doubles; of 0 there is none."""
+    weighed = replace(HAND, loss_weights=torch.tensor([1, 1, 1, 1, 0.5, 0.0]))
+    assert selected(kl_cov(1 / 3), weighed).factors.tolist() == [1, 1, 1, 1, 0.5, 1]
 
 
 def test_the_estimator_s_gradient_is_on_average_that_of_the_divergence() -> None:
