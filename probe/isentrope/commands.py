@@ -1,4 +1,4 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, export, control, sync, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, sync, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -221,6 +221,41 @@ def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) 
             f"{len(left)} of {len(results)} spools stay where they are. Run {left[0].run}: {left[0].detail} "
             "Start the server, or name another with --grpc."
         )
+
+
+@click.command("import")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+@click.option("--name", default=None, help="The run's name.  [default: the file's]")
+@click.option("--project", default="imported", show_default=True, help="The run's project.")
+@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC]")
+@as_json_option
+def import_history(path: Path, name: str | None, project: str, target: str | None, as_json: bool) -> None:
+    """Make a run of what another tool wrote down.
+
+    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), or prime-rl's token_exports folder. Safe to
+    repeat: the same file is the same run.
+    """
+    from dataclasses import asdict
+
+    from isentrope.imports.delivery import deliver
+    from isentrope.imports.history import read_history
+    from isentrope.imports.prime_rl import is_token_export, read_token_export
+    from isentrope_wire import environment
+
+    reports = read_token_export(path) if is_token_export(path) else read_history(path)
+    imported = deliver(
+        reports,
+        name=name or path.resolve().stem,
+        project=project,
+        source=path.name,
+        target=target or environment.grpc_target(),
+        token=environment.token(),
+    )
+    if as_json:
+        click.echo(json.dumps(asdict(imported), indent=2))
+        return
+    click.echo(f"run: {imported.run}")
+    click.echo(f"{imported.reports} reports, steps {imported.first_step} to {imported.last_step}")
 
 
 @click.command()

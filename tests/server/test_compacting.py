@@ -77,9 +77,11 @@ def test_a_late_repeat_of_a_packed_report_counts_as_accepted(still: ServerInThre
     reports = [step_report(step, {"x": float(step)}) for step in range(40)]
     rank.send(*reports)
     pack_all(still)
-    assert unpacked_reports(still, rank) < 16
+    unpacked = unpacked_reports(still, rank)
+    assert unpacked < 16
     again = rank.push([record_to_pb(record_of(1 + index, report)) for index, report in enumerate(reports)])
     assert (again.acked_through, list(again.quarantined)) == (40, [])
+    assert unpacked_reports(still, rank) == unpacked
     changed = rank.push([record_to_pb(record_of(3, step_report(2, {"x": 99.0})))])
     assert [(q.seq, q.code) for q in changed.quarantined] == [(3, "key_conflict")]
     assert changed.acked_through == 40

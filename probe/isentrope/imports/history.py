@@ -1,0 +1,138 @@
+"""Histories of scalars: what TRL logs, and what W&B exports.
+
+Rows that name the same step make one report; where both hold a metric the later row counts. Names that mean what a
+promised metric means get its name, all others keep theirs. Text and lists are passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from isentrope.imports.errors import ImportRefused
+from isentrope_wire.messages import StepReport
+
+Row = Mapping[str, object]
+
+_STEP_NAMES = ("step", "_step", "Step", "global_step", "train/global_step")
+_TIME_NAMES = ("_timestamp", "time")
+_NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation", "rank"})
+_PROMISED = {
+    "entropy": "entropy/mean",
+    "reward": "reward/mean",
+    "completions/mean_length": "completion/length_mean",
+    "completion_length": "completion/length_mean",
+    "frac_reward_zero_std": "advantage/zero_group_fraction",
+    "sampling/importance_sampling_ratio/mean": "ratio/mean",
+}
+"""TRL's names, also behind `train/`."""
+_LARGEST_STEP = 2**63 - 1
+_LONGEST_NAME = 200
+
+
+def read_history(file: Path) -> list[StepReport]:
+    """The reports in a file, by rising step.
+
+    Raises:
+        ImportRefused: with the place of what can't be a history.
+    """
+    written_at = file.stat().st_mtime
+    merged: dict[int, dict[str, float]] = {}
+    times: dict[int, float] = {}
+    for place, row in _rows(file):
+        step = _step_of(place, row)
+        merged.setdefault(step, {}).update(_scalars(place, row))
+        times[step] = _time_of(row, times.get(step, written_at))
+    reports = [
+        StepReport(step=step, recorded_at=times[step], scalars=merged[step]) for step in sorted(merged) if merged[step]
+    ]
+    if not reports:
+        raise ImportRefused(f"{file} holds no number beside its steps; a history has metrics in columns of their own.")
+    return reports
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Row]]:
+    """Each row with the words that say where it stands."""
+    try:
+        if file.suffix == ".csv":
+            with file.open(encoding="utf-8-sig", newline="") as text:
+                yield from ((f"{file}, line {number}", row) for number, row in enumerate(csv.DictReader(text), 2))
+        elif file.suffix == ".json":
+            yield from _log_history(file)
+        else:
+            with file.open(encoding="utf-8") as text:
+                lines = ((f"{file}, line {number}", line) for number, line in enumerate(text, 1))
+                yield from ((place, _object(place, line)) for place, line in lines if line.strip())
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ImportRefused(f"{file} is no text a history could be in: {error}.") from error
+
+
+def _log_history(file: Path) -> Iterator[tuple[str, Row]]:
+    state = _object(str(file), file.read_text(encoding="utf-8"))
+    history = state.get("log_history")
+    if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+        raise ImportRefused(f"{file} must be a trainer_state.json with a list `log_history`; it has none.")
+    yield from ((f"{file}, entry {number} of log_history", row) for number, row in enumerate(history, 1))
+
+
+def _object(place: str, text: str) -> dict[str, object]:
+    try:
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ImportRefused(f"{place} must be a JSON object, got {text.strip()[:60]!r} ({error}).") from error
+    if not isinstance(row, dict):
+        raise ImportRefused(f"{place} must be a JSON object, got {text.strip()[:60]!r}.")
+    return row
+
+
+def _step_of(place: str, row: Row) -> int:
+    given = next((row[name] for name in _STEP_NAMES if row.get(name) not in (None, "")), None)
+    step = _number(given)
+    if step is None:
+        raise ImportRefused(
+            f"{place} names no step: expected a number under {', '.join(_STEP_NAMES[:-1])}, got {sorted(map(str, row))[:6]}."
+        )
+    if not (math.isfinite(step) and step == int(step) and 0 <= step <= _LARGEST_STEP):
+        raise ImportRefused(f"{place}: a step is a whole number from 0 on, got {given!r}.")
+    return int(step)
+
+
+def _time_of(row: Row, otherwise: float) -> float:
+    given = next((_number(row[name]) for name in _TIME_NAMES if name in row), None)
+    return otherwise if given is None or not math.isfinite(given) else given
+
+
+def _scalars(place: str, row: Row) -> dict[str, float]:
+    scalars = {}
+    for name, given in _named(row.items()):
+        value = _number(given)
+        if value is not None:
+            if len(name) > _LONGEST_NAME:
+                raise ImportRefused(
+                    f"{place}: a metric's name has at most {_LONGEST_NAME} characters, got {name[:60]!r}…."
+                )
+            scalars[_PROMISED.get(name.removeprefix("train/"), name)] = value
+    return scalars
+
+
+def _named(columns: Iterable[tuple[object, object]]) -> Iterator[tuple[str, object]]:
+    for name, value in columns:
+        # W&B's CSV export of one chart: `RUN - METRIC`, with `__MIN` and `__MAX` beside it.
+        metric = str(name).rpartition(" - ")[2]
+        if metric and metric not in _NOT_METRICS and not metric.endswith(("__MIN", "__MAX")):
+            yield metric, value
+
+
+def _number(value: object) -> float | None:
+    """What is a number, also in text; None: it is none, or missing."""
+    if isinstance(value, bool) or value is None or value == "":
+        return None
+    if isinstance(value, int | float | str):
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            return None
+    return None

@@ -1,0 +1,172 @@
+"""Imports: what other tools wrote down becomes a run, in the ordinary way, once; nonsense is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from isentrope.commands import import_history
+from isentrope.imports.errors import ImportRefused
+from isentrope.imports.history import read_history
+from isentrope.imports.prime_rl import is_token_export, read_token_export
+from tests.server.in_thread import ServerInThread
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def run_import(server: ServerInThread, path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> Result:
+    monkeypatch.setenv("ISENTROPE_TOKEN", server.owner_token)
+    return CliRunner().invoke(import_history, [str(path), "--grpc", server.grpc_target, *more], catch_exceptions=False)
+
+
+TRL_LOG = [
+    {"loss": 0.1, "entropy": 1.25, "reward": 0.5, "step": 1, "epoch": 0.01, "frac_reward_zero_std": 0.25},
+    {"loss": 0.0, "entropy": 1.0, "reward": 0.75, "step": 2, "completions/mean_length": 80.0},
+    {"eval_reward": 0.9, "step": 2},
+]
+
+
+@pytest.mark.parametrize("kind", ["history.jsonl", "trainer_state.json"])
+def test_a_trl_history_becomes_a_finished_run_under_the_names_promised(
+    server: ServerInThread, write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lines = "".join(f"{json.dumps(row)}\n" for row in TRL_LOG)
+    path = write(kind, lines if kind.endswith("l") else json.dumps({"log_history": TRL_LOG, "global_step": 2}))
+    imported = json.loads(run_import(server, path, monkeypatch, "--name", f"trl {kind}", "--json").output)
+    assert (imported["reports"], imported["first_step"], imported["last_step"]) == (2, 1, 2)
+    run = server.http.get(f"/api/v1/runs/{imported['run']}").json()
+    assert (run["status"], run["step"], run["name"], run["project"]) == ("finished", 2, f"trl {kind}", "imported")
+    first, second = (
+        server.http.get(f"/api/v1/runs/{imported['run']}/steps/{step}").json()["scalars"] for step in (1, 2)
+    )
+    assert first == {
+        "loss": 0.1, "entropy/mean": 1.25, "reward/mean": 0.5, "epoch": 0.01, "advantage/zero_group_fraction": 0.25,
+    }  # fmt: skip
+    assert second == {
+        "loss": 0.0, "entropy/mean": 1.0, "reward/mean": 0.75, "completion/length_mean": 80.0, "eval_reward": 0.9,
+    }  # fmt: skip
+
+
+def test_the_same_file_twice_is_the_same_run(
+    server: ServerInThread, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("again.csv", "step,x\n0,1.5\n1,2.5\n")
+    first, second = (run_import(server, path, monkeypatch).output for _ in range(2))
+    assert first == second
+    run_id = first.splitlines()[0].removeprefix("run: ")
+    columns = server.http.get(f"/api/v1/runs/{run_id}/metrics/series?name=x").json()["series"]["x"]
+    assert (columns["step"], columns["value"]) == ([0, 1], [1.5, 2.5])
+
+
+def test_a_wandb_history_keeps_its_times_and_what_is_missing_stays_missing(write: Write) -> None:
+    path = write(
+        "wandb.jsonl",
+        '{"_step": 0, "_timestamp": 1700000000.5, "_runtime": 3, "train/entropy": 2.0, "note": "warm", "grad": "NaN"}\n'
+        '{"_step": 3, "_timestamp": 1700000009.0, "train/entropy": null, "train/kl": 0.1}\n\n',
+    )
+    first, second = read_history(path)
+    assert (first.step, first.recorded_at, second.recorded_at) == (0, 1700000000.5, 1700000009.0)
+    assert first.scalars["entropy/mean"] == 2.0
+    assert math.isnan(first.scalars["grad"])
+    assert set(first.scalars) == {"entropy/mean", "grad"}
+    assert second.scalars == {"train/kl": 0.1}
+
+
+def test_a_wandb_chart_as_csv_is_named_after_its_metric(write: Write) -> None:
+    header = '"Step","fast-run-7 - train/reward","fast-run-7 - train/reward__MIN","fast-run-7 - train/reward__MAX"\n'
+    (report,) = read_history(write("chart.csv", f'{header}"5","0.5","0.5","0.5"\n'))
+    assert (report.step, report.scalars) == (5, {"reward/mean": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.csv", "x,y\n1,2\n", "line 2 names no step: expected a number under step, _step"),
+        ("a.csv", "step,x\n1.5,2\n", "a step is a whole number from 0 on, got '1.5'"),
+        ("a.csv", "step,x\n-1,2\n", "a step is a whole number from 0 on, got '-1'"),
+        ("a.csv", "step,x\nnan,2\n", "a step is a whole number from 0 on, got 'nan'"),
+        ("a.csv", "step,note\n1,warm\n", "holds no number beside its steps"),
+        ("a.csv", "", "holds no number beside its steps"),
+        ("a.jsonl", '{"step": 1, "x": 2}\n{"step": 2,\n', "line 2 must be a JSON object"),
+        ("a.jsonl", "[1, 2]\n", "line 1 must be a JSON object"),
+        ("a.json", '{"step": 1}', "must be a trainer_state.json with a list `log_history`"),
+        ("a.jsonl", f'{{"step": 1, "{"n" * 300}": 2}}', "a metric's name has at most 200 characters"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence_that_says_where(write: Write, name: str, text: str, problem: str) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        read_history(write(name, text))
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"PAR1\xff\xfe\x00\x81")
+    with pytest.raises(ImportRefused, match="no text a history could be in"):
+        read_history(tmp_path / "a.csv")
+
+
+def exported(step: int, **changes: Any) -> str:
+    sequence = {
+        "schema_version": 1, "step": step, "export_step": step, "rank": 0,
+        "token_ids": [5, 6, 7], "loss_mask": [False, True, True],
+        "trainer_logprobs": [-0.1, math.log(0.5), math.log(0.25)], "entropy": [0.0, 1.0, 2.0],
+        "advantages": [1.0, 1.0, -1.0], "rewards": [0.5, 0.5, 0.5], "importance_ratio": [1.0, 1.5, 0.5],
+        "is_masked": [False, False, True],
+    }  # fmt: skip
+    return json.dumps(sequence | changes) + "\n"
+
+
+def test_a_prime_rl_token_export_becomes_one_report_for_each_step(write: Write, tmp_path: Path) -> None:
+    write("token_exports/step_3/rank_0.jsonl", exported(3) + exported(3, rewards=[1.0] * 3))
+    write("token_exports/step_3/rank_1.jsonl", exported(3, entropy=[0.0, None, 5.0], rewards=[1.5] * 3))
+    write("token_exports/step_4/rank_0.jsonl", exported(4))
+    assert is_token_export(tmp_path / "token_exports")
+    first, second = read_token_export(tmp_path / "token_exports")
+    assert (first.step, second.step) == (3, 4)
+    assert first.scalars["token/count"] == 5
+    assert first.scalars["entropy/mean"] == pytest.approx((1 + 2 + 1 + 2 + 5) / 5)
+    assert first.scalars["reward/mean"] == pytest.approx((0.5 + 1.0 + 1.5) / 3)
+    assert second.scalars["score/discriminator_mean"] == pytest.approx(
+        (0.5 * (1 + math.log(0.5)) + 0.25 * (2 + math.log(0.25))) / 2
+    )
+    assert second.scalars["covariance/advantage_logprob"] == pytest.approx(math.log(2) / 2)
+    assert (second.scalars["ratio/mean"], second.scalars["clip/fraction"]) == (1.0, 0.5)
+    assert second.scalars["completion/length_mean"] == 2
+    by_name = {histogram.name: histogram for histogram in second.histograms}
+    assert [sum(histogram.counts) for histogram in second.histograms] == [2, 2, 2]
+    assert (by_name["token/probability"].counts[32], by_name["token/probability"].counts[16]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (exported(1, schema_version=2), "schema version 1 is read, got 2"),
+        ("{}\n", "schema version 1 is read, got None"),
+        ("oops\n", "must be a JSON object"),
+        (exported(1, entropy=[1.0]), "entropy is a list with a value for each token"),
+        (exported(1, export_step="last"), "export_step is a whole number from 0 on, got 'last'"),
+        (exported(1, loss_mask=[False] * 3), "holds no token that took part in the loss"),
+    ],
+)
+def test_what_is_no_token_export_of_this_version_is_refused(write: Write, line: str, problem: str) -> None:
+    path = write("step_1/rank_0.jsonl", line)
+    with pytest.raises(ImportRefused, match=problem):
+        read_token_export(path)
