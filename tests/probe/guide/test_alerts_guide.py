@@ -1,0 +1,35 @@
+"""The page on alerts names every alert there is, and the rules it tells are those in force."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from isentrope.statistics import alerts
+from isentrope_trainer.experiments.alert_quality import KINDS
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text(encoding="utf-8")
+CODE = Path(alerts.__file__).read_text(encoding="utf-8")
+
+
+def test_every_kind_has_its_line_with_what_to_do() -> None:
+    rules = GUIDE[: GUIDE.index("## Measured")]
+    lines = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", rules, flags=re.MULTILINE)
+    assert tuple(kind for kind, _, _ in lines) == KINDS
+    for kind in KINDS:
+        assert f'"{kind}"' in CODE
+
+
+def test_the_numbers_in_the_rules_are_those_of_the_code() -> None:
+    assert (alerts.FLOOR, alerts.CEILING, alerts.PART_OF_THE_WAY, alerts.FOLLOWED) == (0.25, 2.0, 0.25, 0.25)
+    for words in (
+        f"first ten steps{'' if alerts.EARLY_STEPS == 10 else ' no more'}",
+        f"over {alerts.WINDOW} steps the mean of S_c is {alerts.SIGMAS:g} standard errors",
+        f"must hold for {alerts.PERSISTENCE} steps in a row before it is said, and be away for {alerts.REARM}",
+        f"the mean of {'ten' if alerts.ARRIVAL_STEPS == 10 else 'other'} steps has",
+    ):
+        assert words in GUIDE.replace("\n", " "), words
+
+
+def test_the_command_in_the_page_is_one() -> None:
+    assert "python -m isentrope_trainer.experiments.alert_quality --seeds 20 --recorded DIR" in GUIDE
