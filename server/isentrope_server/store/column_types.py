@@ -35,10 +35,14 @@ class String(TypeDecorator[str]):
         return _without_nul(value)
 
 
+_STRICT = json.JSONEncoder(allow_nan=False)
+"""Made once: every report has a JSON column."""
+
+
 def json_text(value: object) -> str:
     """A JSON column's text: what is no number to JSON becomes `"NaN"`, `"Infinity"`, `"-Infinity"`."""
     try:
-        return json.dumps(value, allow_nan=False)
+        return _STRICT.encode(value)
     except ValueError:
         return json.dumps(_named(value))
 
