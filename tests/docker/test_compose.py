@@ -103,8 +103,9 @@ def test_the_proxy_sends_each_port_to_every_server_and_asks_whether_it_is_ready(
     for port in ports:
         assert f"bind :{port}" in PROXY
         assert set(re.findall(rf"^\s+server \w+ (\w+):{port}\b", PROXY, re.MULTILINE)) == set(SERVERS)
-    assert PROXY.count("httpchk GET /readyz") == 2
-    assert "proto h2" in PROXY
+    assert "option httpchk GET /readyz" in PROXY
+    for name in SERVERS:
+        assert re.search(rf"server {name} {name}:7071 proto h2 track http_servers/{name}\b", PROXY)
 
 
 def test_nobody_runs_as_root_and_only_the_proxy_is_reachable() -> None:
