@@ -172,6 +172,15 @@ def test_what_the_controller_would_have_to_do_follows_from_the_newest_steps_curv
     assert abs(expected.correction) <= 0.05 + 1e-12
 
 
+def test_an_entropy_that_has_to_fall_is_brought_down_by_clipping_what_raises_it() -> None:
+    rising = ThresholdCurve(mu=MU, clip_fraction=CURVE.clip_fraction, unit_change=[-0.03, -0.01, 0.01, 0.02])
+    step = replace(STEP, unit_change=0.02, calibrated_change=0.01, unclipped_unit_change=0.02, low=rising, high=rising)
+    expected = preview(HOLD, 1.015, step)  # -0.04, -0.02, 0.0, +0.01 at 0, 1, 2, 3
+    assert expected is not None
+    assert (expected.outcome, expected.mu, expected.change) == ("reached", 1.0, pytest.approx(-0.02))
+    assert scope_in_the_way(HOLD, 1.015, unclipped=0.01) == "increasing"
+
+
 def test_the_preview_is_silent_without_a_gain_and_looks_at_the_tokens_in_the_way() -> None:
     assert preview(HOLD, 0.9, replace(STEP, gain=None)) is None
     assert preview(HOLD, 0.9, replace(STEP, gain=-0.1)) is None
