@@ -9,6 +9,7 @@ Read `probe.py` first. Then:
 - `integrations/`: `attach(trainer)` for TRL, `IsentropeCallback` for transformers
 - `steering/`: thresholds moved from step to step to hold an entropy
 - `transport/`, `control/`: reports up, thresholds down, through a folder on disk
+- `imports/`: what other tools wrote down, as reports of a run
 - `cli.py`, `commands.py`, `client.py`: the command line and the REST client
 
 Importing this package imports neither torch nor any network library; the names below load what they need when used.
