@@ -552,6 +552,7 @@ class Probe:
         self._logged |= {"probe/seconds": self._seconds} | statistics.scalars()
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
+        learning_rate = learning_rate_of(optimizer)
         sent = self._transport.put(
             self._closer.close(
                 step=step,
@@ -560,11 +561,11 @@ class Probe:
                 in_force=self._boundary.in_force,
                 outcomes=self._boundary.outcomes_at(step),
                 momentum=momentum,
-                learning_rate=learning_rate_of(optimizer),
+                learning_rate=learning_rate,
                 what_if_source=what_if_source,
                 control=self._pilot.control,
                 action=self._pilot.action,
-                take_numbers=self._pilot.numbers_of_step(momentum),
+                take_numbers=self._pilot.numbers_of_step(momentum, learning_rate),
                 failed=self._guard.in_words,
             )
         )

@@ -180,3 +180,18 @@ def test_an_action_for_another_version_counts_for_nothing(version: int) -> None:
     else:
         assert pilot.action is not None
         assert (pilot.action.word, pilot.control) == (HoldWord.FALLBACK, snapshot.control)
+
+
+def test_a_warm_up_of_the_learning_rate_does_not_make_a_hold_swing() -> None:
+    def warming(target: float | None) -> list[float]:
+        control = isentrope.Control() if target is None else isentrope.Control(hold={"target_entropy": target})
+        probe, transport = probe_and_transport(control=control)
+        loop = TinyLoop()
+        for step in range(90):
+            loop.optimizer.param_groups[0]["lr"] = 2e-2 * min(1.0, (step + 1) / 40)
+            run_steps(loop, probe, 1, first=step)
+        return entropies(reports(transport))
+
+    target = 0.75 * warming(None)[0]
+    settled = warming(target)[60:]
+    assert fmean(abs(entropy - target) for entropy in settled) < 0.06 * target

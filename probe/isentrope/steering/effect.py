@@ -1,6 +1,6 @@
 """What a step's unit prediction does to the entropy, told apart from what happens anyway.
 
-    dH_t = g x_t + b        x_t = gamma x_(t-1) + (1 - gamma) u_t, gamma = beta_1^2
+    dH_t = g x_t + b        x_t = gamma x_(t-1) + (1 - gamma) a_t u_t, gamma = beta_1^2, a_t: learning rate
 
 by least squares with weights that halve every HALF_LIFE steps. The calibration's gain (`statistics/calibration.py`) has
 no b and is no gain to steer by. A held entropy stands still because g x makes up for b; a line through the origin reads
@@ -44,14 +44,15 @@ class Effect:
     _xx: float = 0.0
     _xy: float = 0.0
 
-    def regressor(self, unit_prediction: float, momentum: float) -> float:
+    def regressor(self, scaled_prediction: float, momentum: float) -> float:
         """x of the step, once a step.
 
         Args:
+            scaled_prediction: the unit prediction times the learning rate.
             momentum: the optimiser's beta_1, 0 for plain SGD.
         """
         memory = self.memory(momentum)
-        self._average = memory * self._average + (1 - memory) * unit_prediction
+        self._average = memory * self._average + (1 - memory) * scaled_prediction
         self._average_weight = memory * self._average_weight + (1 - memory)
         return self._average / self._average_weight
 
@@ -75,7 +76,7 @@ class Effect:
 
     @property
     def gain(self) -> float | None:
-        """g in nats per unit; None while there is too little past to say it."""
+        """g, nats per unit of x; None while there is too little past to say it."""
         if self._observations < WARM_UP:
             return None
         # Least squares with PULL b^2 added: b = (Y - g X) / (W + PULL), put into the normal equation of g.

@@ -3,10 +3,10 @@
 The mean over a step's tokens jitters with the prompts, and what an update sets in motion takes some steps. With the
 regressor x, the gain g and gamma of `effect.py`, and b for what g x misses on average,
 
-    dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) u_t          the change that step t brings about
+    dH_t = g x_t + b,   x_t = gamma x_(t-1) + (1 - gamma) a_t u_t      the change that step t brings about
     s_t = H_t + (g x_t + b) gamma / (1 - gamma)                        H after step t, and what is still to come
 
-so that s_t = s_(t-1) + g u_t + b: a unit prediction moves the resting point by its size in nats at once, however slowly
+with the learning rate a_t, so that s_t = s_(t-1) + a_t g u_t + b: a unit prediction moves the resting point by its size in nats at once, however slowly
 the entropy follows. The controller steers s, which is why it does not correct twice what is under way already; and it
 makes up for b, without which the entropy would stay beside its target for good.
 """
@@ -31,18 +31,16 @@ class EntropyEstimate:
     mean_entropy: float
     """Under the policy that the step's update left, in nats."""
     gain: float | None
-    """g in nats per unit; None while there is too little past to say it."""
-    regressor: float
-    """x: the exponential average of the unit prediction."""
-    drift: float
+    """a_t g in nats per unit, at the step's learning rate; None while there is too little past to say it."""
+    to_come: float = 0.0
+    """What updates so far will still do to it, in nats."""
+    drift: float = 0.0
     """b in nats: the mean observed change that g x does not explain."""
-    inertia: float
-    """gamma / (1 - gamma)."""
 
     @property
     def resting_point(self) -> float:
         """s: where the entropy would come to rest, in nats."""
-        return self.mean_entropy + ((self.gain or 0.0) * self.regressor + self.drift) * self.inertia
+        return self.mean_entropy + self.to_come
 
 
 @dataclass(slots=True)
@@ -54,7 +52,13 @@ class EntropyEstimator:
     _effect: Effect = field(default_factory=Effect)
 
     def step(
-        self, *, mean_entropy: float, unit_prediction: float, observed_change: float | None, momentum: float
+        self,
+        *,
+        mean_entropy: float,
+        unit_prediction: float,
+        observed_change: float | None,
+        momentum: float,
+        learning_rate: float = 1.0,
     ) -> EntropyEstimate:
         """
         Args:
@@ -62,8 +66,9 @@ class EntropyEstimator:
             unit_prediction: -mean(keep r A S_c) of the step.
             observed_change: what its update did to the entropy, in nats; None when it was not measured.
             momentum: the optimiser's beta_1, 0 for plain SGD.
+            learning_rate: of the step; a schedule then moves the gain at once.
         """
-        regressor = self._effect.regressor(unit_prediction, momentum)
+        regressor = self._effect.regressor(learning_rate * unit_prediction, momentum)
         before = self._effect.gain
         explained = None if before is None else before * regressor
         if observed_change is None:
@@ -74,11 +79,10 @@ class EntropyEstimator:
             self._effect.learn(regressor, observed_change)
         last = mean_entropy if self._expected is None else self._expected
         self._expected = last + NEWEST_WEIGHT * (mean_entropy - last) + observed_change
-        memory = self._effect.memory(momentum)
+        gain, memory = self._effect.gain, self._effect.memory(momentum)
         return EntropyEstimate(
             mean_entropy=self._expected,
-            gain=self._effect.gain,
-            regressor=regressor,
+            gain=None if gain is None else learning_rate * gain,
+            to_come=((gain or 0.0) * regressor + self._drift) * memory / (1 - memory),
             drift=self._drift,
-            inertia=memory / (1 - memory),
         )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import SupportsFloat
 
 from isentrope.plain_state import Plain, plain, rebuilt
 from isentrope.steering.action import Action, clipping_method, control_under, undecided
@@ -102,16 +103,19 @@ class Pilot:
         """Its numbers are on their way from here on."""
         self._memory.closed_steps += 1
 
-    def numbers_of_step(self, momentum: float | None) -> Callable[[StepReport], None]:
+    def numbers_of_step(
+        self, momentum: float | None, learning_rate: SupportsFloat | None = None
+    ) -> Callable[[StepReport], None]:
         """The function returned takes the report of the step that ended last, on a thread that may wait.
 
         Args:
             momentum: the optimiser's beta_1.
+            learning_rate: of the step; where it is a tensor it is read on that thread. None: it counts as constant.
         """
         step = self._memory.closed_steps - 1
-        return lambda report: self._take(step, report, momentum or 0.0)
+        return lambda report: self._take(step, report, momentum or 0.0, learning_rate)
 
-    def _take(self, step: int, report: StepReport, momentum: float) -> None:
+    def _take(self, step: int, report: StepReport, momentum: float, learning_rate: SupportsFloat | None) -> None:
         scalars = report.scalars
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
@@ -126,6 +130,7 @@ class Pilot:
                     unit_prediction=scalars["entropy/unit_predicted_change"],
                     observed_change=observed,
                     momentum=momentum,
+                    learning_rate=1.0 if learning_rate is None else float(learning_rate),
                 ),
                 calibrated=Calibrated(
                     r2=scalars.get("entropy/prediction_r2"),

@@ -34,14 +34,14 @@ HOLD = Hold(target_entropy=0.5)
 def measured(
     entropy: float = 0.5,
     *,
-    regressor: float = 0.0,
+    to_come: float = 0.0,
     drift: float = 0.0,
     calibrated: Calibrated = TRUSTED,
     gain: float | None = GAIN,
     what_if: WhatIfSums = FALLING,
 ) -> Measured:
     """At rest, unless told otherwise."""
-    estimate = EntropyEstimate(mean_entropy=entropy, gain=gain, regressor=regressor, drift=drift, inertia=9.0)
+    estimate = EntropyEstimate(mean_entropy=entropy, gain=gain, to_come=to_come, drift=drift)
     return Measured(step=9, entropy=estimate, calibrated=calibrated, what_if=what_if)
 
 
@@ -116,7 +116,7 @@ def test_clipping_begins_beyond_a_band_and_ends_at_its_middle() -> None:
 
 
 def test_what_momentum_and_steps_not_yet_measured_will_do_is_counted_in() -> None:
-    falling = measured(0.5, regressor=-0.01)  # 0.5 * -0.01 * 9 nats to come
+    falling = measured(0.5, to_come=-0.045)
     state = replace(clipping_at(1.0), plans=(Plan(8, -1.0), Plan(9, -1.0), Plan(10, 0.02), Plan(11, 0.04)))
     after, _ = decide(HOLD, state, falling, step=12)
     standing = 0.5 - 0.045 + 0.5 * (0.02 + 0.04)
@@ -125,7 +125,7 @@ def test_what_momentum_and_steps_not_yet_measured_will_do_is_counted_in() -> Non
 
 
 def test_what_the_prediction_misses_on_average_is_made_up_for() -> None:
-    standing_still = measured(0.5, regressor=0.002, drift=-0.001)
+    standing_still = measured(0.5, drift=-0.001)
     after, _ = decide(HOLD, clipping_at(1.0), standing_still, step=10)
     assert 0.5 * after.plans[-1].unit_prediction == pytest.approx(0.001, abs=1e-6)
 

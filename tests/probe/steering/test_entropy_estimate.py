@@ -30,7 +30,7 @@ def test_without_momentum_the_entropy_rests_where_it_stands() -> None:
     for unit in (-0.1, -0.2, -0.1, -0.1):
         estimate = estimator.step(mean_entropy=0.7, unit_prediction=unit, observed_change=0.3 * unit, momentum=0.0)
     assert estimate.gain is not None
-    assert estimate.resting_point == estimate.mean_entropy
+    assert estimate.to_come == 0.0
 
 
 def test_the_estimate_follows_what_was_observed_and_a_step_s_own_mean_only_in_part() -> None:
@@ -52,3 +52,18 @@ def test_drift_is_what_the_prediction_misses_and_stands_in_where_nothing_was_obs
     assert unseen.gain == missed.gain is not None
     expected = missed.mean_entropy + NEWEST_WEIGHT * (0.506 - missed.mean_entropy)
     assert unseen.mean_entropy == pytest.approx(expected + missed.gain * 0.02 + missed.drift)
+
+
+def test_a_learning_rate_counts_at_once() -> None:
+    # Learnt at a rate of 0.1: a unit prediction moves the entropy by 5 nats per unit of rate.
+    estimator = EntropyEstimator()
+    for unit in (0.02, -0.02, 0.04, -0.04):
+        learnt = estimator.step(
+            mean_entropy=0.5, unit_prediction=unit, observed_change=0.5 * unit, momentum=0.0, learning_rate=0.1
+        )
+    halved = estimator.step(
+        mean_entropy=0.5, unit_prediction=0.02, observed_change=0.005, momentum=0.0, learning_rate=0.05
+    )
+    assert learnt.gain == pytest.approx(0.5)
+    assert halved.gain == pytest.approx(0.25)
+    assert halved.drift == pytest.approx(0.0, abs=1e-12)
