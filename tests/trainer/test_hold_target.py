@@ -169,8 +169,9 @@ def test_the_command_goes_on_where_it_was_killed(tmp_path: Path, trained: list[t
     output, _ = ran("--seeds", "2")
     assert len(trained) == 2 * (1 + len(FIXED_THRESHOLDS) + 2 * len(SHARES))
     assert "Runs are missing." not in output
-    count = len(trained)
+    count, picture = len(trained), (tmp_path / "hold_target.svg").read_text(encoding="utf-8")
     ran("--seeds", "2")
     assert len(trained) == count
-    assert "<svg" in (tmp_path / "hold_target.svg").read_text(encoding="utf-8")
+    assert (tmp_path / "hold_target.svg").read_text(encoding="utf-8") == picture
+    assert all(words in picture for words in ("<svg", "target 75%", "adaptive entropy bonus", "left to itself"))
     assert "| hold-75% | 2 of 2 |" in (tmp_path / "hold_target.md").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -35,8 +36,9 @@ def write_picture(finished: Finished, path: Path) -> None:
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without the date, the same runs give the same file.
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    # Without date and chance, the same runs give the same file.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hold"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _draw_entropies(panel: Axes, shown: Finished, share: float) -> None:
@@ -48,7 +50,7 @@ def _draw_entropies(panel: Axes, shown: Finished, share: float) -> None:
         relative = [entropy / entropies[0] for entropy in entropies]
         panel.plot([step.step for step in run.steps], relative, **_style(planned, panel))
     panel.set_ylabel(f"entropy / that of step 1\ntarget {share:.0%}")
-    panel.set_ylim(0, 1.05)
+    panel.set_ylim(bottom=0)
 
 
 def _draw_rewards(panel: Axes, shown: Finished) -> None:
