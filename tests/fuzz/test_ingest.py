@@ -171,6 +171,7 @@ def test_a_report_that_would_fill_the_store_with_names_is_kept_aside(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 @given(method=st.sampled_from(_METHODS), content=st.binary(max_size=2000))
 @long(3_000)
 def test_many_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
@@ -178,6 +179,7 @@ def test_many_bytes_that_are_no_message_are_refused(sender: Sender, method: str,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 @given(request=hostile(pb.HelloRequest))
 @long(3_000)
 def test_many_hellos_of_any_values_are_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
@@ -185,6 +187,7 @@ def test_many_hellos_of_any_values_are_taken_or_refused(sender: Sender, request:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 @given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=12))
 @long(1_000)
 def test_many_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(

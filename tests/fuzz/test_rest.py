@@ -121,6 +121,7 @@ def test_every_answer_is_one_the_description_knows(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_answer_to_many_requests_is_one_the_description_knows(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isentrope.transport.segments import encode_frame, segment_name
+from isentrope.transport.segments import SegmentWriter, encode_frame, segment_name
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
 from isentrope_wire.messages import Gap, Record, StepReport
@@ -20,9 +20,18 @@ _PAYLOADS = {
     seq: encode_payload(StepReport(step=seq, recorded_at=1.0, scalars={"x": float(seq)}))
     for seq in range(1, _RECORDS + 1)
 }
-_SEGMENTS = {
-    first: b"".join(encode_frame(seq, _PAYLOADS[seq]) for seq in range(first, first + 4)) for first in (1, 5, 9)
-}
+
+
+def _segment(first: int) -> bytes:
+    """Four records as the spool's writer leaves them on disk."""
+    with tempfile.TemporaryDirectory() as name:
+        writer = SegmentWriter(Path(name), first)
+        writer.append(encode_frame(seq, _PAYLOADS[seq]) for seq in range(first, first + 4))
+        writer.close()
+        return writer.path.read_bytes()
+
+
+_SEGMENTS = {first: _segment(first) for first in (1, 5, 9)}
 
 _Change = tuple[str, float, float, bytes]
 _changes = st.lists(
@@ -114,6 +123,7 @@ def test_noise_in_a_segment_s_place_costs_that_segment_alone(noise: bytes) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 @given(changes=_changes, segment=st.sampled_from([1, 5, 9]))
 @long(20_000)
 def test_many_spools_that_were_damaged_give_what_was_written_or_say_what_is_missing(
@@ -123,6 +133,7 @@ def test_many_spools_that_were_damaged_give_what_was_written_or_say_what_is_miss
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3_600)
 @given(noise=st.binary(max_size=5_000))
 @long(5_000)
 def test_much_noise_in_a_segment_s_place_costs_that_segment_alone(noise: bytes) -> None:
