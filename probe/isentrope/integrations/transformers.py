@@ -72,7 +72,7 @@ class StepReports(TrainerCallback, ABC):
         """What the probe remembers goes into the checkpoint, this step with it: nothing more is said about the step, but
         of the last one, about which the trainer says how the training went."""
         self._checkpoint_to_complete = folder_of(args, state)
-        if state.global_step < state.max_steps and not control.should_training_stop:
+        if not control.should_training_stop:
             self.close_open_step()
             self._save_probe(self._checkpoint_to_complete)
             self._checkpoint_to_complete = None
