@@ -14,7 +14,7 @@ import pytest
 from httpx_sse import connect_sse
 from sqlalchemy import select, text
 
-from isentrope_server.live import news
+from isentrope_server.live import news, notifications
 from isentrope_server.store import audit
 from isentrope_server.store.events import ControlChanged, Event, RunChanged, StepStored, TokensChanged
 from isentrope_server.store.tables import records, runs
@@ -164,7 +164,11 @@ def test_a_repeated_request_at_the_other_server_is_the_same_request(pair: Pair) 
     assert statuses == [202, 200]
 
 
-def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(pair: Pair) -> None:
+def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long enough for both changes to be committed while nobody listens.
+    monkeypatch.setattr(notifications, "_PAUSES_SECONDS", (3.0,))
     first, second = pair
     rank = Rank(first)
     watching = Rank(second, run_id=rank.run_id, rank=1).watch()
