@@ -13,10 +13,12 @@ from isentrope_dashboard.controls import HoldValues
 from isentrope_dashboard.predictions import WhatIf
 
 DEFAULT_SHARE = 0.05
+CLOSE = 0.1
+"""Share of the largest correction below which nothing can be said: drift and noise decide what is clipped."""
 DEFAULT_MU_MIN, DEFAULT_MU_MAX = 0.0, 10.0
 """What a hold that leaves its bounds out means, as the control's document says."""
 
-Outcome = Literal["reached", "limit", "resting", "side"]
+Outcome = Literal["reached", "limit", "resting", "side", "there"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class HoldPreview:
     unclipped_change: float
     """Predicted with nothing clipped."""
     outcome: Outcome
-    """`reached`: by `mu`; `limit`: not even mu_min is enough; `resting`: it comes by itself; `side`: forbidden."""
+    """`reached`: by `mu`; `limit`: not even mu_min is enough; `resting`: it comes by itself; `side`: forbidden;
+    `there`: the target is reached."""
     mu: float | None = None
     clip_fraction: float | None = None
     change: float | None = None
@@ -40,8 +43,12 @@ class HoldPreview:
 
 def correction(hold: HoldValues, entropy: float) -> float:
     """The largest change of one step towards the target, with its sign, nats."""
-    largest = DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
+    largest = _largest(hold)
     return max(-largest, min(largest, hold.target_entropy - entropy))
+
+
+def _largest(hold: HoldValues) -> float:
+    return DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
 
 
 def scope_in_the_way(hold: HoldValues, entropy: float, unclipped: float = 0.0) -> str:
@@ -76,6 +83,8 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | No
             change=None if place is None else place[1],
         )
 
+    if abs(wanted) <= CLOSE * _largest(hold):
+        return made("there")
     if 0 <= unclipped <= wanted or wanted <= unclipped <= 0:
         return made("resting")
     if hold.side not in ("both", "raise" if rises else "lower"):

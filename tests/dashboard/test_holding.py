@@ -159,8 +159,10 @@ STEP = WhatIf(
         (0.5, {"mu_min": 1.0}, "limit", 1.0),
         (0.985, {"side": "lower"}, "side", None),
         (1.04, {}, "resting", None),  # down by at most 0.04, and 0.01 comes by itself
-        (1.005, {}, "reached", 2.0),  # down by at most 0.005: it falls too fast
-        (1.005, {"side": "lower"}, "side", None),
+        (1.008, {}, "reached", 2.0),  # down by at most 0.008: it falls too fast
+        (1.008, {"side": "lower"}, "side", None),
+        (1.004, {}, "there", None),
+        (0.996, {"side": "lower"}, "there", None),
     ],
 )
 def test_what_the_controller_would_have_to_do_follows_from_the_newest_steps_curves(

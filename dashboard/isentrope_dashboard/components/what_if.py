@@ -82,6 +82,8 @@ def _outcome(expected: HoldPreview) -> list[Any]:
     unclipped = f"Step {count(expected.step)} with nothing clipped: ΔH {change(expected.unclipped_change)}"
     moved = "raise" if expected.correction > expected.unclipped_change else "lower"
     match expected.outcome:
+        case "there":
+            return [f"{unclipped}. It stands at the target: only what keeps it there would be clipped."]
         case "resting":
             return [f"{unclipped}: it comes by itself, little or nothing would be clipped."]
         case "side":

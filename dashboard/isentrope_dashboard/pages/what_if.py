@@ -108,7 +108,8 @@ class _Asking:
             found = await api.what_if(self._run_id, asked)
         expected = preview(hold, entropy, found)
         if expected is None:
-            why = "The prediction is not calibrated yet: the pushed method and thresholds stay in force until it is."
+            why = "The gain is not known yet" if found.gain is None else "The gain of the prediction is not above 0"
+            why += ": what holding it would take can't be foretold."
             return why, no_update, HIDDEN, self.warnings(None)
         if expected.mu is not None:  # the curve of each side with the other one where it would stand
             found = await api.what_if(self._run_id, replace(asked, mu_low=expected.mu, mu_high=expected.mu))
