@@ -27,8 +27,8 @@ from tests.system.running_server import RunningServer
 
 TRACKER = Path(__file__).with_name("tracker_step.py")
 PEERS = ("trackio", "wandb", "tensorboard")
-ROUNDS, STEPS_PER_ROUND = 6, 50
-BURST_STEPS = 20_000
+ROUNDS, STEPS_PER_ROUND = 5, 40
+BURST_STEPS = 10_000
 QUEUED_STEPS = 1_000
 """How many steps of a burst may be ahead of the disk: fewer than a spool's queue holds."""
 

@@ -206,6 +206,8 @@ def _judge_inventions(total: Verdict, ledger: Ledger, stream: StoredStream, allo
     # The process may have been killed between its last put and its word about it; a gap may end the spool.
     kinds = [stream.by_seq[seq].kind for seq in beyond]
     total.require(kinds in ([], ["gap"]), f"nobody offered the records {beyond} ({kinds})")
+    seqs = Counter(record.seq for record in stream.records)
+    total.require(max(seqs.values(), default=1) == 1, "a number is stored both packed and unpacked")
     reports = [record.payload_hash for record in stream.records if record.kind in ("step_report", "run_finished")]
     twice = [count for count in Counter(reports).values() if count > 1]
     total.require(not twice, f"{len(twice)} reports are stored more than once")

@@ -51,7 +51,7 @@ BUGS = (
             self._publish(events)
 """,
         fault="server_killed_before_commit",
-        shows="neither stored nor covered by a gap",
+        shows="had acknowledged these records and has them no longer",
     ),
     Bug(
         name="key without incarnation",

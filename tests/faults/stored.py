@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
+from isentrope_server.store.packed_arrays import unpack
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
@@ -16,6 +18,7 @@ class StoredRecord:
     payload_hash: bytes
     kind: str
     step: int | None
+    """None: it is none of a step, or it is packed and its step is among the block's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,11 @@ class StoredTruth:
         engine = create_engine(self._url, poolclass=NullPool)
         try:
             with engine.connect() as connection:
+                # All answers to one question are about one moment: what is packed in between is seen once.
+                if engine.dialect.name == "sqlite":
+                    connection.exec_driver_sql("BEGIN")
+                else:
+                    connection = connection.execution_options(isolation_level="REPEATABLE READ")
                 yield connection
         finally:
             engine.dispose()
@@ -114,13 +122,24 @@ def _stream(connection: Connection, key: int, acked_through: int) -> StoredStrea
     aside = connection.execute(text("SELECT seq, code FROM quarantine WHERE stream_key = :key"), {"key": key})
     return StoredStream(
         acked_through=acked_through,
-        records=tuple(
-            StoredRecord(seq=row.seq, payload_hash=bytes(row.payload_hash), kind=row.kind, step=row.step)
-            for row in records
+        records=(
+            *(
+                StoredRecord(seq=row.seq, payload_hash=bytes(row.payload_hash), kind=row.kind, step=row.step)
+                for row in records
+            ),
+            *_packed(connection, key),
         ),
         gaps=tuple(StoredGap(first_seq=row.first_seq, last_seq=row.last_seq, reason=row.reason) for row in gaps),
         quarantined=tuple((row.seq, row.code) for row in aside),
     )
+
+
+def _packed(connection: Connection, key: int) -> Iterator[StoredRecord]:
+    """The reports that a compactor put into blocks."""
+    for row in connection.execute(text("SELECT facts FROM blocks WHERE stream_key = :key"), {"key": key}):
+        facts = unpack(row.facts)
+        for seq, payload_hash in zip(facts["seq"].tolist(), facts["payload_hash"], strict=True):
+            yield StoredRecord(seq=seq, payload_hash=payload_hash.tobytes(), kind="step_report", step=None)
 
 
 def _ends(connection: Connection, run_id: str, version: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolFolder, find_spool_folders
+from isentrope.transport.spool_folder import SpoolFolder, folder_name
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -33,7 +33,6 @@ class Trainer:
             text=True,
         )
         self.last_step = -1
-        self._folder: SpoolFolder | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -43,24 +42,21 @@ class Trainer:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        if self._has_spool():
+        if self.folder.exists:
             # A shipper without its folder ends by itself; this one should end before the test does.
             wait_until(lambda: self.status().state in (ShipperState.DRAINED, ShipperState.GAVE_UP), 20.0)
 
     @property
     def folder(self) -> SpoolFolder:
-        """The spool, as it is or was: delivered, it is gone."""
-        found = find_spool_folders(self.home)
-        if found:
-            (self._folder,) = found
-        assert self._folder is not None, "the training process has no spool yet"
-        return self._folder
+        """The spool, as it is, will be or was: delivered, it is gone."""
+        life = f"life-{self.process.pid}"
+        return SpoolFolder(self.home / "spool" / folder_name(self.run_id) / life / "rank-0")
 
     def status(self) -> ShipperStatus:
         """What the shipper says of itself; of a spool that is gone, that it is drained."""
-        folder = self.folder
-        status = ShipperStatus.read(folder.status) or ShipperStatus()
-        return status if folder.exists else ShipperStatus(state=ShipperState.DRAINED)
+        if not self.folder.exists and self.process.poll() is not None:
+            return ShipperStatus(state=ShipperState.DRAINED)
+        return ShipperStatus.read(self.folder.status) or ShipperStatus()
 
     def run_to(self, step: int) -> None:
         """Follow the process until it has put the report of `step`."""
@@ -72,8 +68,10 @@ class Trainer:
 
     def finish(self) -> dict[str, Any]:
         """Follow the process to its end; returns what it measured."""
-        output, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0
+        assert self.process.stdout is not None
+        # Not by communicate: it would pass over what was read ahead of the last line.
+        output = self.process.stdout.read()
+        assert self.process.wait(timeout=60) == 0
         measured: dict[str, Any] = json.loads(output.splitlines()[-1])
         return measured
 
@@ -83,9 +81,6 @@ class Trainer:
         A shipper whose server was long away may have just begun a pause of 30 s.
         """
         wait_until(lambda: self.status().state is ShipperState.DRAINED, seconds)
-
-    def _has_spool(self) -> bool:
-        return bool(find_spool_folders(self.home))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:

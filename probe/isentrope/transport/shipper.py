@@ -48,7 +48,7 @@ class ShipperSettings:
 
     batch_records: int = 50
     batch_bytes: int = 1024 * 1024
-    poll_seconds: float = 0.1
+    poll_seconds: float = 0.05
     """How often an empty spool is looked at: what a report waits at most before it is sent."""
     drain_seconds: float = DRAIN_SECONDS
     """How long after the training process's end a shipper tries without any success before it leaves the rest on disk."""
