@@ -306,6 +306,7 @@ class Probe:
         if self._inactive():
             return scores.logprobs
         with self._timed(), self._guard.protect("gating a batch"):
+            self._scores_to_gate = False
             self._open_step()
             advantages = broadcast_advantages(advantages, scores.logprobs)
             mask = valid_mask(mask, scores.logprobs)
