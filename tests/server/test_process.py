@@ -147,7 +147,8 @@ def test_a_port_in_use_is_one_sentence_and_status_2(tmp_path: Path, option: str)
 
 @pytest.mark.parametrize("host", ["999.1.1.1", "192.0.2.1"])
 def test_an_address_that_is_not_this_machines_points_to_the_host_option(tmp_path: Path, host: str) -> None:
-    result = isentrope("up", "--host", host, "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home")
+    ports = ("--http-port", "0", "--grpc-port", "0")
+    result = isentrope("up", "--host", host, *ports, home=tmp_path / "home", ISENTROPE_INSECURE_I_KNOW="1")
     assert result.returncode == 2
     assert host in one_sentence(result)
     assert "--host" in result.stderr
