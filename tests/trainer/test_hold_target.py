@@ -77,7 +77,8 @@ def test_held_runs_are_judged_by_their_deviation_and_by_the_reward_of_the_best_f
         row("poor", "hold", [0.37, 0.37], 0.05),
     )
     assert best_fixed_reward([*fixed, good]) == pytest.approx(0.40005)
-    assert best_fixed_reward([fixed[0], row("mu 2", "fixed", [0.5])]) is None
+    assert best_fixed_reward([fixed[0], row("mu 2", "fixed", []), good]) == pytest.approx(0.4)
+    assert best_fixed_reward([good]) is None
     sentences = missed([*fixed, good, far, poor])
     assert [sentence.split(",")[0].split(":")[0] for sentence in sentences] == ["far", "far", "poor"]
     assert missed([*fixed, good]) == []

@@ -80,11 +80,9 @@ class TableRow:
 
 
 def best_fixed_reward(rows: Sequence[TableRow]) -> float | None:
-    """At the end, of the fixed thresholds that earned most over all their seeds; None while a run of theirs is missing."""
-    fixed = [row for row in rows if row.rule == "fixed"]
-    if not fixed or any(len(row.figures) < row.planned for row in fixed):
-        return None
-    return max(row.reward_end for row in fixed if row.reward_end is not None)
+    """At the end, of the fixed thresholds that earned most over those of their seeds that are finished."""
+    rewards = [row.reward_end for row in rows if row.rule == "fixed" and row.reward_end is not None]
+    return max(rewards, default=None)
 
 
 def markdown_table(rows: Sequence[TableRow]) -> str:
