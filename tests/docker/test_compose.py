@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from isentrope_server.settings import Settings
 from isentrope_wire import environment as client_environment
