@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -270,7 +271,11 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
                 expires_at=1.5,  # long ago: the trainer judges that, not the shipper
             )
             server.control = wish
-            wait_until(lambda wish=wish: reader.read() == wish)  # type: ignore[misc]
+            wait_until(lambda wish=wish: (read := reader.read()) is not None and read.version == wish.version)  # type: ignore[misc]
+            told = reader.read()
+            assert told is not None
+            assert told.expires_at == pytest.approx(1.5, abs=5.0), "in this machine's time, which is the server's here"
+            assert replace(told, expires_at=1.5) == wish
         write_segment(folder, 121, 130)
         wait_until(lambda: len(server.records) == 130)
         wait_until(lambda: [int(path.stem) for path in list_segments(folder.path)] == [121])
