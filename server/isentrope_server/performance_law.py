@@ -29,6 +29,8 @@ BLOCKS = 50
 FEWEST_STEPS = 20
 LEAST_RELIABILITY = 0.8
 """Share of the spread of exp(H) that must be movement and not noise: noise there pulls a towards 0 by its share."""
+LEAST_MOVEMENT = 1e-6
+"""Spread of exp(H) over its mean: less is what single precision leaves of an entropy that stands still."""
 EARLY_SHARE = 0.15
 FINAL_SHARE = 0.05
 _FEWEST_FINAL_STEPS = 5
@@ -198,7 +200,7 @@ def _check_movement(x: Floats, y: Floats, entropies: Floats) -> None:
     spread = float(x.var())
     # Half the mean square of neighbours' differences is the noise's variance; a trend adds next to nothing to it.
     noise = float((np.diff(x) ** 2).mean()) / 2
-    if spread <= (1e-12 * float(x.mean())) ** 2 or 1 - noise / spread < LEAST_RELIABILITY:
+    if spread <= (LEAST_MOVEMENT * float(x.mean())) ** 2 or 1 - noise / spread < LEAST_RELIABILITY:
         raise LawRefused(
             "entropy_not_moved",
             f"Entropy stayed between {entropies.min():.4g} and {entropies.max():.4g} nats, which is little more than it "

@@ -221,6 +221,7 @@ def test_the_methods_and_their_parameters_are_told(server: ServerInThread) -> No
     items = {item["method"]: item for item in server.http.get("/api/v1/methods").json()["items"]}
     assert set(items) == {str(method) for method in Method}
     assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["paper", "trinity"])
+    assert items["clip_v"]["preset_values"]["trinity"]["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
     ratio, *_, seed = items["clip_cov"]["parameters"][:4]
     assert (ratio["name"], ratio["kind"], ratio["default"], ratio["range"]) == (
         "ratio",

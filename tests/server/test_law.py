@@ -95,8 +95,23 @@ def test_only_steps_with_both_numbers_count(server: ServerInThread) -> None:
         step_report(62, {"entropy/mean": 1.0, "reward/mean": math.inf}),
         step_report(63, {"entropy/mean": 1e9, "reward/mean": 0.5}),
         step_report(64, {"reward/mean": 0.5}),
+        step_report(65, {"entropy/mean": 1.0, "reward/mean": 1e200}),
+        step_report(66, {"entropy/mean": 1.0, "reward/mean": -1e308}),
     )
     assert server.http.get(f"{rank.path}/law").json()["steps"] == 60
+
+
+@pytest.mark.parametrize("drift", [0.0, 1e-16, 1e-12, 1e-9, 2e-8])
+def test_an_entropy_that_all_but_stands_still_tells_no_law(server: ServerInThread, drift: float) -> None:
+    rank = Rank(server)
+    rank.send(
+        *(step_report(s, {"entropy/mean": drift * s, "reward/mean": 0.5 + 0.01 * math.sin(7 * s)}) for s in range(40))
+    )
+    answer = server.http.get(f"{rank.path}/law")
+    assert answer.status_code == 200
+    law = answer.json()
+    assert (law["steps"], law["fit"], law["curve"]) == (40, None, None)
+    assert law["reason"]["code"] == "entropy_not_moved"
 
 
 def test_the_client_asks_for_the_law(server: ServerInThread) -> None:

@@ -32,6 +32,8 @@ router = APIRouter(tags=["metrics"])
 _ENTROPY, _REWARD = "entropy/mean", "reward/mean"
 _LARGEST_ENTROPY = 50.0
 """No vocabulary has e^50 tokens: what is larger is no entropy, and its exponential would drown all others."""
+_LARGEST_REWARD = 1e100
+"""The square of a larger one may be no number."""
 _CURVE_POINTS = 81
 
 
@@ -163,7 +165,7 @@ def _measured(connection: Connection, run: Run) -> _Measured:
     entropy, reward = found[_ENTROPY], found[_REWARD]
     steps, at_entropy, at_reward = np.intersect1d(entropy.steps, reward.steps, assume_unique=True, return_indices=True)
     entropies, rewards = entropy.values[at_entropy], reward.values[at_reward]
-    usable = (entropies >= 0) & (entropies <= _LARGEST_ENTROPY) & np.isfinite(rewards)
+    usable = (entropies >= 0) & (entropies <= _LARGEST_ENTROPY) & (np.abs(rewards) <= _LARGEST_REWARD)
     return _Measured(steps[usable], entropies[usable], rewards[usable])
 
 
