@@ -18,6 +18,9 @@ from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
 
 SHARES = (0.5, 0.75, 0.25)
 """Targets, as shares of the entropy of step 1; in the order in which they are run."""
+LARGEST_CHANGES = {0.25: 0.1}
+"""Of a step, as a share of the target, where hold's default of 0.05 would bring the entropy there long after the step from
+which it counts: a quarter of the start is 30 such steps below where the calibration is ready, and at 0.05 it took 65."""
 FIXED_THRESHOLDS = (("decreasing", 2.0), ("decreasing", 3.0), ("decreasing", 1.0))
 """Scope and mu of Clip_V. At 2 the entropy stays near 70 % of its start; at 1 it explodes; left to itself is mu without end."""
 
@@ -72,11 +75,10 @@ def _fixed_name(scope: str, mu: float) -> str:
 
 def _with_target(config: TrainingConfig, start: RecordedRun, share: float) -> list[PlannedRun]:
     target = share * start.steps[0].scalars["entropy/mean"]
-    held = Recipe(
-        name=f"hold-{share:.0%}",
-        config=config,
-        control=isentrope.Control(hold={"target_entropy": target}),
-    )
+    hold: dict[str, float] = {"target_entropy": target}
+    if share in LARGEST_CHANGES:
+        hold["max_change_per_step"] = LARGEST_CHANGES[share] * target
+    held = Recipe(name=f"hold-{share:.0%}", config=config, control=isentrope.Control(hold=hold))
     bonus = AdaptiveEntropyConfig(target_entropy=target)
     adaptive = Recipe(name=f"adaptive-{share:.0%}", config=replace(config, adaptive_entropy=bonus))
     return [
