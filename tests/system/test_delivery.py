@@ -40,7 +40,7 @@ def steady_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 def trainer(
     server: RunningServer, run_id: str, *, steps: int = 100, step_seconds: float = 0.02, **more: str
 ) -> Trainer:
-    environment = server.environment | {"ISENTROPE_DRAIN_SECONDS": "10"} | more
+    environment = server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | more
     return Trainer(trainer_home(server, run_id), environment, run_id, steps=steps, step_seconds=step_seconds)
 
 

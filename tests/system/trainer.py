@@ -44,7 +44,7 @@ class Trainer:
         self.process.stdout.close()
         if self.folder.exists:
             # A shipper without its folder ends by itself; this one should end before the test does.
-            wait_until(lambda: self.status().state in (ShipperState.DRAINED, ShipperState.GAVE_UP), 20.0)
+            wait_until(lambda: self.status().state in (ShipperState.DRAINED, ShipperState.GAVE_UP), 90.0)
 
     @property
     def folder(self) -> SpoolFolder:
