@@ -15,11 +15,11 @@ _SESSION_SECONDS = 30 * 24 * 3600
 REFUSED_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Isentrope: log in</title>
 <body style="font: 16px/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto; padding: 0 1rem">
-<h1 style="font-size: 1.4rem">This page needs a token</h1>
+<main><h1 style="font-size: 1.4rem">This page needs a token</h1>
 <p>Open the address that <code>isentrope up</code> printed when it started; it ends in <code>/?token=…</code>
 and logs this browser in.</p>
 <p>The owner finds the token in the file <code>owner-token</code> of the server's home; for someone else,
-make one with <code>isentrope token create --scope read</code>.</p>
+make one with <code>isentrope token create --scope read</code>.</p></main>
 </body></html>"""
 
 
