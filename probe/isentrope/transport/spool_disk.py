@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isentrope.transport.segments import SegmentWriter, first_seq_of, list_segments
@@ -68,7 +68,8 @@ class SpoolDisk:
         """Write frames, all of them or none.
 
         Raises:
-            OSError: the disk refuses; `is_full` says whether for lack of room.
+            OSError: the disk refuses; `is_full` says whether for lack of room. What `take_doubtful` gives then has to be
+                written in front of these frames.
         """
         segment = self._segment or self._open_segment(frames[0].first_seq)
         try:
@@ -92,8 +93,15 @@ class SpoolDisk:
                 self._doubt()
         if self._segment is not None and self._segment.holds_frames and self._segment_is_due():
             self._close_segment()
+        return self.take_doubtful()
+
+    def take_doubtful(self) -> list[NumberedFrame]:
+        """Hand back frames that have to be written once more, before any other: they may be on disk, or not.
+
+        A reader may have seen them, so they stay as they are: they can't be made again with less in them.
+        """
         doubtful, self._doubtful = self._doubtful, []
-        return doubtful
+        return [replace(frame, report=None, is_lightened=False) for frame in doubtful]
 
     def close(self) -> None:
         """
@@ -176,10 +184,12 @@ class SpoolDisk:
         """Give up a segment whose sync failed; its unsynced frames are to be written again."""
         segment = self._segment
         assert segment is not None
-        self._doubtful, self._unsynced = self._unsynced, []
+        unsynced, self._unsynced = self._unsynced, []
+        self._doubtful.extend(unsynced)
         with contextlib.suppress(OSError):
             self._close_segment()
-        if not self._doubtful or first_seq_of(segment.path) == self._doubtful[0].first_seq:
+        # Its successor would have its name. One that begins with frames a sync had taken before stays: they last.
+        if not segment.holds_frames or (unsynced and first_seq_of(segment.path) == unsynced[0].first_seq):
             with contextlib.suppress(OSError):
                 segment.path.unlink(missing_ok=True)
 

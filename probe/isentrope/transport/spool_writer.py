@@ -99,10 +99,7 @@ class SpoolWriter:
 
     def sync(self) -> None:
         """Make what was written since the last call survive a power cut; close the segment when it is due."""
-        doubtful = self._disk.sync()
-        if doubtful:
-            self._group = [*doubtful, *self._group]
-            self.spooled_through = doubtful[0].first_seq - 1
+        self._take_back(self._disk.sync())
 
     def close(self) -> None:
         """Say what was not written in time, and end the spool.
@@ -161,7 +158,9 @@ class SpoolWriter:
         try:
             self._disk.append(self._group)
         except OSError as error:
-            if is_full(error) and self._make_room():
+            # A disk that fails twice at once gets until the next round, whatever room there is.
+            taken_back = self._take_back(self._disk.take_doubtful())
+            if not taken_back and is_full(error) and self._make_room():
                 return self._write_group()
             self._say_disk_trouble(error)
             return False
@@ -170,6 +169,14 @@ class SpoolWriter:
         self._trouble = None
         self.spooled_through = self._group[-1].last_seq
         self._group = []
+        return True
+
+    def _take_back(self, doubtful: list[NumberedFrame]) -> bool:
+        """Put frames that may be on disk or not in front of all that is still to be written."""
+        if not doubtful:
+            return False
+        self._group = [*doubtful, *self._group]
+        self.spooled_through = doubtful[0].first_seq - 1
         return True
 
     def _make_room(self) -> bool:

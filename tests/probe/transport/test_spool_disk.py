@@ -277,3 +277,72 @@ def test_what_the_end_of_a_full_disk_can_not_hold_is_a_gap_all_the_same(
     reader.next_batch(100, 10**9)
     (gap,) = reader.missing_at_the_end(writer.numbered_through)
     assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=NEVER_WRITTEN)
+
+
+class FailingWrites:
+    """os.write as a full disk does it, as often as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self._real = os.write
+        monkeypatch.setattr(os, "write", self._write)
+
+    def _write(self, descriptor: int, data: bytes) -> int:
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._real(descriptor, data)
+
+
+@pytest.mark.parametrize("faults", [1, 2])
+def test_a_write_and_the_sync_of_what_was_before_it_that_fail_together_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: int
+) -> None:
+    writer = SpoolWriter(tmp_path, RUN, MessageQueue(max_messages=1000, max_bytes=10**9), SpoolLimits())
+    writes, syncs = FailingWrites(monkeypatch), FailingSyncs(monkeypatch)
+    assert put(writer, *(full_report(step) for step in range(100)))
+    writes.left, syncs.left = faults, faults
+    for _ in range(4):
+        written = writer.write_queued()
+        while written and not writer.idle:
+            written = writer.write_queued()
+        writer.sync()
+    writer.close()
+    assert seqs(tmp_path) == list(range(1, 102))
+    reports = [message for message in payloads(tmp_path) if isinstance(message, StepReport)]
+    assert [report.step for report in reports] == list(range(100))
+    assert (writer.spooled_through, writer.lost) == (101, 0)
+
+
+def test_a_report_that_may_be_on_disk_already_is_written_again_as_it_was(
+    tmp_path: Path, writer: SpoolWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write_queued()
+    assert put(writer, full_report(1))
+    writes, syncs = FailingWrites(monkeypatch), FailingSyncs(monkeypatch)
+    writes.left, syncs.left = 1, 1
+    assert not put(writer, full_report(2))
+    assert writer.spooled_through == 0
+    writes.left = 1
+    assert writer.write_queued()
+    _, first, second = payloads(tmp_path)
+    assert first == full_report(1)
+    assert isinstance(second, StepReport)
+    assert second.labels[LEFT_OUT] == "tokens"
+    assert writer.left_out == 1
+
+
+def test_a_segment_that_was_made_to_last_outlives_a_write_and_a_sync_that_fail_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_disk = disk(tmp_path)
+    a_disk.append([frame(1), frame(2)])
+    assert a_disk.sync() == []
+    writes, syncs = FailingWrites(monkeypatch), FailingSyncs(monkeypatch)
+    writes.left, syncs.left = 1, 1
+    with pytest.raises(OSError, match="No space"):
+        a_disk.append([frame(3)])
+    assert a_disk.take_doubtful() == []
+    a_disk.append([frame(3)])
+    assert a_disk.sync() == []
+    assert seqs(tmp_path) == [1, 2, 3]
