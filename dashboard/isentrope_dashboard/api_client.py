@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 import uuid
@@ -16,8 +15,8 @@ from httpx_sse import ServerSentEvent, aconnect_sse
 
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
 from isentrope_dashboard.credentials import Credentials
-from isentrope_dashboard.diagnosis import AlertRow, Diagnosis, TokenRow
-from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.diagnosis import AlertRow, CountedTokens, TokenRow
+from isentrope_dashboard.errors import ApiError, ApiTimeoutError, ApiUnreachableError
 from isentrope_dashboard.json_values import measured, seconds_since_epoch
 from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
@@ -35,6 +34,9 @@ CHART_POINTS = 2000
 RECENT_STEPS = 240
 HISTOGRAM_POINTS = 160
 SCORE_HISTOGRAM = "score/vocab_centered"
+
+# A server on a busy machine takes its time, above all when a page asks for everything at once.
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 # A live stream is quiet between steps, but the server sends a comment every few seconds.
 _LIVE_TIMEOUT = httpx.Timeout(10.0, read=90.0)
@@ -54,7 +56,7 @@ class ApiSource:
         async with httpx.AsyncClient(
             base_url=self._base_url,
             headers=credentials.headers(),
-            timeout=httpx.Timeout(10.0),
+            timeout=_TIMEOUT,
             verify=self._verify,
             trust_env=False,
         ) as http:
@@ -121,23 +123,25 @@ class ApiClient:
     async def law(self, run_id: str) -> Law:
         return Law.from_json((await self._request("GET", f"{_run_path(run_id)}/law")).json())
 
-    async def diagnosis(self, run_id: str) -> Diagnosis:
-        """Alerts, and the newest tokens that counted most; nothing from a server that does not tell."""
-        path = _run_path(run_id)
+    async def tokens(self, run_id: str) -> CountedTokens:
+        """The newest tokens that counted most; none from a server that does not tell."""
         try:
-            tokens, alerts = await asyncio.gather(
-                self._request("GET", f"{path}/tokens"), self._request("GET", f"{path}/alerts", params={"limit": 5})
-            )
+            named = (await self._request("GET", f"{_run_path(run_id)}/tokens")).json()
         except ApiError as error:
             if error.status == 404:
-                return Diagnosis()
+                return CountedTokens()
             raise
-        named = tokens.json()
-        return Diagnosis(
-            step=named.get("step"),
-            tokens=[TokenRow.from_json(item) for item in named["items"]],
-            alerts=[AlertRow.from_json(item) for item in alerts.json()["items"]],
-        )
+        return CountedTokens(step=named.get("step"), rows=[TokenRow.from_json(item) for item in named["items"]])
+
+    async def alerts(self, run_id: str, limit: int = 5) -> list[AlertRow]:
+        """The newest alerts, newest first; none from a server that does not tell."""
+        try:
+            answer = await self._request("GET", f"{_run_path(run_id)}/alerts", params={"limit": limit})
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+        return [AlertRow.from_json(item) for item in answer.json()["items"]]
 
     async def control(self, run_id: str) -> ControlState:
         answer = await self._request("GET", f"{_run_path(run_id)}/control")
@@ -224,6 +228,8 @@ class ApiClient:
     async def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         try:
             answer = await self._http.request(method, path, **arguments)
+        except (httpx.ReadTimeout, httpx.PoolTimeout) as error:
+            raise ApiTimeoutError(f"The server did not answer {method} {path} within {_TIMEOUT.read:.0f} s.") from error
         except httpx.TransportError as error:
             raise ApiUnreachableError(
                 f"The server did not answer {method} {path}: {error!r}. Is it running?"

@@ -54,12 +54,9 @@ class AlertRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """What is known of a run beyond its means."""
+class CountedTokens:
+    """The tokens of one step that counted most."""
 
     step: int | None = None
-    """Whose tokens these are."""
-    tokens: Sequence[TokenRow] = ()
+    rows: Sequence[TokenRow] = ()
     """Largest first."""
-    alerts: Sequence[AlertRow] = ()
-    """Newest first."""

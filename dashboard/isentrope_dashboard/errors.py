@@ -11,6 +11,10 @@ class ApiUnreachableError(IsentropeError, ConnectionError):
     """No answer came from the REST API."""
 
 
+class ApiTimeoutError(ApiUnreachableError):
+    """The REST API took a request and was not done with it in time."""
+
+
 class FormError(IsentropeError, ValueError):
     """The form holds something that can't be pushed; the message says what to enter."""
 

@@ -56,6 +56,8 @@ METRICS_GRAPH: Final = "metrics-graph"
 METRICS_GRID: Final = "metrics-grid"
 METRICS_FILTER: Final = "metrics-filter"
 RECORD: Final = "record"
+RECORD_GAPS: Final = "record-gaps"
+KPI_CARDS: Final = "kpi-cards"
 
 COMPARE_BUTTON: Final = "compare-button"
 COMPARE_RUNS: Final = "compare-runs"
@@ -110,6 +112,11 @@ def drawing(graph: str) -> str:
 def drawn(graph: str) -> str:
     """Id of the store that says which drawing the chart shows."""
     return f"{graph}-drawn"
+
+
+def unread(place: str) -> str:
+    """Id of the note that stands where something could not be read."""
+    return f"{place}-unread"
 
 
 def kpi(name: str, part: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isentrope_dashboard.controls import ControlItem, ControlState
-from isentrope_dashboard.diagnosis import Diagnosis
+from isentrope_dashboard.diagnosis import AlertRow, CountedTokens
 from isentrope_dashboard.json_values import measured, seconds_since_epoch
 from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.predictions import Law
@@ -176,7 +176,11 @@ class RunSnapshot:
     """The last steps in full, oldest first."""
     histograms: HistogramColumns = field(default_factory=HistogramColumns)
     law: Law = field(default_factory=Law)
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    alerts: Sequence[AlertRow] = ()
+    """Newest first."""
+    tokens: CountedTokens = field(default_factory=CountedTokens)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Part of the page -> why it could not be read, in one sentence."""
 
 
 def rows_of(series: Mapping[str, SeriesColumns]) -> list[StepRow]:

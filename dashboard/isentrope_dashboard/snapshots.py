@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from isentrope_dashboard import unread
 from isentrope_dashboard.api_client import RECENT_STEPS, SCORE_HISTOGRAM, ApiClient
-from isentrope_dashboard.records import RunSnapshot, View, rows_of
+from isentrope_dashboard.diagnosis import CountedTokens
+from isentrope_dashboard.predictions import Law
+from isentrope_dashboard.records import HistogramColumns, RunSnapshot, RunSummary, View, rows_of
+from isentrope_dashboard.unread import Reading
+
+_BESIDE = frozenset({unread.HISTOGRAMS, unread.LABELS, unread.LATEST, unread.GAPS, unread.ALERTS, unread.TOKENS})
 
 CHART_METRICS = (
     "entropy/mean",
@@ -54,36 +63,89 @@ RECENT_METRICS = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reread:
+    """Some of a snapshot's fields, read again."""
+
+    fields: Mapping[str, Any]
+    parts: frozenset[str]
+    """Those that were asked for."""
+    unread: Mapping[str, str]
+    """Of these, the ones that could not be read, with why."""
+
+    def onto(self, snapshot: RunSnapshot) -> RunSnapshot:
+        """A snapshot that may have moved on meanwhile, with these fields."""
+        others = {part: why for part, why in snapshot.unread.items() if part not in self.parts}
+        return replace(snapshot, **self.fields, unread={**others, **self.unread})
+
+
 async def read_snapshot(api: ApiClient, run_id: str, view: View) -> RunSnapshot:
-    """What there is at this moment, within the window that is looked at."""
-    run, methods = await asyncio.gather(api.run(run_id), api.methods())
+    """What there is at this moment, within the window that is looked at; a part that can't be read says so itself.
+
+    Raises:
+        ApiError: nobody is signed in, or there is no such run.
+        ApiUnreachableError: no answer came.
+    """
+    reading = Reading()
+    run, methods = await asyncio.gather(api.run(run_id), reading.part(unread.METHODS, api.methods(), []))
     newest = run.step or 0
-    chart_from = None if view.steps is None else max(0, newest - view.steps + 1)
-    law, labels, latest, gaps, diagnosis, (chart, recent, histograms, control, history) = await asyncio.gather(
-        api.law(run_id),
-        api.labels(run_id, run.step),
-        api.latest(run_id),
-        api.gaps(run_id),
-        api.diagnosis(run_id),
+    chart_from = _first_of(view, newest)
+    recent_from = max(0, newest - RECENT_STEPS + 1)
+    law, beside, (chart, recent, control, history) = await asyncio.gather(
+        read_law(api, run_id),
+        read_beside(api, run, view),
         asyncio.gather(
-            api.series(run_id, CHART_METRICS, from_step=chart_from),
-            api.series(run_id, RECENT_METRICS, from_step=max(0, newest - RECENT_STEPS + 1)),
-            api.histograms(run_id, SCORE_HISTOGRAM, from_step=chart_from),
-            api.control_or_none(run_id),
-            api.history(run_id),
+            reading.part(unread.SERIES, api.series(run_id, CHART_METRICS, from_step=chart_from), {}),
+            reading.part(unread.RECENT, api.series(run_id, RECENT_METRICS, from_step=recent_from), {}),
+            reading.part(unread.CONTROL, api.control_or_none(run_id), None),
+            reading.part(unread.HISTORY, api.history(run_id), []),
         ),
     )
-    return RunSnapshot(
+    snapshot = RunSnapshot(
         run=run,
         control=control,
         history=history,
         methods=methods,
-        labels=labels,
-        latest=latest,
-        gaps=gaps,
         series=chart,
         recent=rows_of(recent)[-RECENT_STEPS:],
-        histograms=histograms,
-        law=law,
-        diagnosis=diagnosis,
+        unread=reading.unread,
     )
+    return law.onto(beside.onto(snapshot))
+
+
+async def read_law(api: ApiClient, run_id: str) -> Reread:
+    """The law of all steps so far."""
+    reading = Reading()
+    law = await reading.part(unread.LAW, api.law(run_id), Law())
+    return Reread(fields={"law": law}, parts=frozenset({unread.LAW}), unread=reading.unread)
+
+
+async def read_beside(api: ApiClient, run: RunSummary, view: View) -> Reread:
+    """What no event of the live stream carries."""
+    reading = Reading()
+    first = _first_of(view, run.step or 0)
+    histograms, labels, latest, gaps, alerts, tokens = await asyncio.gather(
+        reading.part(unread.HISTOGRAMS, api.histograms(run.id, SCORE_HISTOGRAM, from_step=first), HistogramColumns()),
+        reading.part(unread.LABELS, api.labels(run.id, run.step), {}),
+        reading.part(unread.LATEST, api.latest(run.id), {}),
+        reading.part(unread.GAPS, api.gaps(run.id), []),
+        reading.part(unread.ALERTS, api.alerts(run.id), []),
+        reading.part(unread.TOKENS, api.tokens(run.id), CountedTokens()),
+    )
+    return Reread(
+        fields={
+            "histograms": histograms,
+            "labels": labels,
+            "latest": latest,
+            "gaps": gaps,
+            "alerts": alerts,
+            "tokens": tokens,
+        },
+        parts=_BESIDE,
+        unread=reading.unread,
+    )
+
+
+def _first_of(view: View, newest: int) -> int | None:
+    """The first step that is looked at; None for all."""
+    return None if view.steps is None else max(0, newest - view.steps + 1)

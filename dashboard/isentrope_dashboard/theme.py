@@ -64,7 +64,7 @@ PROGRESS: Final = ((0, "#e09a3e"), (0.5, "#cf5f8d"), (1, "#5567e3"))
 MANTINE_THEME: Final[dict[str, Any]] = {
     "fontFamily": FONT,
     "primaryColor": "iris",
-    "primaryShade": {"light": 6, "dark": 5},
+    "primaryShade": 6,
     "colors": {"iris": list(IRIS), "dark": list(NIGHT)},
     "defaultRadius": "md",
     "headings": {"fontFamily": FONT, "fontWeight": "600"},

@@ -257,6 +257,8 @@ class FakeApi:
         self.require_token = require_token
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and the token of every API call."""
+        self.failing: dict[str, int] = {}
+        """What the path of a call that must fail ends with, and the status it is answered with."""
         self._listeners: dict[str, set[asyncio.Queue[tuple[str, dict[str, Any]] | None]]] = {}
         self.server: uvicorn.Server | None = None
         """What answers for it, while it is served."""
@@ -332,6 +334,9 @@ class FakeApi:
             self.requests.append((request.method, request.url.path, token))
             if self.require_token and token != TOKEN:
                 return problem(401, "unauthenticated", "Send a token.")
+            for ending, status in self.failing.items():
+                if request.url.path.endswith(ending):
+                    return problem(status, "made_to_fail", f"{ending} answers {status}.")
             return await call_next(request)
 
         @self.app.middleware("http")

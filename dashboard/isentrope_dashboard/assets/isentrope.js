@@ -73,7 +73,7 @@
   const comparisonOf = (ids) => "/compare?" + ids.map((id) => "run=" + encodeURIComponent(id)).join("&");
 
   // ---- freshness ---------------------------------------------------------------------------------------------
-  const LIVE_TIMEOUT_MILLISECONDS = 20000;
+  const LIVE_TIMEOUT_MILLISECONDS = 40000; // longer than the server waits for a page that draws
   const CONTACT_TIMEOUT_MILLISECONDS = 8000; // longer than a poll takes to come round
   const clock = { ahead: 0, beat: Date.now(), contact: Date.now() };
   const triggered = () => window.dash_clientside.callback_context.triggered_id;

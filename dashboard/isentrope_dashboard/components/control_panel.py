@@ -12,6 +12,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.hold_fields import hold_field_props, hold_fields, hold_running
 from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.components.parameter_fields import parameter_fields
+from isentrope_dashboard.components.unread import or_unread
 from isentrope_dashboard.components.what_if import what_if_block
 from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
@@ -46,7 +47,7 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
             _threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"),
             _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
             _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
-            parameter_fields(forms),
+            or_unread(ids.METHOD_FORMS, parameter_fields(forms)),
             hold_fields(),
             what_if_block(),
             dmc.Text("", id=ids.FORESEEN, size="xs", c="orange", className="control-hint"),
@@ -61,8 +62,8 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
                 ],
                 gap="xs",
             ),
-            html.Div([], id=ids.CONTROL_PROGRESS, **{"aria-live": "polite"}),
-            dmc.Text("", id=ids.DEAD_KNOBS, size="xs", c="orange", className="control-hint"),
+            or_unread(ids.CONTROL_PROGRESS, html.Div([], id=ids.CONTROL_PROGRESS, **{"aria-live": "polite"})),
+            or_unread(ids.DEAD_KNOBS, dmc.Text("", id=ids.DEAD_KNOBS, size="xs", c="orange", className="control-hint")),
         ],
         gap="sm",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -10,7 +11,8 @@ from dash import html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import panel, scrolling
-from isentrope_dashboard.diagnosis import AlertRow, Diagnosis, TokenRow
+from isentrope_dashboard.components.unread import or_unread
+from isentrope_dashboard.diagnosis import AlertRow, CountedTokens, TokenRow
 from isentrope_dashboard.formatting import MISSING, number
 
 _HEAD = ["token", "id", "row", "position", "p", "H", "S_c", "A", "−r A S_c", "gradient"]
@@ -29,14 +31,18 @@ def diagnosis_columns() -> list[dmc.GridCol]:
     table = dmc.Table(id=ids.TOKENS, data={"head": _HEAD, "body": []}, striped=True, className="num")
     return [
         dmc.GridCol(
-            panel("Alerts", "What the probe thought a person should know", html.Div([], id=ids.ALERTS)),
+            panel(
+                "Alerts",
+                "What the probe thought a person should know",
+                or_unread(ids.ALERTS, html.Div([], id=ids.ALERTS)),
+            ),
             span={"base": 12, "lg": 4},
         ),
         dmc.GridCol(
             panel(
                 "Tokens that counted most",
                 "",
-                scrolling(table, "Tokens that counted most", 640),
+                or_unread(ids.TOKENS, scrolling(table, "Tokens that counted most", 640)),
                 subtitle_id=ids.TOKENS_SUBTITLE,
             ),
             span={"base": 12, "lg": 8},
@@ -44,12 +50,12 @@ def diagnosis_columns() -> list[dmc.GridCol]:
     ]
 
 
-def diagnosis_props(diagnosis: Diagnosis) -> dict[str, dict[str, Any]]:
+def diagnosis_props(alerts: Sequence[AlertRow], tokens: CountedTokens) -> dict[str, dict[str, Any]]:
     """The content of both."""
-    of_step = MISSING if diagnosis.step is None else f"step {diagnosis.step:,}"
+    of_step = MISSING if tokens.step is None else f"step {tokens.step:,}"
     return {
-        ids.ALERTS: {"children": [_alert(row) for row in diagnosis.alerts] or dmc.Text("None so far", size="sm")},
-        ids.TOKENS: {"data": {"head": _HEAD, "body": [_cells(row) for row in diagnosis.tokens]}},
+        ids.ALERTS: {"children": [_alert(row) for row in alerts] or dmc.Text("None so far", size="sm")},
+        ids.TOKENS: {"data": {"head": _HEAD, "body": [_cells(row) for row in tokens.rows]}},
         ids.TOKENS_SUBTITLE: {"children": f"Largest by size of r A S_c, {of_step}; nats"},
     }
 

@@ -10,6 +10,7 @@ import dash_mantine_components as dmc
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.grid_options import COLUMN, COUNT, NUMERIC, OPTIONS
 from isentrope_dashboard.components.panel import icon, panel
+from isentrope_dashboard.components.unread import or_unread
 
 _COLUMNS: list[dict[str, Any]] = [
     {
@@ -71,4 +72,5 @@ def history_grid() -> dmc.Card:
     export = dmc.Button(
         "Export CSV", id=ids.HISTORY_EXPORT, variant="default", size="compact-xs", leftSection=icon("download", 12)
     )
-    return panel("Control history", "Every push, who made it and when the trainer applied it", grid, aside=export)
+    body = or_unread(ids.HISTORY_GRID, grid)
+    return panel("Control history", "Every push, who made it and when the trainer applied it", body, aside=export)

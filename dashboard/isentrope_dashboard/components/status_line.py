@@ -93,10 +93,15 @@ def status_props(
     }
 
 
-def run_options(runs: Sequence[RunSummary], current: RunSummary) -> list[dict[str, str]]:
-    """Choices of the run selector; the current run is always among them."""
+def run_options(runs: Sequence[RunSummary], current: RunSummary, unread: str = "") -> list[dict[str, Any]]:
+    """Choices of the run selector; the current run is always among them.
+
+    Args:
+        unread: why the others could not be read, if they could not: told in their place.
+    """
     shown = list(runs) if any(run.id == current.id for run in runs) else [current, *runs]
-    return [{"value": run.id, "label": f"{run.name} · {run.id[-6:]}"} for run in shown]
+    told = [{"value": "", "label": unread, "disabled": True}] if unread else []
+    return [*({"value": run.id, "label": f"{run.name} · {run.id[-6:]}"} for run in shown), *told]
 
 
 def step_seconds(rows: Sequence[StepRow]) -> float | None:

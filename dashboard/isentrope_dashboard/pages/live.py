@@ -16,9 +16,10 @@ from dash import Dash, State, ctx
 from dash.exceptions import PreventUpdate, WebsocketDisconnected
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.api_client import SCORE_HISTOGRAM, ApiClient, ApiSource
+from isentrope_dashboard.api_client import ApiClient, ApiSource
 from isentrope_dashboard.components.diagnosis import diagnosis_props
 from isentrope_dashboard.components.status_line import status_props
+from isentrope_dashboard.components.unread import unread_props
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.entropy import LIVE_METRICS, extension, outgrows_its_drawing
@@ -27,7 +28,8 @@ from isentrope_dashboard.holding import banded_rows
 from isentrope_dashboard.pages import compare
 from isentrope_dashboard.pages.listening import Queue, listening, next_batch
 from isentrope_dashboard.pages.notice import control_notifications
-from isentrope_dashboard.pages.page_socket import PAGE_TIMEOUT_SECONDS, PageSocket
+from isentrope_dashboard.pages.page_socket import PageSocket
+from isentrope_dashboard.pages.rereading import Rereading
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import (
     Props,
@@ -45,28 +47,38 @@ from isentrope_dashboard.pages.run_content import (
 from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
 from isentrope_dashboard.pages.runs import runs_props
 from isentrope_dashboard.records import RunSnapshot, SeriesColumns, StepRow, View
-from isentrope_dashboard.snapshots import read_snapshot
+from isentrope_dashboard.snapshots import read_beside, read_law, read_snapshot
+from isentrope_dashboard.unread import ONLY_AT_THE_BEGINNING
 
 LIST_SECONDS = 2.0
 HISTOGRAM_SECONDS = 3.0
 LAW_SECONDS = 15.0
+HEAL_SECONDS = 15.0
+DRAWING_SECONDS = 10.0
 QUIET_SECONDS = 5.0
 BACKOFF_SECONDS = (0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(slots=True)
 class _Following:
-    """A run page being followed: what it shows, and when its heat map was read."""
+    """A run page being followed: what it shows, and what is read beside the stream."""
 
     snapshot: RunSnapshot
     view: View
     drawn_points: int
+    beside: Rereading
+    law: Rereading
     first_batch: bool = True
-    histograms_at: float = 0.0
-    histograms_step: int = -1
-    law_at: float = field(default_factory=time.monotonic)
-    law_step: int = -1
+    began_at: float = field(default_factory=time.monotonic)
     heard_at: float = field(default_factory=time.monotonic)
+
+    def should_heal(self) -> bool:
+        """Whether it is time to try again to read what only a new beginning reads."""
+        broken = self.snapshot.unread.keys() & ONLY_AT_THE_BEGINNING
+        return bool(broken) and time.monotonic() - self.began_at >= HEAL_SECONDS
+
+    async def stop(self) -> None:
+        await asyncio.gather(self.beside.stop(), self.law.stop())
 
 
 def register(app: Dash, source: ApiSource) -> None:
@@ -127,23 +139,33 @@ async def _follow_run(api: ApiClient, page: PageSocket, run_id: str) -> None:
 
 
 async def _draw(api: ApiClient, page: PageSocket, run_id: str, queue: Queue) -> None:
-    following = await _start(api, page, run_id, await page.view())
+    view = await page.view()
+    while not page.closed:
+        following = await _start(api, page, run_id, view)
+        try:
+            view = await _until_over(api, page, following, queue)
+        finally:
+            await following.stop()
+
+
+async def _until_over(api: ApiClient, page: PageSocket, following: _Following, queue: Queue) -> View:
+    """Draw what comes for as long as it can be appended to what is shown; returns what is to be shown then."""
     while not page.closed:
         events = await next_batch(queue)
         moved = advance(following.snapshot, events, first=following.first_batch, drawn_points=following.drawn_points)
         if moved.start_over and (moved.new_rows or events):
-            following = await _start(api, page, run_id, following.view)
-        elif events:
+            return following.view
+        if events:
             await _show(page, following, moved)
-        await _refresh_histograms(api, page, following)
-        await _refresh_law(api, page, following)
+        await _refresh(api, page, following)
         await _refresh_status(api, page, following)
         view = await page.view()
-        if view.window != following.view.window:
-            following = await _start(api, page, run_id, view)
-        elif view != following.view:
+        if view.window != following.view.window or following.should_heal():
+            return view
+        if view != following.view:
             following.view = view
-            page.show(split_props(run_id, following.snapshot.recent, view))
+            page.show(split_props(following.snapshot.run.id, following.snapshot.recent, view))
+    return following.view
 
 
 async def _start(api: ApiClient, page: PageSocket, run_id: str, view: View) -> _Following:
@@ -155,16 +177,15 @@ async def _start(api: ApiClient, page: PageSocket, run_id: str, view: View) -> _
         snapshot=snapshot,
         view=view,
         drawn_points=max((len(columns.steps) for columns in snapshot.series.values()), default=0),
-        histograms_at=time.monotonic(),
-        histograms_step=snapshot.run.step or -1,
-        law_step=snapshot.run.step or -1,
+        beside=Rereading(HISTOGRAM_SECONDS, snapshot.run.step or -1),
+        law=Rereading(LAW_SECONDS, snapshot.run.step or -1),
     )
 
 
 async def _until_drawn(page: PageSocket, content: Props) -> None:
     """Points appended to a chart that is about to be replaced would be lost, so wait for the replacement."""
     number = content[ids.drawing(ids.ENTROPY_GRAPH)]["data"]["number"]
-    until = time.monotonic() + PAGE_TIMEOUT_SECONDS
+    until = time.monotonic() + DRAWING_SECONDS
     while await page.ask(ids.drawn(ids.ENTROPY_GRAPH), "data") != number and time.monotonic() < until:
         await asyncio.sleep(0.05)
 
@@ -224,39 +245,24 @@ def _remember_in_series(following: _Following, new_rows: Sequence[StepRow]) -> N
     following.snapshot = replace(following.snapshot, series=series)
 
 
-async def _refresh_histograms(api: ApiClient, page: PageSocket, following: _Following) -> None:
-    """The heat map and the labels are read anew every few seconds while steps come; events carry neither."""
-    step = following.snapshot.run.step or -1
-    due = time.monotonic() - following.histograms_at >= HISTOGRAM_SECONDS
-    if not due or step == following.histograms_step:
-        return
-    window = following.view.steps
-    run_id = following.snapshot.run.id
-    from_step = None if window is None else max(0, step - window + 1)
-    histograms, labels, latest, gaps, diagnosis = await asyncio.gather(
-        api.histograms(run_id, SCORE_HISTOGRAM, from_step=from_step),
-        api.labels(run_id, following.snapshot.run.step),
-        api.latest(run_id),
-        api.gaps(run_id),
-        api.diagnosis(run_id),
-    )
-    following.snapshot = replace(following.snapshot, histograms=histograms, labels=labels, latest=latest, gaps=gaps)
-    following.histograms_at, following.histograms_step = time.monotonic(), step
-    page.show(await asyncio.to_thread(score_props, run_id, histograms, following.view))
-    page.show({**labels_props(following.snapshot), **record_line_props(following.snapshot)})
-    page.show(diagnosis_props(diagnosis))
-    page.show(newest_props(following.snapshot))  # the page asks anew for its form
-
-
-async def _refresh_law(api: ApiClient, page: PageSocket, following: _Following) -> None:
-    """A fit over all steps moves slowly."""
-    run = following.snapshot.run
+async def _refresh(api: ApiClient, page: PageSocket, following: _Following) -> None:
+    """The heat map, the words of the reports and the law are read anew as steps come; events carry none of them."""
+    run, view = following.snapshot.run, following.view
     step = run.step or -1
-    if time.monotonic() - following.law_at < LAW_SECONDS or step == following.law_step:
-        return
-    law = await api.law(run.id)
-    following.law_at, following.law_step = time.monotonic(), step
-    page.show(await asyncio.to_thread(law_props, run.id, law))
+    following.beside.begin_if_due(step, lambda: read_beside(api, run, view))
+    following.law.begin_if_due(step, lambda: read_law(api, run.id))
+    beside, law = following.beside.take(), following.law.take()
+    if beside is not None:
+        snapshot = following.snapshot = beside.onto(following.snapshot)
+        page.show(await asyncio.to_thread(score_props, run.id, snapshot.histograms, view))
+        page.show({**labels_props(snapshot), **record_line_props(snapshot)})
+        page.show(diagnosis_props(snapshot.alerts, snapshot.tokens))
+        page.show(newest_props(snapshot))  # the page asks anew for its form
+    if law is not None:
+        snapshot = following.snapshot = law.onto(following.snapshot)
+        page.show(await asyncio.to_thread(law_props, run.id, snapshot.law))
+    if beside is not None or law is not None:
+        page.show(unread_props(following.snapshot.unread))
 
 
 async def _refresh_status(api: ApiClient, page: PageSocket, following: _Following) -> None:

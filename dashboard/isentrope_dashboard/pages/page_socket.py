@@ -9,7 +9,8 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.pages.run_content import Props
 from isentrope_dashboard.records import View
 
-PAGE_TIMEOUT_SECONDS = 10.0
+PAGE_TIMEOUT_SECONDS = 30.0
+"""A page on a busy machine may draw for long; one that was closed is silent for ever."""
 
 
 class PageSocket:

@@ -19,6 +19,7 @@ from isentrope_dashboard.pages.run import run_page
 from isentrope_dashboard.pages.runs import runs_page
 from isentrope_dashboard.records import View
 from isentrope_dashboard.snapshots import read_snapshot
+from isentrope_dashboard.unread import RUNS, Reading
 
 _RUN_PREFIX = "/runs/"
 
@@ -55,8 +56,9 @@ async def _page_of(api: ApiClient, path: str | None, search: str | None) -> tupl
     run_id = run_of_path(path)
     if run_id is not None:
         view = View()
-        snapshot, runs = await asyncio.gather(read_snapshot(api, run_id, view), api.runs())
-        shown = await asyncio.to_thread(run_page, snapshot, runs, view)
+        reading = Reading()
+        snapshot, runs = await asyncio.gather(read_snapshot(api, run_id, view), reading.part(RUNS, api.runs(), []))
+        shown = await asyncio.to_thread(run_page, snapshot, runs, view, reading.unread.get(RUNS, ""))
         return shown, run_id, f"{snapshot.run.name} · Isentrope"
     if path in (None, "", "/", "/runs", "/runs/"):
         return runs_page(await api.runs()), "", "Runs · Isentrope"

@@ -18,16 +18,22 @@ from isentrope_dashboard.components.panel import chart, panel, score_symbol
 from isentrope_dashboard.components.record_line import record_line
 from isentrope_dashboard.components.shell import page, slow_interval
 from isentrope_dashboard.components.status_line import freshness, run_options, status_line
+from isentrope_dashboard.components.unread import or_unread, unread_note
 from isentrope_dashboard.figures import change_split, entropy, law, score_distribution
 from isentrope_dashboard.pages.run_content import Props, snapshot_props
 from isentrope_dashboard.records import RunSnapshot, RunSummary, View
 
 
-def run_page(snapshot: RunSnapshot, runs: list[RunSummary], view: View) -> dmc.AppShell:
-    """The page of one run with everything filled in."""
+def run_page(snapshot: RunSnapshot, runs: list[RunSummary], view: View, runs_unread: str = "") -> dmc.AppShell:
+    """The page of one run with everything filled in.
+
+    Args:
+        runs: those that can be chosen instead.
+        runs_unread: why these could not be read, if they could not.
+    """
     built = _layout(snapshot)
     content = snapshot_props(snapshot, view)
-    content[ids.RUN_SELECT] = {"data": run_options(runs, snapshot.run), "value": snapshot.run.id}
+    content[ids.RUN_SELECT] = {"data": run_options(runs, snapshot.run, runs_unread), "value": snapshot.run.id}
     fill_in(built, content)
     return built
 
@@ -56,7 +62,13 @@ def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
         gutter="md",
         mt="md",
     )
-    return page(f"Run {run.name}", [*unseen, kpi_cards(), record_line(), grid], left=status_line(), right=freshness())
+    record = or_unread(ids.RECORD, unread_note(ids.RECORD_GAPS), record_line())
+    return page(
+        f"Run {run.name}",
+        [*unseen, or_unread(ids.KPI_CARDS, kpi_cards()), record, grid],
+        left=status_line(),
+        right=freshness(),
+    )
 
 
 def _entropy_panel() -> dmc.Card:
@@ -72,6 +84,7 @@ def _entropy_panel() -> dmc.Card:
         [
             quality,
             hold_facts(),
+            unread_note(ids.ENTROPY_GRAPH),
             chart(ids.ENTROPY_GRAPH, entropy.HEIGHT, "Entropy over steps, with predicted and observed change below"),
         ]
     )
@@ -87,6 +100,7 @@ def _entropy_and_law() -> dmc.Stack:
 def _law_panel() -> dmc.Card:
     body = html.Div(
         [
+            unread_note(ids.LAW_GRAPH),
             chart(ids.LAW_GRAPH, law.HEIGHT, "Reward against entropy, with the fitted law and its ceiling"),
             html.Div([], id=ids.LAW_FACTS, className="law-facts"),
         ],
@@ -96,12 +110,13 @@ def _law_panel() -> dmc.Card:
 
 
 def _score_panel() -> dmc.Card:
-    body = chart(ids.SCORE_GRAPH, score_distribution.HEIGHT, "Distribution of the centred score over steps")
+    drawn = chart(ids.SCORE_GRAPH, score_distribution.HEIGHT, "Distribution of the centred score over steps")
+    body = or_unread(ids.SCORE_GRAPH, drawn)
     return panel([*score_symbol(), " distribution"], "", body, subtitle_id=ids.SCORE_SUBTITLE)
 
 
 def _split_panel() -> dmc.Card:
-    body = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction, split into its parts")
+    drawn = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction, split into its parts")
     view = dmc.SegmentedControl(
         id=ids.SPLIT_VIEW,
         data=[{"value": "quadrant", "label": "Quadrant"}],
@@ -109,4 +124,4 @@ def _split_panel() -> dmc.Card:
         size="xs",
         **{"aria-label": "Split by"},
     )
-    return panel("ΔH split", "", body, aside=view, subtitle_id=ids.SPLIT_SUBTITLE)
+    return panel("ΔH split", "", or_unread(ids.SPLIT_GRAPH, drawn), aside=view, subtitle_id=ids.SPLIT_SUBTITLE)

@@ -21,6 +21,7 @@ from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.law_facts import law_facts
 from isentrope_dashboard.components.record_line import record_props
 from isentrope_dashboard.components.status_line import status_props
+from isentrope_dashboard.components.unread import unread_props
 from isentrope_dashboard.control_changes import history_rows, markers
 from isentrope_dashboard.controls import ControlItem, ControlState
 from isentrope_dashboard.figures import change_split
@@ -56,7 +57,8 @@ def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
         **split_props(snapshot.run.id, snapshot.recent, view),
         **law_props(snapshot.run.id, snapshot.law),
         **control_and_history_props(snapshot.control, snapshot.history),
-        **diagnosis_props(snapshot.diagnosis),
+        **diagnosis_props(snapshot.alerts, snapshot.tokens),
+        **unread_props(snapshot.unread),
         **newest_props(snapshot),
     }
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from isentrope_dashboard.api_client import CHART_POINTS, RECENT_STEPS
 from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlState
 from isentrope_dashboard.records import LiveEvent, RunSnapshot, StepRow, View
+from isentrope_dashboard.unread import RECENT
 
 GROWTH_POINTS = 2 * CHART_POINTS
 """A chart of all steps grows to this many points before the server is asked to reduce it again."""
@@ -65,7 +66,9 @@ def advance(snapshot: RunSnapshot, events: Iterable[LiveEvent], *, first: bool, 
         new_rows=tuple(batch.rows),
         changed_controls=changed,
         run_changed=run_changed,
-        start_over=start_over or drawn_points + len(batch.rows) > GROWTH_POINTS or not snapshot.recent,
+        start_over=start_over
+        or drawn_points + len(batch.rows) > GROWTH_POINTS
+        or (not snapshot.recent and RECENT not in snapshot.unread),
     )
 
 
