@@ -5,7 +5,7 @@
     probe = isentrope.Probe(run_id=the_same)                                       # a new incarnation of the run
     probe.load_state_dict(state["probe"])                                          # before the first gate, on every rank
 
-Part of it is the control in force, what thresholds are counted from, what calibration, interval and alerts have learnt,
+Part of it is the control in force (which a run of another id does not take over), what thresholds are counted from, what calibration, interval and alerts have learnt,
 the state of a held entropy, and the step's number, from which the seeded draws follow. A run that was interrupted then
 goes on as if it had not been. Not part of it: what was logged for a step that is still open, and a first pass' or a
 step's tokens; a share of a step's tokens is kept as the value at which it begins (`SelectionBasis.state`).
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import isentrope
@@ -120,7 +120,9 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, desired: ControlSnap
             )
         if state:
             _check(state)
-            mine = ResumeWord(state=state if memory.config.rank == 0 else None, action=_action(state))
+            # What was decided for another run's control is not for this one's.
+            action = _action(state) if _of_this_run(memory, state) else b""
+            mine = ResumeWord(state=state if memory.config.rank == 0 else None, action=action)
     except CheckpointError as error:
         own_error, mine = error, ResumeWord(error=str(error))
     words = memory.meeting.resume(mine, desired)
@@ -133,6 +135,10 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, desired: ControlSnap
         logger.warning("There is no probe state to go on from%s: the calibration begins anew.", _on_rank_0(words))
         return
     _restore(memory, words[0].state, state or words[0].state)
+
+
+def _of_this_run(memory: Memory, state: Mapping[str, Any]) -> bool:
+    return bool(state["run_id"] == memory.config.run_id)
 
 
 def _on_rank_0(words: tuple[ResumeWord, ...]) -> str:
@@ -175,14 +181,15 @@ def _shown(state: object) -> str:
 
 def _restore(memory: Memory, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     snapshot, newest_decided = _snapshot(shared), shared["decided"]
-    if shared["run_id"] != memory.config.run_id:
-        # Versions count within a run: the first one pushed to this one must not look old.
+    if not _of_this_run(memory, shared):
+        # Versions count within a run, and version 0 of this one is what it has announced: that is what must act, and
+        # the first one pushed must not look old.
         logger.warning(
-            "The probe's state is of run %s, this is run %s: its control is in force as version 0 here. Give the probe "
-            "run_id=%r to continue that run.",
-            *(shared["run_id"], memory.config.run_id, shared["run_id"]),
+            "The probe's state is of run %s, this is run %s: it goes on with what was learnt, under its own control (%s). "
+            "Give it run_id=%r to continue that run under the checkpoint's.",
+            *(shared["run_id"], memory.config.run_id, memory.boundary.in_force.control.method, shared["run_id"]),
         )
-        snapshot, newest_decided = replace(snapshot, version=0), 0
+        snapshot, newest_decided = memory.boundary.in_force, memory.boundary.newest_decided
     memory.boundary.resume(ControlDesk(snapshot, CAPABILITIES, newest_decided), shared["step"])
     # A share of the tokens is counted on each rank; another rank's will do where there is no own.
     own = own if own["rank"] == memory.config.rank and own["step"] == shared["step"] else shared

@@ -427,7 +427,8 @@ class Probe:
         """Go on from a checkpoint, as a new incarnation of the run. Call it before the first `gate`, on every rank.
 
         The checkpoint's control is in force from the first step on, unless a newer version was asked for since; it is
-        not applied, nor acknowledged, a second time. Rank 0's state counts for all.
+        not applied, nor acknowledged, a second time. A run of another id goes on with what was learnt, but under its own
+        control, which it has announced. Rank 0's state counts for all.
 
         Args:
             state: what `state_dict` gave, on this rank or on rank 0. None or empty: this rank has none.

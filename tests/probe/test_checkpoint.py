@@ -170,15 +170,25 @@ def test_a_version_that_was_refused_before_the_checkpoint_is_not_decided_again()
     assert [(report.control_version, report.outcomes) for report in reports(second)] == [(0, ()), (0, ())]
 
 
-def test_in_another_run_the_control_is_version_0_and_the_first_one_pushed_is_applied(
+def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_announced(
     state_at_version_3: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    for own in (None, isentrope.Control(method="top_entropy")):
+        probe, transport = probe_and_transport(run_id="another", control=own)
+        probe.load_state_dict(state_at_version_3)
+        assert probe.control == (own or isentrope.Control())
+        run_steps(TinyLoop(), probe, 1, first=5)
+        (report,) = reports(transport)
+        method = "top_entropy" if own else "none"
+        assert (report.control_version, report.labels["control/method"], report.outcomes) == (0, method, ())
+        assert report.scalars["entropy/gain"] != 0
+    assert "run_id='the-run'" in caplog.text
+    assert "under its own control (top_entropy)" in caplog.text
+
+
+def test_in_another_run_the_first_control_pushed_is_applied(state_at_version_3: dict[str, Any]) -> None:
     run = resumed_after_a_push(state_at_version_3, 1, run_id="another")
     assert [(o.version, o.state) for r in run for o in r.outcomes] == [(1, OutcomeState.APPLIED)]
-    assert "run_id='the-run'" in caplog.text
-    probe, _ = probe_and_transport(run_id="another")
-    probe.load_state_dict(state_at_version_3)
-    assert probe.control == CLIP
 
 
 def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
@@ -309,6 +319,20 @@ def resumed_on_rank(rank: int, states: list[dict[str, Any] | None]) -> tuple[str
         return str(error), probe.control, -1
     run_steps(TinyLoop(), probe, 2, first=5)
     return "", probe.control, reports(transport)[0].control_version
+
+
+def held_in_another_run(rank: int, states: list[dict[str, Any]]) -> list[dict[str, str]]:
+    probe, transport = probe_and_transport(run_id="another", control=CONTROLS["hold"])
+    probe.load_state_dict(states[rank])
+    run_steps(TinyLoop(), probe, 1, first=STEPS)
+    return [report.labels for report in reports(transport)]
+
+
+def test_what_ranks_decided_for_one_run_does_not_act_in_another() -> None:
+    states = [state for _, _, state in run_ranks(2, saved_on_rank, CONTROLS["hold"])]
+    assert states[0]["next"]
+    (labels,), _ = run_ranks(2, held_in_another_run, states)
+    assert labels["hold/why"] == "Nothing is decided about this control yet."
 
 
 def test_rank_0_s_state_counts_for_all_and_one_that_can_t_be_read_keeps_nobody_waiting(
