@@ -55,6 +55,7 @@ def attach(
     project: str | None = None,
     config: Mapping[str, object] | None = None,
     control: Control | None = None,
+    run_id: str | None = None,
     threshold_source: ThresholdSource = "auto",
     rescore_tokens: int | None = None,
     mode: str | None = None,
@@ -70,6 +71,7 @@ def attach(
         project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
         config: shown with the run, beside the training arguments.
         control: the intervention the run starts with. Default: none.
+        run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one.
         threshold_source: see `ProbeConfig.threshold_source`. A first pass exists where TRL computes the log-probs
             before the update: always in RLOO, in GRPO where a batch serves several updates.
         rescore_tokens: at most so many tokens of a rank's step, prompts and padding included, go through the model once
@@ -98,6 +100,7 @@ def attach(
             project,
             {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
             control=control,
+            run_id=run_id,
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
             mode=mode,
             threshold_source=threshold_source,
