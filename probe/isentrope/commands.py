@@ -200,13 +200,12 @@ def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) 
     import os
     from dataclasses import asdict
 
-    from isentrope.errors import ConfigurationError
     from isentrope.transport.spool_folder import find_spool_folders
     from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
 
     folders = find_spool_folders(folder)
-    if not folders:
-        raise ConfigurationError(f"There is no spool in {folder}; they lie in ISENTROPE_HOME/spool.")
+    if not folders and not as_json:
+        click.echo(f"Nothing to deliver in {folder}")
     target = target or os.environ.get("ISENTROPE_GRPC") or None
     results = []
     for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):

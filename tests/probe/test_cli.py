@@ -251,10 +251,14 @@ def test_a_sync_with_a_token_that_cannot_be_sent_is_one_sentence(server: Running
     assert "ISENTROPE_TOKEN" in result.stderr
 
 
-def test_syncing_again_delivers_nothing_twice(server: RunningServer, run: str) -> None:
-    result = isentrope_command(server, "sync", str(server.home.parent / "client-home"), "--json")
-    (only,) = [item for item in json.loads(result.stdout) if item["run"] == run]
-    assert (result.exit_code, only["outcome"]) == (0, "nothing")
+def test_syncing_again_delivers_nothing_twice_and_is_no_error(server: RunningServer, run: str) -> None:
+    home = str(server.home.parent / "client-home")
+    again = isentrope_command(server, "sync", home)
+    assert (again.exit_code, again.stdout, again.stderr) == (0, f"Nothing to deliver in {home}\n", "")
+    as_json = isentrope_command(server, "sync", home, "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)) == (0, [])
+    with Client(server.url, server.token) as client:
+        assert client.metrics(run, names=["entropy/mean"])["step"] == [0, 1, 2, 3, 4]
 
 
 def test_a_sync_whose_server_is_away_says_so_once_for_all_spools_and_keeps_them(
