@@ -108,6 +108,18 @@ def test_the_proxy_sends_each_port_to_every_server_and_asks_whether_it_is_ready(
         assert re.search(rf"server {name} {name}:7071 proto h2 track http_servers/{name}\b", PROXY)
 
 
+def test_the_proxy_s_log_holds_no_query_and_so_no_token_of_a_login() -> None:
+    directives = [line.split("#")[0].strip() for line in PROXY.splitlines()]
+    assert not [line for line in directives if line.startswith(("option httplog", "option httpslog", "capture "))]
+    formats = [line for line in directives if "log-format" in line]
+    assert formats == [line for line in directives if line.startswith('log-format "')]
+    written = {name for line in formats for name in re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\]|\w+)", line)}
+    assert {"HM", "HP", "HV", "ST"} <= written
+    # %r is the request's first line, %HU its address, %HQ its query, %hr and %hs what is captured, %[...] anything.
+    assert written.isdisjoint({"r", "HU", "HQ", "hr", "hrl", "hs", "hsl", "CC", "CS"})
+    assert not any(name.startswith("[") for name in written)
+
+
 def test_nobody_runs_as_root_and_only_the_proxy_is_reachable() -> None:
     assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
     for name in ("first", "second", "proxy", "trainer"):
