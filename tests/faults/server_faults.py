@@ -62,7 +62,7 @@ def _dies_at(stage: Stage, point: str) -> Verdict:
     for _ in range(1 if stage.short else 5):
         stage.server.kill()
         stage.server.command = [sys.executable, "-m", "tests.faults.crashing_server", point, str(random.randint(3, 20))]
-        stage.server.start()
+        stage.server.start(until_ready=False)
         wait_for(lambda: not stage.server.alive, 60.0, f"the server died {point}")
         stage.server.kill()
         stage.server.command = [sys.executable, "-m", "isentrope"]

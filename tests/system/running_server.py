@@ -78,8 +78,12 @@ class RunningServer:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def start(self) -> None:
-        """Start the process and wait until it answers."""
+    def start(self, *, until_ready: bool = True) -> None:
+        """Start the process and wait until it answers.
+
+        Args:
+            until_ready: False for a server that is to die by itself, maybe before anybody saw it ready.
+        """
         ports = ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         given = {"ISENTROPE_HOME": str(self.home), "ISENTROPE_TOKEN": self.token, "ISENTROPE_DASHBOARD": "false"}
         with (self.home.parent / "server.log").open("ab") as log:
@@ -89,7 +93,8 @@ class RunningServer:
                 stdout=log,
                 stderr=log,
             )
-        self._wait_until_ready()
+        if until_ready:
+            self._wait_until_ready()
 
     def kill(self) -> None:
         """SIGKILL: nothing is flushed, nothing is said."""
