@@ -301,7 +301,8 @@ class Probe:
 
         Raises:
             InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
-                has closed only, later it is counted and logged.
+                has closed only, later it is counted and logged. `token_ids`, `groups` and `kl_strengths`, which serve
+                the diagnosis alone, then count as not known, and the batch is gated all the same.
         """
         if self._inactive():
             return scores.logprobs
@@ -319,10 +320,14 @@ class Probe:
                 mask,
                 torch.ones_like(mask),
                 ratios,
-                token_ids=self._ids_of(scores, token_ids),
+                token_ids=self._told("token_ids", lambda: self._ids_of(scores, token_ids)),
                 loss_weights=told_of_tokens("loss_weights", loss_weights, scores.logprobs),
-                kl_strengths=told_of_tokens("kl_strengths", kl_strengths, scores.logprobs),
-                group_ids=group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens),
+                kl_strengths=self._told(
+                    "kl_strengths", lambda: told_of_tokens("kl_strengths", kl_strengths, scores.logprobs)
+                ),
+                group_ids=self._told(
+                    "groups", lambda: group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens)
+                ),
             )
             if self._pilot.control.method == Method.NONE:
                 self._ledger.add(batch)
@@ -575,6 +580,12 @@ class Probe:
             self._closer.not_sent()
         self._boundary.reported(step, sent=sent)
         self._logged, self._seconds = {}, 0.0
+
+    def _told(self, name: str, read: Callable[[], Tensor | None]) -> Tensor | None:
+        """What a loop says for the diagnosis alone; not known where it can't be read, for no control may fail by it."""
+        with self._guard.protect(f"reading {name}"):
+            return read()
+        return None
 
     def _ids_of(self, scores: TokenScores, token_ids: Tensor | None) -> Tensor | None:
         if token_ids is None:

@@ -73,6 +73,31 @@ def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_tr
     ]
 
 
+@pytest.mark.parametrize(
+    ("argument", "bad"),
+    [("groups", 7), ("kl_strengths", torch.zeros(3)), ("token_ids", torch.zeros(3, dtype=torch.long))],
+)
+def test_what_serves_the_diagnosis_alone_never_costs_the_control(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, argument: str, bad: object
+) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport(control=isentrope.Control(method="clip_v", mu_low=0.0, mu_high=0.0))
+    run_steps(loop, probe, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    logits, token_ids, advantages = loop.sample()
+    logits.retain_grad()
+    with caplog.at_level(logging.ERROR, logger="isentrope"):
+        gated = probe.gate(probe.score(logits, token_ids), advantages, loop.mask, **{argument: bad})  # type: ignore[arg-type]
+    gated[loop.mask].sum().backward()
+    probe.step(1)
+    last = reports(transport)[-1]
+    assert logits.grad is not None
+    assert last.scalars["clip/fraction"] == 1
+    assert float(logits.grad.abs().sum()) == 0
+    assert (last.scalars["probe/failures"], last.labels["probe/failed"]) == (1, f"reading {argument} 1")
+    assert f"{argument} must" in caplog.text
+
+
 def test_a_failure_that_repeats_is_logged_at_the_1st_10th_and_100th_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -268,15 +268,22 @@ class Attachment(StepReports):
         logprobs = scores.logprobs.detach()
         old = sampler_logprobs(inputs, logprobs, level)
         ratios = None if old is None else importance_ratios(logprobs, old)
+        groups: Tensor | None = None
+        kl_strengths: Tensor | None = None
+        # For the diagnosis alone: no control may fail by it.
+        with self._guard.protect("telling groups by their prompts"):
+            groups = prompt_groups(inputs)
+        with self._guard.protect("telling the pull of the KL term"):
+            kl_strengths = loss_kl_strengths(self._trainer, inputs, logprobs, ratios)
         gated = self._probe.gate(
             scores,
             inputs["advantages"],
             token_mask(inputs),
             old,
             token_ids=inputs["completion_ids"],
-            groups=prompt_groups(inputs),
+            groups=groups,
             loss_weights=None if ratios is None else loss_weights(self._trainer, inputs, logprobs, ratios),
-            kl_strengths=loss_kl_strengths(self._trainer, inputs, logprobs, ratios),
+            kl_strengths=kl_strengths,
         )
         self._micro_batches.append(MicroBatch.of(inputs))
         return gated

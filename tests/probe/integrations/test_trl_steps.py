@@ -14,6 +14,7 @@ from torch import Tensor
 from isentrope.integrations.trl import attach
 from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
 from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_wire.control import Control
 from isentrope_wire.messages import RunFinished
 from tests.probe.integrations import tiny_trl
 
@@ -163,6 +164,23 @@ def micro_batch(rows: int, prompt: int = 3, completion: int = 5, text_only: bool
     ids = torch.arange(rows * (prompt + completion)).reshape(rows, -1)
     ones = torch.ones_like(ids)
     return MicroBatch(ids[:, :prompt], ones[:, :prompt], ids[:, prompt:], ones[:, prompt:], text_only)
+
+
+@pytest.mark.parametrize("name", ["prompt_groups", "loss_kl_strengths"])
+def test_trl_s_log_probs_are_gated_though_the_diagnosis_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("another layout")
+
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setattr(f"isentrope.integrations.trl.{name}", broken)
+    made, transport = tiny_trl.trainer(tmp_path, steps=1), InMemoryTransport()
+    attach(made, control=Control(method="clip_v", mu_low=0.0, mu_high=0.0), transport=transport)
+    made.train()
+    (report,) = tiny_trl.reports(transport)
+    assert report.scalars["clip/fraction"] > 0.9
+    assert report.scalars["probe/attachment_failures"] == 1
 
 
 def test_a_sample_holds_at_most_the_tokens_allowed() -> None:
