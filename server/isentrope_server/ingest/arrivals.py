@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from isentrope_server.ingest.report_limits import excess
+from isentrope_server.store.column_types import names_as_stored
 from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
 from isentrope_server.store.tables import LARGEST_INTEGER
@@ -70,7 +71,25 @@ def _read(record: Record) -> Arrival:
             f"A gap goes from a seq to a later one, at most its own, got {message.first_seq}..{message.last_seq} "
             f"in seq {record.seq}.",
         )
-    return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
+    return Arrival(
+        seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=_with_storable_names(message)
+    )
+
+
+def _with_storable_names(message: Payload) -> Payload:
+    """The same message; no name of a number in it has a NUL, which no text column keeps."""
+    if not any("\0" in name for name in _names(message)) or not isinstance(message, StepReport):
+        return message
+    # Of histograms that share a name the last one counts, before anything is renamed.
+    last = {histogram.name: histogram for histogram in message.histograms}
+    return replace(
+        message,
+        scalars=dict(zip(names_as_stored(list(message.scalars)), message.scalars.values(), strict=True)),
+        histograms=tuple(
+            replace(histogram, name=name)
+            for name, histogram in zip(names_as_stored(list(last)), last.values(), strict=True)
+        ),
+    )
 
 
 def _counted(message: Payload) -> Iterator[int]:

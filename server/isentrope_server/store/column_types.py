@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy
 from sqlalchemy import Dialect
 from sqlalchemy.types import TypeDecorator
+
+_STANDS_FOR_NUL = "\ufffd"
 
 
 class Text(TypeDecorator[str]):
@@ -33,6 +35,21 @@ class String(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return _without_nul(value)
+
+
+def names_as_stored(names: Sequence[str]) -> tuple[str, ...]:
+    """Different names as a text column returns them, and still different: one that is taken gets one mark more."""
+    if not any("\0" in name for name in names):
+        return tuple(names)
+    taken = {name for name in names if "\0" not in name}
+    stored = []
+    for name in names:
+        text = str(_without_nul(name))
+        while "\0" in name and text in taken:
+            text += _STANDS_FOR_NUL
+        taken.add(text)
+        stored.append(text)
+    return tuple(stored)
 
 
 _STRICT = json.JSONEncoder(allow_nan=False)
@@ -58,4 +75,4 @@ def _named(value: object) -> object:
 
 
 def _without_nul(value: str | None) -> str | None:
-    return None if value is None else value.replace("\0", "\ufffd")
+    return None if value is None else value.replace("\0", _STANDS_FOR_NUL)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
+from isentrope_server.store.column_types import names_as_stored
 from isentrope_server.store.locks import hold_what_runs_share
 from isentrope_server.store.tables import layouts, stream_layouts, streams
 from isentrope_wire.messages import ScoreHistogram, StepReport
@@ -174,8 +175,12 @@ def by_key(connection: Connection, keys: Iterable[int]) -> dict[int, Layout]:
 
 
 def layout_of(names: Sequence[str], histograms: Sequence[Sequence[object]] | None) -> Layout:
-    """A layout as its row in the table holds it."""
-    return Layout(tuple(names), tuple(HistogramPlace(*place) for place in histograms or ()))  # type: ignore[arg-type]
+    """A layout as its row in the table holds it. JSON keeps a NUL in a name, and what is packed can't have it."""
+    places = [HistogramPlace(*place) for place in histograms or ()]  # type: ignore[arg-type]
+    stored = names_as_stored([place.name for place in places])
+    return Layout(
+        names_as_stored(names), tuple(place._replace(name=name) for place, name in zip(places, stored, strict=True))
+    )
 
 
 def _packed_histogram(histogram: ScoreHistogram) -> tuple[int, bytes]:

@@ -13,7 +13,7 @@ from isentrope_server.store import blocks, histograms, packed_reports, streams
 from isentrope_server.store.blocks import Block
 from isentrope_server.store.events import StepStored
 from isentrope_server.store.histograms import StoredHistogram
-from isentrope_server.store.layouts import unpack
+from isentrope_server.store.layouts import layout_of, unpack
 from isentrope_server.store.packed_reports import StoredReport
 from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import layouts, records
@@ -108,7 +108,7 @@ _UNPACKED: Select[*tuple[Any, ...]] = select(
 
 def _report(row: Any) -> StoredReport:
     values = dict(row._mapping)
-    scalars = unpack(tuple(values.pop("names")), values.pop("scalars"))
+    scalars = unpack(layout_of(values.pop("names"), None).names, values.pop("scalars"))
     return StoredReport(**values, scalars=scalars)
 
 

@@ -1,0 +1,52 @@
+"""Names that no text column keeps: what was reported under them is found, packed or not, and nothing else suffers."""
+
+from __future__ import annotations
+
+import pytest
+
+from isentrope_server.ingest import arrivals
+from isentrope_server.store.column_types import names_as_stored
+from isentrope_wire.messages import ScoreHistogram
+from tests.server.compaction import NEVER, pack_all, unpacked_reports
+from tests.server.conftest import MakeServer
+from tests.server.rank import Rank, step_report
+
+REPORTED = {"a\0b": 1.0, "a\ufffdb": 2.0, "alone\0": 3.0, "plain": 4.0}
+STORED = {"a\ufffdb\ufffd": 1.0, "a\ufffdb": 2.0, "alone\ufffd": 3.0, "plain": 4.0}
+
+
+@pytest.mark.parametrize("stored_before", [False, True], ids=["new", "stored by an older server"])
+def test_numbers_under_odd_names_are_found_and_packed(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, stored_before: bool
+) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER)
+    if stored_before:
+        monkeypatch.setattr(arrivals, "_with_storable_names", lambda message: message)
+    rank = Rank(server)
+    histograms = [
+        ScoreHistogram(name=name, low=0.0, high=1.0, counts=(int(value), 7)) for name, value in REPORTED.items()
+    ]
+    rank.send(*(step_report(step, REPORTED, histograms=histograms) for step in range(32)))
+    for packed in (False, True):
+        if packed:
+            pack_all(server)
+            assert unpacked_reports(server, rank) == 0
+        metrics = server.http.get(f"{rank.path}/metrics").json()["items"]
+        assert {metric["name"]: metric["value"] for metric in metrics} == STORED
+        found = server.http.get(f"{rank.path}/metrics/series", params={"name": list(STORED)}).json()["series"]
+        assert {name: columns["value"] for name, columns in found.items()} == {
+            name: [value] * 32 for name, value in STORED.items()
+        }
+        step = server.http.get(f"{rank.path}/steps/7").json()
+        assert step["scalars"] == STORED
+        assert {h["name"]: h["counts"] for h in step["histograms"]} == {n: [int(v), 7] for n, v in STORED.items()}
+
+
+def test_names_stay_different_and_those_without_a_nul_stay_as_they_are() -> None:
+    assert names_as_stored(["x\0", "x\ufffd", "x\ufffd\ufffd", "y"]) == (
+        "x\ufffd\ufffd\ufffd",
+        "x\ufffd",
+        "x\ufffd\ufffd",
+        "y",
+    )
+    assert names_as_stored(["x\ufffd", "y"]) == ("x\ufffd", "y")
