@@ -5,4 +5,5 @@
 - `relay`: with several ranks, rank 0's desired control is told to all of them, so that they switch at the same step
 - `snapshot_document`: a desired control as JSON
 - `control_file`: the desired control as a small file, written by the shipper and read by the training process
+- `control_handover`: the shipper's side of it: several threads take turns, the newest stands
 """

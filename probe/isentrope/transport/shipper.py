@@ -22,6 +22,7 @@ from pathlib import Path
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from isentrope.control.control_file import ControlFile
+from isentrope.control.control_handover import ControlHandover
 from isentrope.transport.backoff import Backoff
 from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
@@ -85,11 +86,9 @@ class Shipper:
         self._run = folder.run()
         self._target = target or folder.grpc_target()
         self._reader = SpoolReader(folder.path)
-        self._control_file = ControlFile(folder.control)
+        self._handover = ControlHandover(ControlFile(folder.control))
         self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
-        self._unwritten_control: ControlSnapshot | None = None
-        self._control_trouble = ""
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
         self._trainer_gone_at: float | None = None
@@ -131,6 +130,7 @@ class Shipper:
             receive_control=self._receive_control,
             report_problem=logger.error,
         ) as connection:
+            self._handover.connecting()
             acked_through = connection.hello()
             logger.info("Connected to %s; the server has records up to %d.", self._target, acked_through)
             self._reader.resume_after(acked_through)
@@ -146,7 +146,7 @@ class Shipper:
                     return
                 self._succeed()
                 connection.check_watch()
-                self._hand_over_control()
+                self._handover.retry()
                 time.sleep(self._settings.poll_seconds)
 
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
@@ -172,23 +172,7 @@ class Shipper:
 
     def _receive_control(self, snapshot: ControlSnapshot) -> None:
         logger.info("Control version %d by %s: %s.", snapshot.version, snapshot.author, snapshot.control.method)
-        self._unwritten_control = snapshot
-        self._hand_over_control()
-
-    def _hand_over_control(self) -> None:
-        """Put the newest control where the training process looks; on a full disk, as soon as there is room."""
-        snapshot = self._unwritten_control
-        if snapshot is None:
-            return
-        try:
-            self._control_file.write(snapshot)
-        except OSError as error:
-            if str(error) != self._control_trouble:
-                logger.error("Control version %d can't be handed to the trainer yet: %s.", snapshot.version, error)
-            self._control_trouble = str(error)
-            return
-        if self._unwritten_control is snapshot:
-            self._unwritten_control = None
+        self._handover.receive(snapshot)
 
     def _succeed(self) -> None:
         self._last_success_at = time.monotonic()
