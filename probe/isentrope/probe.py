@@ -52,6 +52,7 @@ from isentrope.interventions.gradient_factors import CAPABILITIES, gated_logprob
 from isentrope.interventions.selection_basis import SelectionBasis
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
+from isentrope.learning_rates import LearningRates, learning_rates_of
 from isentrope.rank_meeting import RankMeeting
 from isentrope.ranks import OneRank, ranks_of
 from isentrope.run_start import announce, begin_run, transport_of
@@ -62,7 +63,7 @@ from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.steering.action import Action
 from isentrope.steering.pilot import Pilot
-from isentrope.step_closing import StepCloser, entropies_after_update, learning_rate_of, momentum_of
+from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
 from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
@@ -362,14 +363,19 @@ class Probe:
         step: int,
         optimizer: Optimizer | None = None,
         rescore: Callable[[], RescoredTokens] | None = None,
+        *,
+        learning_rates: LearningRates | None = None,
     ) -> None:
         """Close a step after its optimiser update, and send its report.
 
         Args:
             step: the number of the optimiser update. It may go backwards (a resume), nothing is overwritten.
-            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed.
+            optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
+                call `scheduler.step()` after this, for the rate is that of the update just made.
             rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
                 `gate` call in the same order (or the only one). Gives the observed entropy change.
+            learning_rates: what the update was made with, where a scheduler has been called since. Default: the
+                optimiser's as they stand.
         """
         if self._inactive():
             return
@@ -411,7 +417,7 @@ class Probe:
                         action=action,
                     )
             with self._timed():
-                self._report(step, optimizer, source)
+                self._report(step, optimizer, learning_rates, source)
             self._guard.settled = True
             # What `rescore` scored is for no gate.
             self._scores_to_gate = False
@@ -554,12 +560,14 @@ class Probe:
         self._logged["probe/rescore_seconds"] = time.perf_counter() - started
         return after
 
-    def _report(self, step: int, optimizer: Optimizer | None, what_if_source: str) -> None:
+    def _report(
+        self, step: int, optimizer: Optimizer | None, learning_rates: LearningRates | None, what_if_source: str
+    ) -> None:
         momentum, statistics = momentum_of(optimizer), self._transport.statistics()
         self._logged |= {"probe/seconds": self._seconds} | statistics.scalars()
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
-        learning_rate = learning_rate_of(optimizer)
+        learning_rate = learning_rates_of(optimizer) if learning_rates is None else learning_rates
         sent = self._transport.put(
             self._closer.close(
                 step=step,

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -101,7 +101,7 @@ class StepCloser:
         in_force: ControlSnapshot,
         outcomes: Sequence[ControlOutcome],
         momentum: float | None,
-        learning_rate: float | Tensor | None = None,
+        learning_rate: SupportsFloat | None = None,
         what_if_source: str = "",
         control: Control | None = None,
         action: Action | None = None,
@@ -186,7 +186,7 @@ class StepCloser:
             logger.warning(message, detail)
 
     def _scalars(
-        self, summary: StepSummary | None, momentum: float, learning_rate: float | Tensor | None, control: Control
+        self, summary: StepSummary | None, momentum: float, learning_rate: SupportsFloat | None, control: Control
     ) -> dict[str, float]:
         if summary is None:
             return {}
@@ -281,11 +281,3 @@ def momentum_of(optimizer: Optimizer | None) -> float | None:
     group = optimizer.param_groups[0]
     betas = group.get("betas")
     return float(betas[0] if betas else group.get("momentum", 0.0))
-
-
-def learning_rate_of(optimizer: Optimizer | None) -> float | Tensor | None:
-    """Of the first group, as the momentum; a tensor where the optimiser keeps one, to be read off this thread. None when
-    there is no optimiser to ask, or it has none."""
-    rate = None if optimizer is None else optimizer.param_groups[0].get("lr")
-    # Schedulers change theirs in place.
-    return rate.detach().clone() if isinstance(rate, Tensor) else rate

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
 
+from isentrope.learning_rates import learning_rates_of
 from isentrope_wire.messages import StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
@@ -42,6 +45,44 @@ def test_a_halved_learning_rate_halves_the_gain_at_once(kind: type) -> None:
     run_steps(loop, probe, 1, first=20)
     before, after = (report.scalars["entropy/gain"] for report in reports(transport)[-2:])
     assert after == pytest.approx(before / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((0.0, 1e-3), 1e-3),
+        ((1e-3, 5.0), 1e-3),
+        ((math.nan, 2e-3), 2e-3),
+        ((torch.tensor(0.0), torch.tensor(2e-3, dtype=torch.float64)), 2e-3),
+        ((0.0, math.inf), 0.0),
+    ],
+)
+def test_the_rate_of_the_largest_group_that_moves_counts(rates: tuple[Any, Any], expected: float) -> None:
+    large, small = torch.zeros(100, requires_grad=True), torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.AdamW([{"params": [large]}, {"params": [small]}])
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    read = learning_rates_of(optimizer)
+    assert read is not None
+    if isinstance(rates[1], torch.Tensor):
+        rates[1].fill_(7.0)
+    assert float(read) == pytest.approx(expected)
+
+
+def test_parameters_that_are_not_trained_do_not_make_a_group_large() -> None:
+    frozen, trained = torch.zeros(100), torch.zeros(3, requires_grad=True)
+    groups = [{"params": [frozen], "lr": 0.5}, {"params": [trained], "lr": 0.1}]
+    assert float(learning_rates_of(torch.optim.SGD(groups)) or 0) == 0.1
+    assert learning_rates_of(None) is None
+
+
+def test_a_frozen_first_group_does_not_keep_a_run_from_its_gain() -> None:
+    loop = TinyLoop()
+    loop.optimizer.add_param_group({"params": [torch.zeros(2, requires_grad=True)], "lr": 0.0})
+    loop.optimizer.param_groups.reverse()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 8)
+    assert reports(transport)[-1].scalars["entropy/gain"] > 0
 
 
 def test_a_loop_that_names_no_optimiser_is_calibrated_all_the_same() -> None:
