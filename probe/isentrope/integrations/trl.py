@@ -31,6 +31,7 @@ from isentrope.integrations.trl_head import FusedHead, Head
 from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
 from isentrope.integrations.trl_weights import loss_kl_strengths, loss_weights
+from isentrope.learning_rates import LearningRates, learning_rates_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport
@@ -144,6 +145,8 @@ class Attachment(StepReports):
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it doesn't."""
         self._micro_batches: list[MicroBatch] = []
+        self._learning_rates: LearningRates | None = None
+        """Of the update that is being made."""
         self._finished = False
 
     def install(self) -> None:
@@ -169,6 +172,13 @@ class Attachment(StepReports):
         """Where training goes on from a checkpoint, so does the probe."""
         resume_probe(self._probe, args, state)
 
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """When the step is closed the scheduler has moved on."""
+        with self._guard.protect("reading the learning rate"):
+            self._learning_rates = learning_rates_of(self._trainer.optimizer)
+
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         promised = {PROMISED[name]: value for name, value in scalars.items() if name in PROMISED}
         self._probe.log({**scalars, **promised})
@@ -180,7 +190,8 @@ class Attachment(StepReports):
         rescore = None if sample is None else functools.partial(self._rescored, sample, batches)
         if self._guard.failures:
             self._probe.log({"probe/attachment_failures": float(self._guard.failures)})
-        self._probe.step(step, self._trainer.optimizer, rescore)
+        rates, self._learning_rates = self._learning_rates, None
+        self._probe.step(step, self._trainer.optimizer, rescore, learning_rates=rates)
         self._guard.settled = True
 
     def finish(self, status: str = "finished", error: str = "") -> None:

@@ -68,6 +68,25 @@ def test_momentum_is_read_from_the_optimiser(tmp_path: Path) -> None:
     assert {report.labels["calibration/momentum"] for report in tiny_trl.reports(transport)} == {"0.75"}
 
 
+@pytest.mark.parametrize("settings", [{}, {"save_strategy": "steps", "save_steps": 1}])
+def test_the_learning_rate_is_the_one_that_the_update_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    trainer, probe, _ = attached(
+        tmp_path, steps=4, rescore_tokens=0, lr_scheduler_type="linear", learning_rate=0.04, **settings
+    )
+    rates: list[float] = []
+    theirs = probe._closer.close
+
+    def close(**numbers: Any) -> Any:
+        rates.append(float(numbers["learning_rate"]))
+        return theirs(**numbers)
+
+    monkeypatch.setattr(probe._closer, "close", close)
+    trainer.train()
+    assert rates == pytest.approx([0.04, 0.03, 0.02, 0.01])
+
+
 def test_evaluations_are_not_observed_and_their_metrics_belong_to_the_step_before(tmp_path: Path) -> None:
     trainer, _, transport = attached(tmp_path, steps=2, **EVALUATING)
     trainer.train()
