@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,36 @@ def test_a_database_that_cannot_be_reached_is_told_to_the_caller_and_the_writer_
     engine.reachable = True
     assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
     assert ids(database) == {"later"}
+    writer.stop()
+
+
+class Mistake(RuntimeError):
+    """What no code expects."""
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before the COMMIT", "after the COMMIT"])
+def test_a_mistake_in_telling_others_ends_neither_the_writer_nor_the_wait(
+    database: Database, stored: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    mistaken = {"first"}
+
+    def tell(events: Sequence[Event]) -> None:
+        if not mistaken.isdisjoint(event.run_id for event in events if isinstance(event, RunChanged)):
+            raise Mistake("dictionary changed size during iteration")
+
+    announce = None if stored else lambda connection, events: tell(events)
+    writer = Writer(database.writing_engine, tell if stored else lambda events: None, announce)
+    writer.start()
+    first = writer.submit(lambda transaction: add("first", transaction))
+    if stored:
+        assert first.result(timeout=5) == "first"
+    else:
+        with pytest.raises(Mistake):
+            first.result(timeout=5)
+    assert writer.submit(lambda transaction: add("second", transaction)).result(timeout=5) == "second"
+    assert writer.alive
+    assert ids(database) == ({"first", "second"} if stored else {"second"})
+    assert "Mistake" in caplog.text
     writer.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
@@ -19,6 +20,7 @@ from isentrope_server.store.locks import hold_for_writing
 from isentrope_wire.errors import IsentropeError
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 ROWS_PER_COMMIT = 1_000
 """Enough to share one fsync among many, few enough to answer the first in line within some tens of milliseconds."""
@@ -80,6 +82,32 @@ class _Savepoint:
         else:
             self._job.error = error
             self._savepoint.rollback()
+        return True
+
+
+class _Batch:
+    """Settles all jobs of a batch that failed, whatever it failed with: the thread goes on, and nobody waits in vain."""
+
+    def __init__(self, jobs: Sequence[_Job[object]]) -> None:
+        self._jobs = jobs
+        self.failed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        self.failed = True
+        if not isinstance(error, SQLAlchemyError):
+            _log.error("The writer goes on after a mistake of the server.", exc_info=error)
+        # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
+        told = _cause(error, self._jobs)
+        for job in self._jobs:
+            if not job.future.done():
+                job.future.set_exception(job.error or told)
         return True
 
 
@@ -152,17 +180,14 @@ class Writer:
                 jobs = [job for job in queued if job.future.set_running_or_notify_cancel()]
                 if not jobs:
                     continue
-                try:
+                with _Batch(jobs) as batch:
                     connection = self._begun(connections, connection, jobs)
                     self._commit(connection, jobs)
-                except SQLAlchemyError as error:
-                    # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
-                    told = _cause(error, jobs)
-                    for job in jobs:
-                        job.future.set_exception(job.error or told)
+                if batch.failed:
                     # SQLite's transaction is still open: only a new connection is sure to be clean.
-                    connections.close()
                     connection = None
+                    with _Batch(()):
+                        connections.close()
 
     def _next_batch(self) -> tuple[list[_Job[object]], bool]:
         jobs: list[_Job[object]] = []
@@ -206,13 +231,16 @@ class Writer:
                 events.extend(job.run(connection))
             if events and self._announce is not None:
                 self._announce(connection, events)
-        if events:
-            self._publish(events)
-        for job in jobs:
-            job.settle()
+        try:
+            if events:
+                self._publish(events)
+        finally:
+            # Stored they are, whether or not anybody was told.
+            for job in jobs:
+                job.settle()
 
 
-def _cause(error: SQLAlchemyError, jobs: Sequence[_Job[object]]) -> BaseException:
+def _cause(error: BaseException, jobs: Sequence[_Job[object]]) -> BaseException:
     """Of a connection that was lost, what the job said that noticed it; else the error itself."""
     if not isinstance(error, PendingRollbackError):
         return error
