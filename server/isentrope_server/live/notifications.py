@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from isentrope_server.live import news
 from isentrope_server.live.hub import Hub
 from isentrope_server.live.news import News
+from isentrope_server.live.own_events import OwnEvents
 from isentrope_server.store import runs, steps
 from isentrope_server.store.database import Database, in_a_line
 from isentrope_server.store.events import ControlChanged, Event, RunChanged
@@ -38,8 +39,6 @@ _HEARTBEAT_SECONDS = 2.0
 _LONGEST_SILENCE = "20s"
 _PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Before each new try to connect; the last counts for all that follow."""
-_BATCHES_KEPT = 4_096
-"""Own events that wait for their notification; of a batch that is gone they are read from the store."""
 
 
 class Notifications:
@@ -55,7 +54,7 @@ class Notifications:
         self._reload_tokens = reload_tokens
         self._origin = os.urandom(8).hex()
         self._batches = 0
-        self._sent: dict[tuple[int, str], Sequence[Event]] = {}
+        self._sent = OwnEvents()
         self._on_duty = False
         self._stopping = threading.Event()
         self._awake, self._wake = os.pipe()
@@ -81,22 +80,16 @@ class Notifications:
     def announce(self, connection: Connection, events: Sequence[Event]) -> None:
         """Have every server told of these events if the writer's transaction commits."""
         self._batches += 1
-        told = [
-            news.news_of(run_id, of_run, origin=self._origin, batch=self._batches)
-            for run_id, of_run in self._keep(news.by_run(events)).items()
-        ]
+        told: list[News] = []
+        for run_id, of_run in news.by_run(events).items():
+            # Whoever begins to listen from now on is told what the store has.
+            if self._hub.is_listened_to(run_id):
+                self._sent.keep(self._batches, run_id, of_run)
+            told.append(news.news_of(run_id, of_run, origin=self._origin, batch=self._batches))
         connection.execute(
             text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"),
             {"channel": _CHANNEL, "payloads": [one.payload() for one in told]},
         )
-
-    def _keep(self, events: dict[str, list[Event]]) -> dict[str, list[Event]]:
-        for run_id, of_run in events.items():
-            self._sent[self._batches, run_id] = of_run
-        # Those whose COMMIT failed are never asked for.
-        while len(self._sent) > _BATCHES_KEPT:
-            self._sent.pop(next(iter(self._sent)), None)
-        return events
 
     def _receive_until_stopped(self) -> None:
         driver_error: type[Exception] = self._database.writing_engine.dialect.loaded_dbapi.Error
@@ -118,7 +111,8 @@ class Notifications:
     def _receive(self, connection: Connection) -> None:
         connection.execute(text(f"SET idle_session_timeout = '{_LONGEST_SILENCE}'"))
         connection.execute(text(f"LISTEN {_CHANNEL}"))
-        # Whatever was committed before is in the store, and nobody told of it.
+        # Whatever was committed before is in the store, and nobody is told of it.
+        self._sent.forget()
         self._reload_tokens()
         self._hub.lost_touch()
         driver: Any = connection.connection.driver_connection
@@ -145,7 +139,7 @@ class Notifications:
         if told.of_tokens:
             self._reload_tokens()
             return
-        own = self._sent.pop((told.batch, told.run_id), None) if told.origin == self._origin else None
+        own = self._sent.take(told.batch, told.run_id) if told.origin == self._origin else None
         if own is not None:
             self._hub.publish(own)
         elif self._hub.is_listened_to(told.run_id):
