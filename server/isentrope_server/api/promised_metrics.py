@@ -48,6 +48,11 @@ PROMISED_METRICS = frozenset(
         "ratio/mean",
         "probe/seconds",
         "probe/dropped_reports",
+        "probe/accepted_reports",
+        "probe/spooled_records",
+        "probe/acknowledged_records",
+        "probe/delivery_lag_seconds",
+        "probe/left_out_reports",
     }
 )
 
