@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process
+from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process, pid_of_holder
 from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
@@ -123,7 +123,8 @@ def _take_over(folder: SpoolFolder) -> None:
     if status is None or status.state not in (ShipperState.HOLDING, ShipperState.RETRYING):
         return
     end = time.monotonic() + _TAKE_OVER_SECONDS
-    while is_held_by_another_process(folder.shipper_lock) and time.monotonic() < end:
+    # Not the number in its status: on a volume that containers share, that is somebody else's process here.
+    while (pid := pid_of_holder(folder.shipper_lock)) is not None and time.monotonic() < end:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(status.pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
