@@ -16,6 +16,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from isentrope_server.background import attempt
 from isentrope_server.control.expiry import Grace, sweep
 from isentrope_server.errors import StartupError
 from isentrope_server.home import locked_home, make_private_file
@@ -177,9 +178,10 @@ async def _sweep_until_cancelled(backend: Backend) -> None:
     )
     while True:
         await asyncio.sleep(settings.sweep_interval_seconds)
-        try:
-            # Looking costs the writer nothing; most of the time nothing is open.
-            if backend.on_duty and await backend.read(controls.count_open) > 0:
-                await backend.write(lambda transaction: sweep(transaction, grace, time.time()))
-        except SQLAlchemyError as error:
-            _log.error("Expired controls could not be ended, next try in a moment: %s", error.__class__.__name__)
+        await attempt(_sweep(backend, grace), what="Ending expired controls")
+
+
+async def _sweep(backend: Backend, grace: Grace) -> None:
+    # Looking costs the writer nothing; most of the time nothing is open.
+    if backend.on_duty and await backend.read(controls.count_open) > 0:
+        await backend.write(lambda transaction: sweep(transaction, grace, time.time()))

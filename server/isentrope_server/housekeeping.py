@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from isentrope_server.backend import Backend
+from isentrope_server.background import attempt
 from isentrope_server.store import audit, compacting, removal, retention, runs, space
 from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream
 from isentrope_server.store.events import RunChanged
@@ -47,25 +46,23 @@ async def _keep_house(backend: Backend) -> None:
         if not backend.on_duty:
             await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
             continue
-        try:
-            if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
-                await delete_overdue(backend)
-                retained_at = time.monotonic()
-            await remove_deleted(backend)
-            await compact(backend)
-            await give_space_back(backend)
-        except SQLAlchemyError as error:
-            _log.error("Housekeeping stopped half-way, next try in a moment: %s", error)
+        if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
+            await attempt(delete_overdue(backend), what="Deleting runs that are kept no longer")
+            retained_at = time.monotonic()
+        await attempt(remove_deleted(backend), what="Removing deleted runs")
+        await attempt(compact(backend), what="Packing")
+        await attempt(give_space_back(backend), what="Giving space back")
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
 
 
 async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES) -> int:
-    """Pack what is ready to be packed; returns how many blocks that made."""
+    """Pack what is ready to be packed; returns how many blocks that made. A stream that fails keeps no other waiting."""
     made = 0
     for stream in await backend.read(lambda connection: compacting.full_streams(connection, time.time(), sizes)):
+        what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
         for _ in range(stream.blocks):
             started = time.monotonic()
-            if not await _pack_one(backend, stream, sizes):
+            if not await attempt(_pack_one(backend, stream, sizes), what=what):
                 break
             made += 1
             await _rest(backend, started)

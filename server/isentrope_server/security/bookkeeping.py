@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend
+from isentrope_server.background import attempt
 from isentrope_server.store import tokens
 from isentrope_server.store.writer import WriterStopped
 
@@ -53,10 +54,7 @@ async def _keep(backend: Backend) -> None:
     while True:
         await asyncio.sleep(RELOAD_SECONDS)
         elapsed_seconds += RELOAD_SECONDS
-        try:
-            await reload_tokens(backend)
-        except SQLAlchemyError as error:
-            _log.error("The tokens could not be read anew, next try in a moment: %s", error)
+        await attempt(reload_tokens(backend), what="Reading the tokens anew")
         if elapsed_seconds >= NOTE_USES_SECONDS:
             elapsed_seconds = 0.0
-            await note_uses(backend)
+            await attempt(note_uses(backend), what="Noting when tokens were used")

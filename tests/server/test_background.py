@@ -1,0 +1,104 @@
+"""Work in the background: what fails is told, and what comes after it is done all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+
+from isentrope_server import backend as backend_module
+from isentrope_server import housekeeping
+from isentrope_server.background import attempt
+from isentrope_server.security import bookkeeping
+from isentrope_server.store import compacting
+from tests.server.compaction import NEVER, finished_run, pack_all, unpacked_reports
+from tests.server.conftest import MakeServer
+
+DATABASES = ("sqlite",)
+
+
+def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
+    """An asynchronous function that nobody foresaw to fail, and does so once."""
+    calls = []
+
+    async def work(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ZeroDivisionError("by nothing")
+        then()
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (housekeeping, "compact"),
+        (housekeeping, "remove_deleted"),
+        (backend_module, "_sweep"),
+        (bookkeeping, "reload_tokens"),
+        (bookkeeping, "note_uses"),
+    ],
+)
+def test_a_failure_nobody_foresaw_is_logged_and_the_work_goes_on(
+    make_server: MakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    module: object,
+    name: str,
+) -> None:
+    went_on: list[float] = []
+    monkeypatch.setattr(bookkeeping, "RELOAD_SECONDS", 0.02)
+    monkeypatch.setattr(bookkeeping, "NOTE_USES_SECONDS", 0.02)
+    monkeypatch.setattr(module, name, fails_at_first(lambda: went_on.append(time.time())))
+    make_server(housekeeping_interval_seconds=0.02, sweep_interval_seconds=0.02)
+    deadline = time.monotonic() + 10
+    while not went_on and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert went_on
+    (told,) = [record for record in caplog.records if record.name == "isentrope_server.background"]
+    assert told.levelno == logging.ERROR
+    assert "stopped half-way, next try in a moment: ZeroDivisionError('by nothing')" in told.getMessage()
+    assert told.exc_info
+
+
+def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER)
+    broken, sound = finished_run(server, 40), finished_run(server, 20)
+    pack_next = compacting.pack_next
+
+    def fail_for_one(connection: object, stream: compacting.FullStream, *sizes: object) -> object:
+        if stream.run_id == broken.run_id:
+            raise ValueError("this blob is no multiple of 8 bytes")
+        return pack_next(connection, stream, *sizes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compacting, "pack_next", fail_for_one)
+    pack_all(server)
+    assert (unpacked_reports(server, broken), unpacked_reports(server, sound)) == (40, 0)
+    assert f"of run {broken.run_id} stopped half-way" in caplog.text
+
+
+def test_cancelling_ends_the_work_too() -> None:
+    ended: list[bool] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def cancel_it() -> None:
+        task = asyncio.create_task(attempt(work(), what="Waiting"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel_it())
+    assert ended == [True]
