@@ -267,6 +267,13 @@ class FakeApi:
         self._add_gate()
         self._add_routes()
 
+    def forget(self) -> None:
+        """As if it had just been started: no runs, no calls, nothing that fails."""
+        self.close_streams()
+        self.runs.clear()
+        self.requests.clear()
+        self.failing, self.period_seconds, self.require_token = {}, None, True
+
     def add_run(self, run_id: str = "run-000001", name: str = "countdown", *, steps: int = 0, **known: Any) -> FakeRun:
         run = self.runs[run_id] = FakeRun(run_id, name, **known)
         for _ in range(steps):

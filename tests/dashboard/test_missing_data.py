@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isentrope_dashboard.components.record_line import record_props
-from isentrope_dashboard.figures.entropy import entropy_figure, outgrows_its_drawing
+from isentrope_dashboard.figures.entropy import LONGEST_REASON, entropy_figure, outgrows_its_drawing
 from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
 from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
 from isentrope_dashboard.record_health import record_health
@@ -41,6 +41,16 @@ def test_a_line_is_interrupted_at_a_hole_and_the_hole_is_marked_with_its_reason(
     assert (hole.name, hole.x0, hole.x1) == ("missing", 3.5, 7.5)
     (label,) = figure.layout.annotations
     assert label.text == "4 without data: &lt;b&gt;the queue was full&lt;/b&gt;"
+    assert figure.layout.yaxis2.domain[1] < label.y < figure.layout.yaxis.domain[0]  # across no line
+
+
+def test_a_hole_s_reason_stays_within_the_chart() -> None:
+    series = {"entropy/mean": SeriesColumns(steps=[1, 2, 3, 8, *range(9, 40)], values=[1.0] * 35)}
+    (label,) = entropy_figure(series, [], revision="r", why_missing="no room " * 30).layout.annotations
+    assert (label.xanchor, len(label.text) <= LONGEST_REASON, label.text[-1]) == ("left", True, "…")
+    late = {"entropy/mean": SeriesColumns(steps=[*range(1, 30), 38, 39], values=[1.0] * 31)}
+    (label,) = entropy_figure(late, [], revision="r").layout.annotations
+    assert label.xanchor == "right"
 
 
 def test_a_hole_that_opens_while_one_looks_draws_the_chart_anew() -> None:

@@ -64,7 +64,7 @@ def test_what_is_in_force_is_marked_and_a_newer_step_is_asked_about(fake: FakeAp
     expect(told).to_contain_text("Step 33 " + share(1.25, None))
     expect_chart(page, "what-if-graph", "layout.shapes.map((line) => line.x0)", [-1.25])
     fake.add_steps(run, 2)
-    expect(told).to_contain_text("Step 35", timeout=15_000)
+    expect(told).to_contain_text("Step 35")
 
 
 def test_a_threshold_that_is_none_and_a_method_without_any_say_so(fake: FakeApi, open_page: OpenPage) -> None:

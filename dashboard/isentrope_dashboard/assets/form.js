@@ -6,11 +6,14 @@
   const missing = (value) => value === null || value === undefined;
   const DEFAULT_THRESHOLD = 1;
   const THRESHOLD_METHODS = ["clip_b", "clip_v"];
+  const clips = (method) => THRESHOLD_METHODS.includes(method);
   const HOLDING_METHODS = ["none", ...THRESHOLD_METHODS];
   const number = (value) =>
     missing(value) || String(value).trim() === "" || !Number.isFinite(Number(value)) ? null : Number(value);
   const text = (value) => (missing(value) ? "" : String(value));
   const empty = (value) => text(value).trim() === "";
+  const sameText = (a, b) =>
+    number(a) === null || number(b) === null ? text(a).trim() === text(b).trim() : number(a) === number(b);
   const sameNumber = (a, b) => (missing(a) || missing(b) ? missing(a) && missing(b) : Math.abs(a - b) < 1e-9);
 
   // ---- a method's parameters -----------------------------------------------------------------------------------
@@ -73,11 +76,10 @@
   const NAMES = ["method", "scope", "lowOn", "low", "highOn", "high", "holdOn", "target", "change", "muMin", "muMax", "side"];
   const named = (values) => Object.fromEntries(NAMES.map((name, index) => [name, values[index]]));
   const asControl = (form, fields = []) => {
-    const clips = THRESHOLD_METHODS.includes(form.method);
     const own = fields.filter((field) => field.method === form.method);
     return {
       method: form.method, scope: form.scope,
-      mu_low: clips && form.lowOn ? number(form.low) : null, mu_high: clips && form.highOn ? number(form.high) : null,
+      mu_low: clips(form.method) && form.lowOn ? number(form.low) : null, mu_high: clips(form.method) && form.highOn ? number(form.high) : null,
       parameters: Object.fromEntries(own.map((field) => [field.name, entered(field)])), hold: holdFrom(form),
     };
   };
@@ -98,9 +100,107 @@
   const changes = (control, b, fields) =>
     (control.method !== b.method) + (control.scope !== b.scope) + !sameNumber(control.mu_low, b.mu_low)
     + !sameNumber(control.mu_high, b.mu_high) + parameterChanges(control, b, fields) + holdChanges(control.hold, b.hold);
+
+  // ---- a control that changes while the form is edited -----------------------------------------------------------
+  const SIDES = [["lowOn", "low", "mu_low"], ["highOn", "high", "mu_high"]];
+  const HOLD_FIELDS = ["target", "change", "muMin", "muMax", "side"];
+  const holdTexts = (hold) => [...HOLD_NUMBERS.map((name) => text(hold && hold[name])), (hold && hold.side) || "both"];
+  // The method stays as well where the new one has no field for what was edited: that edit would be lost unasked.
+  const mergedMethod = (form, base, theirs, sideEdits, parameterEdits) => {
+    const lost = (!clips(theirs.method) && sideEdits.some(Boolean)) || (theirs.method !== form.method && parameterEdits.some(Boolean));
+    return form.method !== base.method || lost ? form.method : theirs.method;
+  };
+  const mergeHold = (form, base, theirs, next) => {
+    const [before, now] = [base, theirs].map(holdTexts);
+    const edits = HOLD_FIELDS.map((name, index) => Boolean(form.holdOn) && !sameText(form[name], before[index]));
+    const switched = Boolean(form.holdOn) !== Boolean(base);
+    if (!switched && (theirs || !edits.some(Boolean))) next.holdOn = Boolean(theirs);
+    if (!theirs || !holdChanges(theirs, base)) return;
+    HOLD_FIELDS.forEach((name, index) => {
+      if (!form.holdOn || (!edits[index] && !sameText(before[index], now[index]))) next[name] = now[index];
+    });
+  };
+  // The fields once the control goes from `base` to `theirs`: what was edited stays, the rest goes along. What stands
+  // in a field that the chosen method does not use is nobody's edit.
+  const merge = (form, fields, base, theirs) => {
+    const [before, now] = [base, theirs].map((control) => parameterTexts(control, fields));
+    const sideEdits = SIDES.map(([on, value, mu]) =>
+      clips(form.method) && (Boolean(form[on]) === missing(base[mu]) || (form[on] && !sameNumber(number(form[value]), base[mu]))));
+    const parameterEdits = fields.map((field, index) => field.method === form.method && !sameText(field.value, before[index]));
+    const next = Object.assign({}, form, { method: mergedMethod(form, base, theirs, sideEdits, parameterEdits) });
+    const methodMoved = base.method !== theirs.method;
+    if (form.scope === base.scope) next.scope = theirs.scope;
+    SIDES.forEach(([on, value, mu], index) => {
+      const moved = !sameNumber(base[mu], theirs[mu]) || (methodMoved && !clips(form.method));
+      if (!moved || sideEdits[index] || (clips(next.method) && !clips(theirs.method))) return;
+      next[on] = !missing(theirs[mu]);
+      if (next[on]) next[value] = theirs[mu];
+    });
+    mergeHold(form, base.hold, theirs.hold, next);
+    const follows = (field, index) => {
+      if (parameterEdits[index] || (field.method === next.method && theirs.method !== next.method)) return false;
+      return !sameText(before[index], now[index]) || (methodMoved && field.method !== form.method);
+    };
+    const values = fields.map((field, index) => (follows(field, index) ? now[index] : field.value));
+    return { form: next, fields: fields.map((field, index) => Object.assign({}, field, { value: values[index] })) };
+  };
+  // Where a control is not like `other`, as names: `mu_low`, `hold`, `hold.mu_min`, `method.ratio`.
+  const differences = (control, other, fields) => {
+    const names = ["method", "scope"].filter((name) => control[name] !== other[name]);
+    if (clips(other.method)) names.push(...["mu_low", "mu_high"].filter((name) => !sameNumber(control[name], other[name])));
+    if (control.method === other.method) {
+      const [own, others] = [control, other].map((one) => allParameters(one, fields));
+      names.push(...Object.keys(others).filter((name) => own[name] !== others[name]).map((name) => "method." + name));
+    }
+    if (!control.hold || !other.hold) return !control.hold === !other.hold ? names : [...names, "hold"];
+    const [own, others] = [control.hold, other.hold].map(holdTexts);
+    return [...names, ...[...HOLD_NUMBERS, "side"].filter((_, index) => !sameText(own[index], others[index])).map((name) => "hold." + name)];
+  };
+  const valueOf = (control, name, fields) => {
+    if (name === "hold") return control.hold ? text(control.hold.target_entropy) + " nats" : "off";
+    const [whole, part] = name.split(".");
+    if (whole === "hold") return text((control.hold || {})[part]) || "default";
+    return text(part ? allParameters(control, fields)[part] : control[name]) || "off";
+  };
+  // Names of what somebody else changed and the form does not follow: of a whole and its part the part.
+  const overridden = (said, theirs, moved, fields) => {
+    const pairs = differences(said, theirs, fields).flatMap((name) => moved.map((other) => [name, other].sort()));
+    return [...new Set(pairs.filter(([whole, part]) => whole === part || part.startsWith(whole + ".")).map(([, part]) => part))];
+  };
+  // Who changed what the form does not follow, and from what; kept until the form follows or the change is taken back.
+  const changedMeanwhile = (said, base, control, fields) => {
+    const [before, theirs] = [base.reference, control.reference];
+    const by = control.version === base.version + 1 ? control.author : "";  // of several versions nobody knows whose it was
+    const still = (name) => !(name.startsWith("method.") && before.method !== theirs.method) && !(name.startsWith("hold.") && !theirs.hold);
+    const moved = Object.fromEntries(Object.entries(base.meanwhile).filter(([name]) => still(name)));
+    for (const name of differences(before, theirs, fields)) {
+      moved[name] = { by: by, was: moved[name] ? moved[name].was : valueOf(before, name, fields) };
+    }
+    const lasting = Object.keys(moved).filter((name) => valueOf(theirs, name, fields) !== moved[name].was);
+    const kept = overridden(said, theirs, lasting, fields);
+    return Object.fromEntries(Object.entries(moved).filter(([name]) => lasting.includes(name)
+      && kept.some((other) => other === name || other.startsWith(name + "."))));
+  };
+  const LABELS = {
+    mu_low: "µ₋", mu_high: "µ₊", "hold.target_entropy": "target entropy", "hold.max_change_per_step": "largest change per step",
+    "hold.mu_min": "µ min", "hold.mu_max": "µ max",
+  };
+  const meanwhileText = (said, base, fields, methods) => {
+    const moved = Object.keys(base.meanwhile);
+    const notes = overridden(said, base.reference, moved, fields).map((name) => {
+      const value = valueOf(base.reference, name, fields);
+      const method = name === "method" && (methods || []).find((choice) => choice.value === value);
+      const { by } = base.meanwhile[name] || base.meanwhile[name.split(".")[0]];
+      const label = LABELS[name] || name.split(".").pop().replaceAll("_", " ");
+      return label + " (changed meanwhile" + (by ? " by " + by : "") + " to " + (method ? method.label : value) + ")";
+    });
+    return notes.length ? "Kept as you entered it: " + notes.join(", ") + "." : "";
+  };
+
+  // ---- what is wrong -------------------------------------------------------------------------------------------
   // What is wrong with a threshold's field; nothing is, while its side does not clip.
   const thresholdError = (method, on, value) => {
-    if (!THRESHOLD_METHODS.includes(method) || !on) return "";
+    if (!clips(method) || !on) return "";
     if (number(value) === null) return "Enter a number, or switch the threshold off.";
     return number(value) < 0 ? "A threshold counts standard deviations and can't be negative." : "";
   };
@@ -111,7 +211,7 @@
     if (form.holdOn && !HOLDING_METHODS.includes(form.method)) {
       return "Holding an entropy moves the thresholds of Clip_B or Clip_V: choose one of them or None, or switch the hold off.";
     }
-    const unset = THRESHOLD_METHODS.includes(form.method) && !form.lowOn && !form.highOn && !form.holdOn;
+    const unset = clips(form.method) && !form.lowOn && !form.highOn && !form.holdOn;
     return unset ? "Switch on a threshold: without one, nothing is clipped." : "";
   };
 
@@ -133,17 +233,22 @@
         return [sameNumber(shown, slider) ? noUpdate() : shown, noUpdate()];
       },
       followControl(control, _reset, base, forms, ids, values, ...current) {
-        const keep = [...Array(NAMES.length).fill(noUpdate()), ids.map(noUpdate)];
-        if (!control) return [...keep, noUpdate()];
-        const reference = control.reference;
+        if (!control) return [...Array(NAMES.length).fill(noUpdate()), ids.map(noUpdate), noUpdate()];
+        const theirs = control.reference;
         const fields = parameterFields(forms, ids, values);
         const form = named(current);
-        const said = asControl(form, fields);
-        const unfinished = thresholdErrors(form).some(Boolean) || holdErrors(form).some(Boolean)
-          || fields.some((field) => field.method === form.method && parameterError(field));
-        const edited = base && (unfinished || (changes(said, base, fields) > 0 && changes(said, reference, fields) > 0));
-        if (triggered() !== "control-reset" && edited) return [...keep, reference];
-        return [...thresholdsOf(reference, form), ...holdOf(reference.hold), parameterTexts(reference, fields), reference];
+        if (!base || triggered() === "control-reset") {
+          const shown = Object.assign({}, control, { meanwhile: {} });
+          return [...thresholdsOf(theirs, form), ...holdOf(theirs.hold), parameterTexts(theirs, fields), shown];
+        }
+        const next = merge(form, fields, base.reference, theirs);
+        const meanwhile = changedMeanwhile(asControl(next.form, next.fields), base, control, fields);
+        return [
+          // A field that stays is not written to: somebody may be typing in it.
+          ...NAMES.map((name) => (next.form[name] === form[name] ? noUpdate() : next.form[name])),
+          next.fields.map((field, index) => (field.value === values[index] ? noUpdate() : field.value)),
+          Object.assign({}, control, { meanwhile: meanwhile }),
+        ];
       },
       // A preset says all of thresholds, scope and parameters; whether an entropy is held is none of its business.
       fillPreset(clicks, presets, forms, ids, values, low, high) {
@@ -161,27 +266,30 @@
       },
       formState(...given) {
         const form = named(given);
-        const [control, values, methods, forms, ids, groups] = given.slice(NAMES.length);
-        const clips = THRESHOLD_METHODS.includes(form.method);
-        const sides = [!clips, !clips || !form.lowOn, !clips || !form.lowOn, !clips, !clips || !form.highOn, !clips || !form.highOn];
+        const [control, base, values, methods, forms, ids, groups] = given.slice(NAMES.length);
+        const [low, high] = [form.lowOn, form.highOn].map((on) => !clips(form.method) || !on);
+        const sides = [!clips(form.method), low, low, !clips(form.method), high, high];
         const errors = thresholdErrors(form);
         const holds = holdErrors(form);
         const fields = parameterFields(forms, ids, values);
         const parameterErrors = fields.map((field) => (field.method === form.method ? parameterError(field) : ""));
         const shown = groups.map((group) => (group.method === form.method ? {} : { display: "none" }));
         const rest = [...errors.map(Boolean), ...sides, ...holds, parameterErrors, shown];
-        if (!control) return ["no control", "gray", true, true, "This run takes no control.", ...rest];
+        if (!control) return ["no control", "gray", true, true, "This run takes no control.", "dimmed", ...rest];
+        if (!base) return Array(5).fill(noUpdate()).concat("dimmed", rest);
         const said = asControl(form, fields);
-        const count = changes(said, control.reference, fields);
+        const count = changes(said, base.reference, fields);
         const marked = [...parameterErrors, ...holds].some(Boolean) ? "Check the fields marked in red." : "";
         const wrong = errors[0] || errors[1] || marked;
         const hint = unable(form, methods) || wrong;
         if (!count && !wrong) {
           const pending = control.pending;
-          return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, ...rest];
+          return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, "dimmed", ...rest];
         }
         const edits = count ? count + (count > 1 ? " changes" : " change") : "unfinished";
-        return [edits, "orange", Boolean(hint), false, hint, ...rest];
+        const meanwhile = meanwhileText(said, base, fields, methods);
+        const told = [hint, meanwhile].filter(Boolean).join(" ");
+        return [edits, "orange", Boolean(hint), false, told, meanwhile ? "orange" : "dimmed", ...rest];
       },
       askWhatIf(...given) {
         const form = named(given);

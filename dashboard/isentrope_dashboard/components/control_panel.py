@@ -88,6 +88,7 @@ def control_props(state: ControlState | None, history: list[ControlItem]) -> dic
             "data": {
                 "etag": state.etag,
                 "version": state.desired.version,
+                "author": state.desired.author,
                 "pending": not state.desired.terminal,
                 "reference": state.reference.to_json(),
                 "in_force": None if state.in_force is None else state.in_force.to_json(),

@@ -73,7 +73,8 @@ def _header(left: list[Any], right: Component | None) -> dmc.Group:
         **{"aria-label": "Toggle colour scheme"},
     )
     beside = [] if right is None else [right]
-    rule = [dmc.Divider(orientation="vertical", h=22)] if left else []
+    # What tells of a lost connection is out of sight as long as there is one: alone it needs no rule beside it.
+    rule = [dmc.Divider(orientation="vertical", h=22)] if len(left) > 1 else []
     return dmc.Group(
         [
             dmc.Group([brand, *rule, *left], gap="md", wrap="nowrap"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 import plotly.graph_objects as go
@@ -21,6 +22,8 @@ LOW, HIGH = "entropy/predicted_change_low", "entropy/predicted_change_high"
 HEIGHT = 440
 MOST_HOLES = 50
 """Marked, the newest ones; the lines are interrupted at every one."""
+LONGEST_REASON = 70
+"""Characters that the chart has room for; the record's line gives the reason in full."""
 ALWAYS_METRICS = (ENTROPY, OBSERVED, PREDICTED, HIGH, LOW)
 LIVE_METRICS = (*ALWAYS_METRICS, *held_entropy.METRICS)
 LIVE_TRACES = tuple(range(2, 2 + len(LIVE_METRICS)))
@@ -53,8 +56,11 @@ def entropy_figure(
         say(figure, "Waiting for the first step")
         return figure
     _add_lines_of(figure, markers)
-    _add_holes(figure, holes_of(series), why_missing)
     shown = [step for columns in series.values() for step in columns.steps] + [marker.step for marker in markers]
+    holes = holes_of(series)
+    _add_holes(figure, holes)
+    if holes:
+        _add_label_of(figure, holes[-1], why_missing, shown)
     _add_labels_of(figure, markers, min(shown), max(shown))
     return figure
 
@@ -198,7 +204,7 @@ def _add_lines_of(figure: go.Figure, markers: Sequence[ControlMarker]) -> None:
         )
 
 
-def _add_holes(figure: go.Figure, holes: Sequence[MissingSteps], why: str) -> None:
+def _add_holes(figure: go.Figure, holes: Sequence[MissingSteps]) -> None:
     """Shaded, so that a gap in a line is seen to be one of the record."""
     for hole in holes[-MOST_HOLES:]:
         figure.add_shape(
@@ -213,16 +219,22 @@ def _add_holes(figure: go.Figure, holes: Sequence[MissingSteps], why: str) -> No
             line={"width": 0},
             fillcolor="rgba(128,138,160,.2)",
         )
-    if holes:
-        newest = holes[-1]
-        figure.add_annotation(
-            x=(newest.first + newest.last) / 2,
-            y=0,
-            yref="paper",
-            text=html.escape(f"{newest.count:,} without data" + (f": {why}" if why else "")),
-            yanchor="bottom",
-            showarrow=False,
-        )
+
+
+def _add_label_of(figure: go.Figure, hole: MissingSteps, why: str, shown: Sequence[int]) -> None:
+    """Between the upper panels, where no line is, and inside of the chart wherever the hole is."""
+    centre, first, last = (hole.first + hole.last) / 2, min(shown), max(shown)
+    place = (centre - first) / max(1, last - first)
+    text = f"{hole.count:,} without data" + (f": {why}" if why else "")
+    figure.add_annotation(
+        x=centre,
+        y=(figure.layout.yaxis.domain[0] + figure.layout.yaxis2.domain[1]) / 2,
+        yref="paper",
+        text=html.escape(shorten(text, LONGEST_REASON, placeholder=" …")),
+        xanchor="left" if place < 1 / 3 else "right" if place > 2 / 3 else "center",
+        yanchor="middle",
+        showarrow=False,
+    )
 
 
 def _add_labels_of(figure: go.Figure, markers: Sequence[ControlMarker], first_step: int, last_step: int) -> None:

@@ -62,7 +62,7 @@ def _join_slider_and_number(app: Dash, side: str) -> None:
 
 
 def _follow_control(app: Dash) -> None:
-    """The form goes with the control until a person edits it."""
+    """Each field goes with the control until a person edits it."""
     app.clientside_callback(
         _function("followControl"),
         *[Output(component, name, allow_duplicate=True) for component, name in FIELDS],
@@ -112,6 +112,7 @@ def _judge(app: Dash) -> None:
         Output(ids.PUSH, "disabled"),
         Output(ids.RESET, "disabled"),
         Output(ids.CONTROL_HINT, "children"),
+        Output(ids.CONTROL_HINT, "c"),
         Output(ids.threshold(ids.MU_LOW, "number"), "error"),
         Output(ids.threshold(ids.MU_HIGH, "number"), "error"),
         *[
@@ -124,6 +125,7 @@ def _judge(app: Dash) -> None:
         Output(_GROUPS, "style"),
         *[Input(component, name) for component, name in FIELDS],
         Input(ids.CONTROL, "data"),
+        Input(ids.CONTROL_BASE, "data"),
         Input(_PARAMETERS, "value"),
         State(ids.METHOD, "data"),
         State(ids.METHOD_FORMS, "data"),

@@ -31,7 +31,8 @@ def register(app: Dash, source: ApiSource) -> None:
         inputs={
             "clicks": Input(ids.PUSH, "n_clicks"),
             "path": State(ids.URL, "pathname"),
-            "control": State(ids.CONTROL, "data"),
+            # What the fields started from, not the newest: a control the form has not followed yet must be refused.
+            "base": State(ids.CONTROL_BASE, "data"),
             "entered": [State(component, name) for component, name in FIELDS],
             "parameters": State(ids.parameter(ALL, ALL), "value"),
             "parameter_ids": State(ids.parameter(ALL, ALL), "id"),
@@ -44,7 +45,7 @@ def register(app: Dash, source: ApiSource) -> None:
     async def push(
         clicks: int | None,
         path: str | None,
-        control: dict[str, Any] | None,
+        base: dict[str, Any] | None,
         entered: list[Any],
         parameters: list[object],
         parameter_ids: list[dict[str, str]],
@@ -52,28 +53,28 @@ def register(app: Dash, source: ApiSource) -> None:
         reason: str | None,
     ) -> tuple[Any, Any]:
         run_id = run_of_path(path)
-        if not clicks or run_id is None or control is None:
+        if not clicks or run_id is None or base is None:
             return no_update, no_update
         try:
             form = Form(*entered)
             texts = {f["name"]: v for f, v in zip(parameter_ids, parameters, strict=True) if f["method"] == form.method}
-            values = form_values(form, control["reference"], texts, (forms or {}).get(form.method))
+            values = form_values(form, base["reference"], texts, (forms or {}).get(form.method))
             async with source.open(current_credentials()) as api:
-                return await _push(api, run_id, values, reason or "", control)
+                return await _push(api, run_id, values, reason or "", base)
         except (ApiError, ApiUnreachableError, FormError) as error:
             return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
 
 
 async def _push(
-    api: ApiClient, run_id: str, values: ControlValues, reason: str, control: dict[str, Any]
+    api: ApiClient, run_id: str, values: ControlValues, reason: str, base: dict[str, Any]
 ) -> tuple[Any, Any]:
     try:
-        await api.push_control(run_id, values, reason, control["etag"])
+        await api.push_control(run_id, values, reason, base["etag"])
     except ApiError as error:
         if error.status != 412:
             raise
         state = await _show_control(api, run_id)
-        return [_conflict(state)], no_update
+        return [_conflict(state, ControlValues.from_json(base["reference"]))], no_update
     await _show_control(api, run_id)
     return no_update, ""
 
@@ -85,11 +86,11 @@ async def _show_control(api: ApiClient, run_id: str) -> ControlState:
     return state
 
 
-def _conflict(state: ControlState) -> dict[str, Any]:
+def _conflict(state: ControlState, before: ControlValues) -> dict[str, Any]:
     newest = state.desired
     who = f" by {newest.author}" if newest.author else ""
     message = (
-        f"The control was changed{who} while you edited: version {newest.version} asks for "
-        f"{describe(newest.values, None)}. The panel now shows it and keeps your edits; check them and push again."
+        f"The control was changed{who} while you edited: version {newest.version} has "
+        f"{describe(newest.values, before)}. The form now follows it and keeps what you edited; check it and push again."
     )
     return notification("Not pushed: someone was faster", message, "orange", key="push-conflict", seconds=20)

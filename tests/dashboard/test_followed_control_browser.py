@@ -1,0 +1,254 @@
+"""A control that somebody else changes while the form is edited: what was edited stays, the rest follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import isentrope_dashboard
+from tests.dashboard.conftest import OpenPage
+from tests.dashboard.fake_api import FakeApi, FakeRun
+from tests.dashboard.test_browser import PATH, parameter_field
+
+pytestmark = pytest.mark.browser
+
+FORM_SCRIPT = Path(isentrope_dashboard.__file__).parent / "assets" / "form.js"
+FIELDS = (
+    "method",
+    "scope",
+    "low_on",
+    "low",
+    "high_on",
+    "high",
+    "hold_on",
+    "target",
+    "change",
+    "mu_min",
+    "mu_max",
+    "side",
+)
+FORMS = {
+    "clip_v": {"max_fraction": {"kind": "number", "default": None, "minimum": 0, "maximum": 1}},
+    "clip_cov": {"ratio": {"kind": "number", "default": 2e-4, "minimum": 0, "maximum": 1}},
+}
+PARAMETERS = [("clip_v", "max_fraction"), ("clip_cov", "ratio")]
+CLIPPED = {"method": "clip_v", "mu_low": None, "mu_high": 2.0, "scope": "all", "parameters": {}, "hold": None}
+SHOWN = {
+    "method": "clip_v", "scope": "all", "low_on": False, "low": 1, "high_on": True, "high": 2, "hold_on": False,
+    "target": "", "change": "", "mu_min": "", "mu_max": "", "side": "both", "max_fraction": "", "ratio": "0.0002",
+}  # fmt: skip
+"""What the fields show of it."""
+HOLD = {"target_entropy": 0.5, "max_change_per_step": 0.025, "mu_min": 0.0, "mu_max": 10.0, "side": "both"}
+HELD = {"hold_on": True, "target": "0.5", "change": "0.025", "mu_min": "0", "mu_max": "10"}
+"""What the fields show of it."""
+
+
+@pytest.fixture
+def script(browser: Browser) -> Iterator[Page]:
+    """An empty page with the form's functions alone."""
+    page = browser.new_page()
+    page.evaluate("window.dash_clientside = {no_update: null, callback_context: {triggered_id: 'control'}}")
+    page.add_script_tag(path=FORM_SCRIPT)
+    yield page
+    page.close()
+
+
+class Form:
+    """The fields as a person sees them, and the control they started from."""
+
+    def __init__(self, script: Page, reference: dict[str, Any], shown: dict[str, Any]) -> None:
+        self._script, self.shown = script, shown
+        self.base: dict[str, Any] = {"version": 1, "author": "me", "reference": reference, "meanwhile": {}}
+
+    def follow(self, reference: dict[str, Any], *, author: str = "alice", versions: int = 1) -> dict[str, Any]:
+        """Which fields change, and to what, when the control becomes `reference`."""
+        control = {"version": self.base["version"] + versions, "author": author, "reference": reference}
+        values = [self.shown[name] for _, name in PARAMETERS]
+        ids = [{"method": method, "name": name} for method, name in PARAMETERS]
+        given = [control, None, self.base, FORMS, ids, values, *(self.shown[name] for name in FIELDS)]
+        *fields, parameters, self.base = self._call("followControl", given)
+        told = dict(zip((*FIELDS, "max_fraction", "ratio"), (*fields, *parameters), strict=True))
+        changed = {name: value for name, value in told.items() if value is not None}
+        self.shown = {**self.shown, **changed}
+        return changed
+
+    def state(self) -> tuple[str, str]:
+        """The badge and the words below the form."""
+        values = [self.shown[name] for _, name in PARAMETERS]
+        ids = [{"method": method, "name": name} for method, name in PARAMETERS]
+        methods = [{"value": "clip_v", "label": "Clip_V"}, {"value": "clip_cov", "label": "Clip-Cov"}]
+        given = [self.base, self.base, values, [*methods, {"value": "none", "label": "None"}], FORMS, ids, []]
+        badge, _, _, _, hint, *_ = self._call("formState", [*(self.shown[name] for name in FIELDS), *given])
+        return badge, hint
+
+    def _call(self, name: str, given: list[Any]) -> list[Any]:
+        answer: list[Any] = self._script.evaluate(
+            "([name, given]) => window.dash_clientside.isentropeForm[name](...given)", [name, given]
+        )
+        return answer
+
+
+def kept(*notes: str) -> str:
+    return f"Kept as you entered it: {', '.join(notes)}."
+
+
+@pytest.mark.parametrize(
+    ("base", "shown", "edited", "theirs", "follows", "state"),
+    [
+        pytest.param(
+            {}, {}, {"high": 3}, {"scope": "decreasing", "hold": HOLD},
+            {"scope": "decreasing", **HELD}, ("1 change", ""), id="other fields changed: they follow, and mine stays",
+        ),
+        pytest.param(
+            {}, {}, {"high": 3}, {"mu_high": 4.0, "mu_low": 0.5},
+            {"low_on": True, "low": 0.5}, ("1 change", kept("µ₊ (changed meanwhile by alice to 4)")),
+            id="the same threshold changed: mine stays and theirs is named",
+        ),
+        pytest.param({}, {}, {"high": 4}, {"mu_high": 4.0}, {}, ("in sync", ""), id="both chose the same"),
+        pytest.param({}, {}, {"high": ""}, {"scope": "positive"}, {"scope": "positive"}, None, id="a half typed field stays"),
+        pytest.param(
+            {}, {}, {"scope": "positive"}, {"parameters": {"max_fraction": 0.01}},
+            {"max_fraction": "0.01"}, ("1 change", ""), id="a parameter follows",
+        ),
+        pytest.param(
+            {}, {}, {"max_fraction": "0.5"}, {"parameters": {"max_fraction": 0.01}},
+            {}, ("1 change", kept("max fraction (changed meanwhile by alice to 0.01)")), id="the same parameter changed",
+        ),
+        pytest.param(
+            {}, {}, {"method": "clip_cov"}, {"parameters": {"max_fraction": 0.01}, "scope": "positive"},
+            {"scope": "positive", "max_fraction": "0.01"},
+            ("2 changes", kept("max fraction (changed meanwhile by alice to 0.01)")),
+            id="a parameter of the method that was left changed",
+        ),
+        pytest.param(
+            {}, {"ratio": "0.3"}, {"scope": "positive"}, {"method": "clip_cov", "mu_high": None},
+            {"method": "clip_cov", "high_on": False, "ratio": "0.0002"}, ("1 change", ""),
+            id="the method follows, without what was once typed in its hidden field",
+        ),
+        pytest.param(
+            {}, {}, {"high": 3}, {"method": "none", "mu_high": None, "scope": "positive"},
+            {"scope": "positive"}, ("2 changes", kept("method (changed meanwhile by alice to None)")),
+            id="a method that has no field for the edit does not swallow it",
+        ),
+        pytest.param(
+            {"hold": HOLD}, HELD, {"high": 3}, {"hold": None}, {"hold_on": False}, ("1 change", ""), id="a hold ends",
+        ),
+        pytest.param(
+            {"hold": HOLD}, HELD, {"target": "0.7"}, {"hold": {**HOLD, "mu_min": 0.3, "target_entropy": 0.6}},
+            {"mu_min": "0.3"}, ("1 change", kept("target entropy (changed meanwhile by alice to 0.6)")),
+            id="the fields of a hold follow one by one",
+        ),
+        pytest.param(
+            {"hold": HOLD}, HELD, {"target": "0.7"}, {"hold": None},
+            {}, ("1 change", kept("hold (changed meanwhile by alice to off)")), id="a hold whose target I edit ends",
+        ),
+        pytest.param(
+            {"hold": HOLD}, HELD, {"hold_on": False}, {"hold": {**HOLD, "mu_max": 5.0}},
+            {"target": "0.5", "change": "0.025", "mu_min": "0", "mu_max": "5", "side": "both"},
+            ("1 change", kept("µ max (changed meanwhile by alice to 5)")), id="a hold that I switch off changes",
+        ),
+        pytest.param(
+            {}, {}, {"hold_on": True, "target": "0.7"}, {"hold": HOLD},
+            {name: HELD[name] for name in ("change", "mu_min", "mu_max")},
+            ("1 change", kept("target entropy (changed meanwhile by alice to 0.5)")), id="both began a hold",
+        ),
+        pytest.param(
+            {}, {"target": "1.2", "mu_min": "3", "side": "raise"}, {"high": 3}, {"hold": HOLD},
+            {**HELD, "side": "both"}, ("1 change", ""), id="what a hold that is off left in its fields is nobody's edit",
+        ),
+    ],
+)  # fmt: skip
+def test_edited_fields_stay_and_the_others_follow(
+    script: Page,
+    base: dict[str, Any],
+    shown: dict[str, Any],
+    edited: dict[str, Any],
+    theirs: dict[str, Any],
+    follows: dict[str, Any],
+    state: tuple[str, str] | None,
+) -> None:
+    before = {**CLIPPED, **base}
+    form = Form(script, before, {**SHOWN, **shown, **edited})
+    changed = form.follow({**before, **theirs})
+    written = {name: value for name, value in changed.items() if value != {**SHOWN, **shown, **edited}[name]}
+    assert written == {name: value for name, value in follows.items() if value != {**SHOWN, **shown, **edited}[name]}
+    assert form.base["reference"] == {**before, **theirs}
+    if state is not None:
+        assert form.state() == state
+
+
+def test_what_was_changed_meanwhile_is_said_until_it_is_taken_back_or_taken_over(script: Page) -> None:
+    form = Form(script, CLIPPED, {**SHOWN, "high": 3})
+    form.follow({**CLIPPED, "mu_high": 4.0})
+    form.follow({**CLIPPED, "mu_high": 4.0, "scope": "positive"}, author="bob")
+    assert form.state() == ("1 change", kept("µ₊ (changed meanwhile by alice to 4)"))
+    form.follow({**CLIPPED, "mu_high": 5.0, "scope": "all"}, versions=2)  # whose of the two it was is not known
+    assert form.state() == ("1 change", kept("µ₊ (changed meanwhile to 5)"))
+    form.shown["high"] = 5
+    assert form.state() == ("in sync", "")
+    form.shown["high"] = 3
+    form.follow(CLIPPED, versions=0)  # theirs was refused: the form's own base is back
+    assert form.state() == ("1 change", "")
+
+
+def clipping_run(fake: FakeApi) -> FakeRun:
+    run = fake.add_run(steps=10)
+    run.request_control(CLIPPED)
+    for _ in range(3):
+        run.add_step()
+    run.author = "alice"
+    return run
+
+
+def test_a_push_keeps_what_a_colleague_pushed_while_another_field_was_edited(
+    fake: FakeApi, open_page: OpenPage
+) -> None:
+    run = clipping_run(fake)
+    watched = open_page(PATH)
+    page, badge = watched.page, watched.page.locator("#control-badge")
+    expect(badge).to_have_text("in sync")
+    page.fill("#mu-high-number", "3")
+    expect(badge).to_have_text("1 change")
+    run.request_control({**CLIPPED, "scope": "decreasing", "hold": HOLD, "parameters": {"max_fraction": 0.01}})
+    fake.add_steps(run)
+    expect(page.locator("#hold-target")).to_have_value("0.5")
+    expect(page.locator("#control-scope")).to_have_value("Tokens that lower entropy")
+    expect(parameter_field(page, "clip_v", "max_fraction")).to_have_value("0.01")
+    expect(badge).to_have_text("1 change")
+    expect(page.locator("#mu-high-number")).to_have_value("3.00")
+    page.click("#control-push")
+    expect(page.locator("#control-progress")).to_contain_text("v3")
+    sent = run.pushed[-1]
+    assert (sent["mu_high"], sent["scope"], sent["hold"], sent["parameters"]) == (
+        3.0, "decreasing", HOLD, {"max_fraction": 0.01},
+    )  # fmt: skip
+    assert watched.problems == []
+
+
+def test_the_second_push_after_a_conflict_takes_over_what_was_not_edited_and_says_what_was(
+    fake: FakeApi, open_page: OpenPage
+) -> None:
+    run = clipping_run(fake)
+    page = open_page(PATH).page
+    badge, hint = page.locator("#control-badge"), page.locator("#control-hint")
+    expect(badge).to_have_text("in sync")
+    page.fill("#mu-high-number", "3")
+    run.request_control({**CLIPPED, "mu_high": 4.0, "scope": "negative", "hold": HOLD})  # the page hears nothing of it
+    expect(badge).to_have_text("1 change")
+    page.click("#control-push")
+    told = page.locator(".mantine-Notification-root")
+    expect(told).to_contain_text(
+        "changed by alice while you edited: version 2 has µ₊ 2.00 → 4.00, scope all → negative"
+    )
+    expect(hint).to_have_text(kept("µ₊ (changed meanwhile by alice to 4)"))
+    expect(page.locator("#mu-high-number")).to_have_value("3.00")
+    expect(page.locator("#hold-target")).to_have_value("0.5")
+    assert len(run.controls) == 3
+    page.click("#control-push")
+    expect(page.locator("#control-progress")).to_contain_text("v3")
+    expect(hint).to_have_text("")
+    assert (run.pushed[-1]["mu_high"], run.pushed[-1]["scope"], run.pushed[-1]["hold"]) == (3.0, "negative", HOLD)
