@@ -117,6 +117,16 @@ def test_one_token_holds_only_so_many_streams_open(make_server: MakeServer) -> N
         assert until_answered(client) == 200
 
 
+def test_ranks_that_watch_do_not_lock_the_token_s_holder_out(make_server: MakeServer) -> None:
+    server = make_server(open_streams_per_token=2)
+    rank = Rank(server)
+    watches = [rank.watch() for _ in range(3)]
+    assert [watching.next_kind() for watching in watches] == ["heartbeat"] * 3
+    assert server.http.get("/api/v1/runs").status_code == 200
+    for watching in watches:
+        watching.close()
+
+
 def until_answered(client: httpx.Client) -> int:
     """Closed streams are noticed a moment later."""
     end = time.monotonic() + SOON_SECONDS

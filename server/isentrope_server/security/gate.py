@@ -19,7 +19,7 @@ from isentrope_server.security.browsers import (
     security_headers,
     session_cookie,
 )
-from isentrope_server.security.open_streams import OpenStreams, while_allowed
+from isentrope_server.security.open_streams import Door, OpenStreams, while_allowed
 from isentrope_server.security.permissions import changes_something, is_open, required_scope
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.security.tokens import Scope as TokenScope
@@ -45,7 +45,7 @@ class Gate:
             allowed_hosts: names under which browsers may come in.
             script_hashes: CSP hashes of the inline scripts the pages need.
             open_streams: what is open, so that it ends when its token is revoked.
-            open_streams_per_token: how many requests and streams one token may hold open.
+            open_streams_per_token: how many requests and streams of HTTP one token may hold open.
             metrics_open: whether the server's figures answer without a token.
         """
         self._app = app
@@ -74,7 +74,7 @@ class Gate:
         if principal is None:
             await self._app(scope, receive, send)
             return
-        with self._open_streams().opened(principal) as leave:
+        with self._open_streams().opened(principal, Door.HTTP) as leave:
             await while_allowed(self._app, leave)(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Response | None:
@@ -104,7 +104,7 @@ class Gate:
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
-        if self._open_streams().count(principal) >= self._open_streams_per_token:
+        if self._open_streams().count(principal, Door.HTTP) >= self._open_streams_per_token:
             return _refusal(
                 429,
                 "too_many_open",

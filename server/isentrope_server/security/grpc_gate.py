@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.security.open_streams import OpenStreams
+from isentrope_server.security.open_streams import Door, OpenStreams
 from isentrope_server.security.permissions import required_grpc_scope
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.store.database import in_a_line
@@ -84,7 +84,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         async def stream(request: _Request | None, context: _Context) -> AsyncIterator[object]:
             request = await _read(request, context)
             await self._check_run(request, context, principal)
-            with self._open_streams.opened(principal) as leave:
+            with self._open_streams.opened(principal, Door.GRPC) as leave:
                 gone = asyncio.ensure_future(leave.wait_withdrawn())
                 try:
                     async for reply in _until(gone, method(request, context)):

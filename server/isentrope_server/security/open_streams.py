@@ -10,16 +10,25 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.security.tokens import Principal, TokenBook
 
 
+class Door(StrEnum):
+    """Where something came in. A trainer's ranks hold Watch streams open; they take no page's place."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
 class Leave:
     """Permission to stay, until it is withdrawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, door: Door) -> None:
+        self.door = door
         self._withdrawn = asyncio.Event()
 
     @property
@@ -42,19 +51,18 @@ class OpenStreams:
         self._leaves: dict[str, set[Leave]] = defaultdict(set)
         tokens.on_revocation(self._revoked)
 
-    def count(self, principal: Principal) -> int:
-        """How many this token holds open."""
-        leaves = self._leaves.get(principal.token_id)
-        return 0 if leaves is None else len(leaves)
+    def count(self, principal: Principal, door: Door) -> int:
+        """How many this token holds open that came in there."""
+        return sum(leave.door is door for leave in self._leaves.get(principal.token_id, ()))
 
     @property
     def total(self) -> int:
         return sum(len(leaves) for leaves in self._leaves.values())
 
     @contextmanager
-    def opened(self, principal: Principal) -> Iterator[Leave]:
+    def opened(self, principal: Principal, door: Door) -> Iterator[Leave]:
         """Count something as open while it runs."""
-        leave = Leave()
+        leave = Leave(door)
         self._leaves[principal.token_id].add(leave)
         try:
             # Revoked between the look at the book and this line.
