@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 from httpx_sse import ServerSentEvent, connect_sse
 
+from isentrope_server.api.cursors import ReportCursor
+from isentrope_server.api.metrics import current_cursor
 from isentrope_server.live.hub import QUEUE_LENGTH, Listener
 from isentrope_server.store import runs
 from isentrope_server.store.events import RunChanged, StepStored
@@ -88,6 +90,22 @@ def test_a_returning_listener_misses_nothing(server: ServerInThread) -> None:
     assert stream.next()[1]["step"] == 2
     rank.report(3, x=3.0)
     assert stream.next()[1]["step"] == 3
+    stream.close()
+
+
+def test_a_listener_that_is_ahead_of_a_restored_database_is_told_everything_anew(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(0, x=0.0)
+    with server.backend.database.reading() as connection:
+        found = runs.find(connection, rank.run_id, silent_after_seconds=60)
+        assert found is not None
+        now = current_cursor(connection, found)
+    ahead = ReportCursor(position=now.position + 100, timeline=now.timeline)
+    stream = Stream(server.http, rank.path, **{"Last-Event-ID": str(ahead)})
+    kind, data, event_id = stream.next()
+    assert (kind, data["step"], event_id) == ("step", 0, str(now))
+    rank.report(1, x=1.0)
+    assert stream.next()[1]["step"] == 1
     stream.close()
 
 

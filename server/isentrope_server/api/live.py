@@ -39,7 +39,10 @@ async def follow_run(
     since: Annotated[str | None, Query(description="`cursor` of a series answer: begin right after it.")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventSourceResponse:
-    """Events `step`, `control` and `run`. Each has an id; `Last-Event-ID` (or `since`) resumes after it."""
+    """Events `step`, `control` and `run`. Each has an id; `Last-Event-ID` (or `since`) resumes after it.
+
+    An id past the newest report is of a database that was restored: everything is told from the first report on.
+    """
     given = last_event_id or since
     start = None if given is None else report_cursor(given)
     stream = _LiveStream(backend, run, start)
@@ -70,10 +73,7 @@ class _LiveStream:
         """What was missed since `start`, then what is committed, until the run is deleted or the server stops."""
         # Listening before reading: what is committed in between comes twice, and is told once.
         with self._backend.hub.listening(self._run.id) as listener:
-            if self._start is None:
-                self._place = await self._backend.read(lambda c: current_cursor(c, self._run))
-            else:
-                self._place = self._start
+            self._place = self._begin_at(await self._backend.read(lambda c: current_cursor(c, self._run)))
             dropped = 0
             async for event in self._missed():
                 yield event
@@ -94,6 +94,14 @@ class _LiveStream:
                     if told is None:
                         return
                     yield told
+
+    def _begin_at(self, now: ReportCursor) -> ReportCursor:
+        if self._start is None:
+            return now
+        if self._start.position > now.position:
+            # Up to there nothing would be told; what took those positions meanwhile is not what the listener knows.
+            return ReportCursor(position=0, timeline=now.timeline)
+        return self._start
 
     async def _missed(self) -> AsyncIterator[ServerSentEvent]:
         """The reports committed after the last one told, up to now."""
