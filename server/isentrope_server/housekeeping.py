@@ -15,7 +15,7 @@ from functools import partial
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import attempt
-from isentrope_server.store import audit, compacting, removal, retention, runs, space
+from isentrope_server.store import audit, compacting, removal, retention, space
 from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream
 from isentrope_server.store.events import RunChanged
 from isentrope_server.store.retention import OverdueRun, Retention
@@ -96,10 +96,8 @@ async def delete_overdue(backend: Backend) -> None:
     kept = Retention(seconds=None if days is None else days * _DAY_SECONDS, runs=settings.retention_runs)
     if kept.keeps_all:
         return
-    now = time.time()
-    find = partial(retention.overdue, retention=kept, now=now, silent_before=now - settings.silent_after_seconds)
-    for run in await backend.read(find):
-        await backend.write(partial(_delete_overdue, run), run_id=run.id)
+    for run in await backend.read(lambda connection: retention.overdue(connection, kept, now=time.time())):
+        await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
 
 
 async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes) -> bool:
@@ -122,11 +120,14 @@ def _remove_some(run_key: int, transaction: Transaction) -> bool:
     return removal.remove_some(transaction.connection, run_key)
 
 
-def _delete_overdue(run: OverdueRun, transaction: Transaction) -> None:
-    if runs.key_of(transaction.connection, run.id) is None:
-        # Another server, or a person, was faster.
-        return
+def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> None:
     now = time.time()
+    # It may have begun again since it was looked up, or another server, or a person, was faster.
+    for run in retention.overdue(transaction.connection, kept, now=now, run_key=run_key):
+        _delete(run, transaction, now)
+
+
+def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
     removal.take_out_of_sight(transaction.connection, run.key, run.id, by="server", now=now)
     audit.record(
         transaction.connection,

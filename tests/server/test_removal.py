@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import func, select
 
 from isentrope_server.housekeeping import delete_overdue
-from isentrope_server.store import removal
+from isentrope_server.store import removal, retention
+from isentrope_server.store.retention import OverdueRun
 from isentrope_server.store.tables import metadata, runs
 from tests.server.compaction import NEVER, finished_run, pack_all
 from tests.server.conftest import MakeServer
@@ -136,6 +137,35 @@ def test_only_so_many_of_the_newest_runs_are_kept_and_any_that_still_reports(mak
     statuses = [server.http.get(rank.path).status_code for rank in (reporting, *ranks)]
     assert statuses == [200, 404, 200, 200]
     assert audit_of(server, ranks[0])["change"]["retention"] == "count"
+
+
+def test_a_run_is_kept_while_a_step_of_it_may_take_hours(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1, retention_days=0.01)
+    training, dead = Rank(server), Rank(server)
+    finished_run(server, 3)
+    age_by(server, training, days=0.9)
+    age_by(server, dead, days=1.1)
+    asyncio.run(delete_overdue(server.backend))
+    assert [server.http.get(rank.path).status_code for rank in (training, dead)] == [200, 404]
+
+
+def test_a_run_that_begins_again_while_retention_looks_is_kept(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1)
+    old = finished_run(server, 3)
+    finished_run(server, 3)
+    overdue = retention.overdue
+
+    def begin_again_after_the_look(*arguments: Any, **named: Any) -> list[OverdueRun]:
+        found = overdue(*arguments, **named)
+        if "run_key" not in named:
+            Rank(server, run_id=old.run_id, incarnation="resumed")
+        return found
+
+    monkeypatch.setattr(retention, "overdue", begin_again_after_the_look)
+    asyncio.run(delete_overdue(server.backend))
+    assert server.http.get(old.path).json()["status"] == "running"
 
 
 def audit_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
