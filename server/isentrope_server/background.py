@@ -25,7 +25,7 @@ async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
     Args:
         what: the work as a log line begins: "Packing" becomes "Packing stopped half-way ...".
     """
-    outcomes: list[_T | BaseException] = await asyncio.gather(work, return_exceptions=True)
+    outcomes: tuple[_T | BaseException] = await asyncio.gather(work, return_exceptions=True)
     outcome = outcomes[0]
     if not isinstance(outcome, BaseException):
         return outcome

@@ -14,6 +14,7 @@ from isentrope_server.housekeeping import delete_overdue
 from isentrope_server.store import removal, retention
 from isentrope_server.store.retention import OverdueRun
 from isentrope_server.store.tables import metadata, runs
+from isentrope_wire.messages import RunFinished
 from tests.server.compaction import NEVER, finished_run, pack_all
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -77,6 +78,17 @@ def remove_all(server: ServerInThread) -> Iterator[dict[str, int]]:
         something_is_left = server.backend.writer.submit(
             lambda transaction: removal.remove_some(transaction.connection, run_key)
         ).result(timeout=30)
+
+
+def test_layouts_that_nobody_uses_any_more_go_one_at_a_time(still: ServerInThread) -> None:
+    kept, gone = Rank(still), Rank(still)
+    kept.report(0, shared=1.0)
+    gone.send(*(step_report(step, {"shared": 1.0, f"own/{step}": 1.0}) for step in range(5)))
+    gone.send(step_report(5, {"shared": 1.0}), RunFinished(status="finished", finished_at=2.0))
+    still.http.delete(gone.path)
+    counts = [counted["layouts"] for counted in remove_all(still)]
+    assert counts == [6, 6, 5, 4, 3, 2, 1]
+    assert still.http.get(f"{kept.path}/metrics").json()["items"][0]["name"] == "shared"
 
 
 def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still: ServerInThread) -> None:

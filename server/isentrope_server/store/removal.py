@@ -55,10 +55,12 @@ def remove_some(connection: Connection, run_key: int) -> bool:
         return True
     if _remove_blocks(connection, run_key) or _remove_refused(connection, run_key):
         return True
+    of_run = select(streams.c.key).where(streams.c.run_key == run_key)
+    connection.execute(delete(stream_layouts).where(stream_layouts.c.stream_key.in_(of_run)))
+    if _remove_a_layout(connection):
+        return True
     # What is left is little, and goes with the run.
     connection.execute(delete(runs).where(runs.c.key == run_key))
-    used = select(stream_layouts.c.layout_key)
-    connection.execute(delete(layouts).where(layouts.c.key.not_in(used)))
     return False
 
 
@@ -79,6 +81,16 @@ def _remove_blocks(connection: Connection, run_key: int) -> bool:
         connection.execute(delete(table).where(table.c.block_key.in_(some)))
     connection.execute(delete(blocks).where(blocks.c.key.in_(some)))
     return bool(some)
+
+
+def _remove_a_layout(connection: Connection) -> bool:
+    """Delete one layout that no stream uses: for each the database looks through all records for a reference."""
+    used = select(stream_layouts.c.layout_key)
+    unused = connection.execute(select(layouts.c.key).where(layouts.c.key.not_in(used)).limit(1)).scalar()
+    if unused is None:
+        return False
+    connection.execute(delete(layouts).where(layouts.c.key == unused))
+    return True
 
 
 def _remove_refused(connection: Connection, run_key: int) -> bool:
