@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep
+from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import number
 from isentrope_server.api.promised_metrics import PROMISED_HISTOGRAMS
 from isentrope_server.api.schemas import HistogramColumns
@@ -20,27 +21,31 @@ from isentrope_server.store.series_parts import StepRange
 router = APIRouter(tags=["histograms"])
 
 
-@router.get("/runs/{run_id}/histograms/{name:path}")
+@router.get("/runs/{run_id}/histograms/{name:path}", response_model=HistogramColumns)
 async def get_histograms(
     run: RunDep,
     name: str,
     backend: BackendDep,
     wanted: StepRangeDep,
     points: Annotated[int | None, Query(ge=1, le=10_000)] = None,
-) -> HistogramColumns:
+) -> Response:
     """One histogram per step. With `points`, neighbouring steps whose bins agree are added up.
 
     404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
     """
-    found = await backend.read(lambda connection: _read(connection, run, name, wanted, points))
-    return HistogramColumns(
-        name=name,
-        step=[histogram.step for histogram in found],
-        low=[number(histogram.low) for histogram in found],
-        high=[number(histogram.high) for histogram in found],
-        counts=[histogram.counts.tolist() for histogram in found],
-        not_finite=[histogram.not_finite for histogram in found],
-    )
+    return await backend.read(lambda c: json_answer(_columns(name, _read(c, run, name, wanted, points))))
+
+
+def _columns(name: str, found: list[StoredHistogram]) -> dict[str, object]:
+    """A `HistogramColumns`, unchecked: that would cost more than reading it."""
+    return {
+        "name": name,
+        "step": [histogram.step for histogram in found],
+        "low": [number(histogram.low) for histogram in found],
+        "high": [number(histogram.high) for histogram in found],
+        "counts": [histogram.counts.tolist() for histogram in found],
+        "not_finite": [histogram.not_finite for histogram in found],
+    }
 
 
 def _read(connection: Connection, run: Run, name: str, wanted: StepRange, points: int | None) -> list[StoredHistogram]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from typing import Annotated
 
-from fastapi import APIRouter, Query
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from isentrope_server.api.cursors import ReportCursor, report_cursor
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep
+from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import numbers
 from isentrope_server.api.promised_metrics import PROMISED_METRICS
 from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
@@ -38,7 +38,7 @@ async def get_series(
     wanted: StepRangeDep,
     points: Annotated[int | None, Query(ge=1, le=100_000, description="Reduce longer series to so many.")] = None,
     since: Annotated[str | None, Query(description="`cursor` of an earlier answer: only what is new.")] = None,
-) -> JSONResponse:
+) -> Response:
     """Series by name, as columns. A name without a point has empty columns.
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
@@ -48,7 +48,7 @@ async def get_series(
     """
     cursor = None if since is None else report_cursor(since)
     # Columns go out as they are: checking a million numbers against a schema would cost more than reading them.
-    return JSONResponse(await backend.read(lambda connection: _answer(connection, run, name, wanted, points, cursor)))
+    return await backend.read(lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor)))
 
 
 def _answer(

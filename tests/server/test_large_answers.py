@@ -1,0 +1,68 @@
+"""Large answers are encoded beside the event loop, in pieces, and say what one piece would."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from fastapi import Response
+
+from isentrope_server.api import histograms, large_answers, metrics
+from isentrope_server.api.large_answers import json_answer
+from isentrope_wire.messages import ScoreHistogram
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
+
+DATABASES = ("sqlite",)
+
+
+@pytest.mark.parametrize("length", [0, 1, 999, 1_000, 1_001, 2_500])
+def test_pieces_make_the_same_document(length: int) -> None:
+    document = {
+        'na"me': {"step": list(range(length)), "value": [index / 7 for index in range(length)], "min": None},
+        "counts": [[index, 2**63] for index in range(length)],
+        "words": ["NaN", "é", "\n"],
+        "reset": True,
+        "none": {},
+    }
+    answer = json_answer(document)
+    expected = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    assert bytes(answer.body) == expected
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_no_call_encodes_many_numbers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    class Counting(json.JSONEncoder):
+        def encode(self, o: Any) -> str:
+            lengths.append(len(o) if isinstance(o, list | str) else 1)
+            return super().encode(o)
+
+    monkeypatch.setattr(large_answers, "_JSON", Counting())
+    json_answer({"series": {"a": {"value": [0.5] * 10_000}}})
+    assert len(lengths) > 9
+    assert max(lengths) <= 1_000
+
+
+@pytest.mark.parametrize(
+    ("module", "path"), [(metrics, "metrics/series?name=x"), (histograms, "histograms/h")], ids=["series", "histograms"]
+)
+def test_answers_are_encoded_where_they_are_read(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch, module: object, path: str
+) -> None:
+    rank = Rank(server)
+    rank.send(step_report(3, {"x": 1.5}, histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))]))
+    threads: list[threading.Thread] = []
+
+    def noted(document: Mapping[str, object]) -> Response:
+        threads.append(threading.current_thread())
+        return json_answer(document)
+
+    monkeypatch.setattr(module, "json_answer", noted)
+    assert server.http.get(f"{rank.path}/{path}").status_code == 200
+    assert len(threads) == 1
+    assert threads[0] is not server._thread
