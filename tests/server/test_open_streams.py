@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,36 @@ def test_a_live_stream_ends_with_its_token_and_others_go_on(server: ServerInThre
 def exhaust(lines: Any) -> None:
     for _ in lines:
         pass
+
+
+def test_an_export_ends_with_its_token_and_does_not_look_whole(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(server)
+    token = issue(server, "read")
+    pieces = 0
+
+    def slowly(*_: object) -> Iterator[bytes]:
+        nonlocal pieces
+        for pieces in range(200):
+            yield b"a row\n"
+            time.sleep(0.03)
+
+    monkeypatch.setattr("isentrope_server.api.export.write", slowly)
+    with (
+        server.client(token["token"]) as client,
+        client.stream("GET", f"{rank.path}/export", params={"format": "csv"}) as answer,
+    ):
+        rows = answer.iter_lines()
+        assert next(rows) == "a row"
+        revoke(server, token)
+        began = time.monotonic()
+        with pytest.raises(httpx.RemoteProtocolError, match="complete"):
+            exhaust(rows)
+        assert time.monotonic() - began < SOON_SECONDS
+    read = pieces
+    time.sleep(0.2)
+    assert pieces == read
 
 
 def test_a_watch_ends_with_its_token(server: ServerInThread) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.security.tokens import Principal, TokenBook
@@ -90,13 +91,23 @@ def while_allowed(app: ASGIApp, leave: Leave) -> ASGIApp:
 
     async def allowed(scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope["type"], receive, send, leave)
-        await app(scope, exchange.receive, exchange.send)
+        try:
+            await app(scope, exchange.receive, exchange.send)
+        except (_Withdrawn, ClientDisconnect):
+            # Starlette makes the second of the first.
+            if not leave.is_withdrawn:
+                raise
         await exchange.end()
 
     return allowed
 
 
+class _Withdrawn(OSError):
+    """To an application that only sends: the client is gone."""
+
+
 _BODY_READ = "http.request"
+_EVENTS = b"text/event-stream"
 _GONE: dict[str, Message] = {
     "http": {"type": "http.disconnect"},
     "websocket": {"type": "websocket.disconnect", "code": 1008, "reason": "The token was revoked."},
@@ -114,6 +125,8 @@ class _Exchange:
         # A request's body is short and has a deadline; from its end on, waiting has none.
         self._waits = kind == "websocket"
         self._is_open = False
+        # A stream of events may end after any of them, and ends by what it receives; of all else a part is a torso.
+        self._is_events = False
 
     async def receive(self) -> Message:
         if not self._waits:
@@ -126,17 +139,26 @@ class _Exchange:
         kind = message["type"]
         if kind in ("http.response.start", "websocket.accept"):
             self._is_open = True
+            self._is_events = any(
+                name.lower() == b"content-type" and value.startswith(_EVENTS)
+                for name, value in message.get("headers", ())
+            )
         elif kind == "websocket.close" or (kind == "http.response.body" and not message.get("more_body", False)):
             self._is_open = False
+        elif kind == "http.response.body" and self._leave.is_withdrawn and not self._is_events:
+            raise _Withdrawn("The token was revoked.")
         await self._send(message)
 
     async def end(self) -> None:
-        """Close what the application left open because it took the client for gone."""
+        """Close what the application left open because it took the client for gone.
+
+        An answer of which a part was sent stays without its end: the server closes the connection, and the client knows.
+        """
         if not (self._is_open and self._leave.is_withdrawn):
             return
         if self._kind == "websocket":
             await self._send({"type": "websocket.close", "code": 1008, "reason": "The token was revoked."})
-        else:
+        elif self._is_events:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _next_or_gone(self) -> Message:
