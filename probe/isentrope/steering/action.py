@@ -18,7 +18,7 @@ class HoldWord(StrEnum):
     SLEWING = "slewing"
     """On its way there: it moves only so far in a step."""
     LIMIT = "limit"
-    """More would have to be clipped than mu_min lets it."""
+    """More would have to be clipped than mu_min, or the pushed max_fraction, lets it."""
     RESTING = "resting"
     """Nothing need be clipped."""
     SIDE = "side"

@@ -15,6 +15,7 @@ A pure function of what was measured and of its state: no clock, no thread, no t
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from isentrope.steering.action import Action, HoldWord
@@ -78,7 +79,14 @@ class HoldState:
 
 
 def decide(
-    hold: Hold, state: HoldState, measured: Measured | None, *, step: int, method: Method = Method.CLIP_V
+    hold: Hold,
+    state: HoldState,
+    measured: Measured | None,
+    *,
+    step: int,
+    method: Method = Method.CLIP_V,
+    max_fraction: float | None = None,
+    shrink_denominator: bool = False,
 ) -> tuple[HoldState, Action]:
     """The thresholds for a step that is about to begin.
 
@@ -86,6 +94,7 @@ def decide(
         measured: the newest there is, of a step before this one; None: nothing has arrived.
         step: the one about to begin, counted as in `Measured.step`.
         method: clip_v or clip_b, whose thresholds are moved.
+        max_fraction, shrink_denominator: what the pushed parameters make of a threshold, see `WhatIfCurve.at`.
     Returns: the state to come back with, and the action, whose version is the caller's to fill in.
     """
     why = _why_not(measured, state, step)
@@ -104,8 +113,15 @@ def decide(
         idle = HoldState(acting=True, plans=_plans(state, measured, step))
         return idle, Action(version=0, word=word, why=_why_idle(scope))
     curve = WhatIfCurve(measured.what_if, scope, method)
-    mu, word = _threshold(hold, state, curve, scope, correction / gain)
-    plan = Plan(step, curve.at(mu, mu).unit_predicted_change)
+    lowest = max(hold.mu_min, min(_cap_binds_from(curve, max_fraction), hold.mu_max))
+
+    def reached(mu: float) -> float:
+        # Uncapped: no threshold below the one at which the cap begins to bind is asked about.
+        return curve.at(mu, mu, shrink_denominator=shrink_denominator).unit_predicted_change
+
+    solved = _solve(reached, scope, correction / gain, lowest, hold.mu_max)
+    mu, word = _threshold(hold, state, curve, scope, solved, lowest)
+    plan = Plan(step, reached(mu))
     return (
         HoldState(acting=True, scope=scope, mu=mu, plans=(*plans, plan)),
         Action(version=0, word=word, scope=scope, mu=mu),
@@ -154,19 +170,28 @@ def _why_idle(scope: Scope | None) -> str:
     return f"Only clipping with scope {scope} would bring the entropy nearer, and side does not allow it."
 
 
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    mu: float
+    enough: bool
+    """Whether it does what is wanted; else it comes nearest."""
+
+
 def _threshold(
-    hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, unit_prediction: float
+    hold: Hold, state: HoldState, curve: WhatIfCurve, scope: Scope, solved: _Solved, lowest: float
 ) -> tuple[float, HoldWord]:
-    """The threshold that gives this unit prediction, as far as limits and slew let it."""
-    solved = _solve(curve, scope, unit_prediction, hold.mu_min, hold.mu_max)
+    """The threshold that was solved for, as far as the slew lets it.
+
+    Args:
+        lowest: by mu_min and the cap; a threshold below it does no more.
+    """
     begins = min(_furthest_score(curve), hold.mu_max)
     last = min(state.mu, begins) if state.mu is not None and state.scope == scope else begins
-    lowest, highest = (last - SLEW_STEP) / SLEW_FACTOR, last * SLEW_FACTOR + SLEW_STEP
-    mu = min(max(hold.mu_min if solved is None else solved, lowest), highest)
-    mu = min(max(mu, hold.mu_min), hold.mu_max)
-    if solved is None and mu == hold.mu_min:
-        return mu, HoldWord.LIMIT
-    return mu, HoldWord.HOLDING if mu == solved else HoldWord.SLEWING
+    mu = min(max(solved.mu, (last - SLEW_STEP) / SLEW_FACTOR), last * SLEW_FACTOR + SLEW_STEP)
+    mu = min(max(mu, lowest), hold.mu_max)
+    if mu != solved.mu:
+        return mu, HoldWord.SLEWING
+    return mu, HoldWord.HOLDING if solved.enough else HoldWord.LIMIT
 
 
 def _furthest_score(curve: WhatIfCurve) -> float:
@@ -175,18 +200,35 @@ def _furthest_score(curve: WhatIfCurve) -> float:
     return EDGES[min(within, len(EDGES) - 1)]
 
 
-def _solve(curve: WhatIfCurve, scope: Scope, wanted: float, low: float, high: float) -> float | None:
-    """The highest threshold within bounds that does what is wanted; None when none of them clips enough."""
-
-    def enough(mu: float) -> bool:
-        reached = curve.at(mu, mu).unit_predicted_change
-        return reached >= wanted if scope == Scope.DECREASING else reached <= wanted
-
-    if not enough(low):
-        return None
-    if enough(high):
-        return high
+def _cap_binds_from(curve: WhatIfCurve, max_fraction: float | None) -> float:
+    """The threshold below which the cap lets no more be clipped, however low; 0 where there is no cap, or none binds."""
+    if max_fraction is None:
+        return 0.0
+    low, high = 0.0, _furthest_score(curve)
+    if curve.at(low, low).clip_fraction <= max_fraction:
+        return low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if enough(middle) else (low, middle)
-    return low
+        low, high = (middle, high) if curve.at(middle, middle).clip_fraction > max_fraction else (low, middle)
+    return high
+
+
+def _solve(reached: Callable[[float], float], scope: Scope, wanted: float, low: float, high: float) -> _Solved:
+    """The highest threshold within bounds that does what is wanted; the one that comes nearest when none does."""
+    sign = 1 if scope == Scope.DECREASING else -1
+
+    def missing(mu: float) -> float:
+        return sign * (wanted - reached(mu))
+
+    # From above, edge by edge: with a mean over the kept tokens alone, a lower threshold may do less than a higher one.
+    places = [high, *(edge for edge in reversed(EDGES) if low < edge < high), low]
+    first = next((index for index, mu in enumerate(places) if missing(mu) <= 0), None)
+    if first is None:
+        return _Solved(min(reversed(places), key=missing), enough=False)
+    if first == 0:
+        return _Solved(high, enough=True)
+    low, high = places[first], places[first - 1]
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if missing(middle) <= 0 else (low, middle)
+    return _Solved(low, enough=True)

@@ -84,7 +84,16 @@ class Pilot:
             memory.asked, memory.method = hold, method
         if hold is None:
             return None
-        memory.hold, action = decide(hold, memory.hold, memory.measured, step=memory.closed_steps, method=method)
+        capped = pushed.control.value("max_fraction") is not None
+        memory.hold, action = decide(
+            hold,
+            memory.hold,
+            memory.measured,
+            step=memory.closed_steps,
+            method=method,
+            max_fraction=pushed.control.number("max_fraction") if capped else None,
+            shrink_denominator=pushed.control.value("denominator") == "shrink",
+        )
         return replace(action, version=pushed.version)
 
     def begin_step(self, pushed: ControlSnapshot, action: Action | None) -> None:

@@ -87,6 +87,32 @@ def test_a_threshold_stays_within_its_limits_and_says_when_it_would_leave_them()
     assert (high.word, high.mu) == (HoldWord.HOLDING, 1.2)
 
 
+def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_what_it_leaves() -> None:
+    curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
+    # 40 tokens lie from 0 to 2: a tenth of the 100 is reached at 1.5, and the correction asks for more.
+    state, action = decide(HOLD, clipping_at(1.6), measured(0.4), step=10, max_fraction=0.1)
+    assert action.word == HoldWord.LIMIT
+    assert action.mu == pytest.approx(1.5, abs=1e-6)
+    capped = curve.at(0.5, 0.5, max_fraction=0.1).unit_predicted_change
+    assert state.plans[-1].unit_prediction == pytest.approx(capped, abs=1e-6)
+    state, action = decide(HOLD, clipping_at(1.0), measured(0.4), step=10, max_fraction=0.9)
+    assert state.plans[-1].unit_prediction > capped
+    _, action = decide(HOLD, clipping_at(1.6), measured(0.57), step=10, max_fraction=0.1)
+    assert action.word == HoldWord.HOLDING
+    assert action.mu is not None
+    assert action.mu > 1.5
+
+
+@pytest.mark.parametrize("entropy", [0.46, 0.5, 0.53])
+def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float) -> None:
+    state, action = decide(HOLD, clipping_at(1.0), measured(entropy), step=10, shrink_denominator=True)
+    curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
+    reached = curve.at(action.mu, action.mu, shrink_denominator=True).unit_predicted_change
+    assert action.word == HoldWord.HOLDING
+    assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
+    assert state.plans[-1].unit_prediction == reached
+
+
 def test_a_threshold_moves_only_so_far_in_a_step() -> None:
     _, down = decide(HOLD, clipping_at(1.9), measured(0.4), step=10)
     _, up = decide(HOLD, clipping_at(0.1), measured(0.5), step=10)

@@ -98,3 +98,19 @@ def test_a_state_that_was_changed_is_refused(place: tuple[str, ...], value: obje
     inner[place[-1]] = value
     with pytest.raises(CheckpointError, match=words):
         Pilot().restore(state)
+
+
+def test_the_pushed_cap_and_denominator_are_counted_with() -> None:
+    hold = {"target_entropy": 0.9}
+    decided = []
+    for parameters in ({}, {"max_fraction": 0.05}, {"denominator": "shrink"}):
+        pushed = replace(HELD, control=Control(method="clip_v", hold=hold, parameters=parameters))
+        pilot = Pilot()
+        decided.append((run_steps(pilot, range(16), pushed)[-1], pilot.state()))
+    free, capped, shrunken = decided
+    assert free[0].mu == 0.0
+    assert capped[0].word == HoldWord.LIMIT
+    assert capped[0].mu == pytest.approx(1.75, abs=1e-6)
+    # At the same threshold the mean over the kept is another.
+    assert shrunken[0] == free[0]
+    assert shrunken[1] != free[1]
