@@ -75,8 +75,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LAST_MEETING_SECONDS = 10.0
-"""How long the end of a run waits for the other ranks' part of its last report."""
+LONGEST_END_SECONDS = 1.0
+"""How long the end of a run may take, whatever hangs."""
+LAST_MEETING_SECONDS = 0.6
+"""How much of it goes to the other ranks' part of the last report: ranks end within moments of each other, or hang."""
 
 RescoredTokens = TokenScores | Sequence[TokenScores]
 
@@ -467,6 +469,7 @@ class Probe:
         if self._inactive() or self._finished:
             return
         self._finished = True
+        end = time.monotonic() + LONGEST_END_SECONDS
         with self._guard.protect("finishing the run"):
             goodbye = RunFinished(
                 status=status,
@@ -478,7 +481,7 @@ class Probe:
             # The last report holds the other ranks' numbers too.
             self._meeting.settle(LAST_MEETING_SECONDS)
             self._transport.put(lambda: goodbye)
-            self._transport.close()
+            self._transport.close(timeout_seconds=end - time.monotonic())
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 import isentrope
 from isentrope.config import ProbeConfig
 from isentrope.guard import Guard
+from isentrope.ranks import Gathered
 from isentrope.run_start import announce
 from isentrope.statistics import token_ledger
 from isentrope.transport.in_memory import InMemoryTransport
@@ -233,3 +236,34 @@ def test_what_a_loop_does_to_its_scores_in_place_changes_no_report(control: isen
         entropies.append(reports(transport)[0].scalars)
     for name in ("entropy/mean", "covariance/advantage_logprob", "score/discriminator_mean"):
         assert entropies[0][name] == entropies[1][name]
+
+
+class HangingWork:
+    """A collective of which one rank never takes part."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        self.released.wait(30.0)
+
+
+def test_the_end_of_a_run_takes_about_a_second_though_another_rank_never_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    monkeypatch.setenv("ISENTROPE_MODE", "offline")
+    probe = isentrope.Probe("hangs")
+    run_steps(TinyLoop(), probe, 2)
+    work = HangingWork()
+    last_step = Gathered(torch.zeros(2, 3), work)  # type: ignore[arg-type]
+    probe._meeting._step = last_step
+    probe._transport.put(lambda: RunFinished(status=str(last_step.rows()), finished_at=0.0))
+    started = time.monotonic()
+    probe.finish()
+    seconds = time.monotonic() - started
+    work.released.set()
+    assert seconds < 2.0, "a second, and what a busy machine adds"

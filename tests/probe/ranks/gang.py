@@ -9,14 +9,13 @@ import queue
 import time
 import traceback
 from collections.abc import Callable
-from functools import partialmethod
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from isentrope import probe
 from isentrope.transport import spool
-from isentrope.transport.spool import SpoolTransport
 from tests.system.running_server import free_port
 
 # Forked from a process that has imported torch but never run it: starting a rank takes no second.
@@ -94,8 +93,8 @@ def _rank(
 ) -> None:
     torch.set_num_threads(1)
     # The second that a run's end may take is short on a busy machine, and here every report is looked for.
-    spool.LONGEST_CLOSE_SECONDS = 20.0
-    SpoolTransport.close = partialmethod(SpoolTransport.close, 20.0)  # type: ignore[assignment, method-assign]
+    spool.LONGEST_CLOSE_SECONDS = probe.LONGEST_END_SECONDS = 20.0
+    probe.LAST_MEETING_SECONDS = 10.0
     # The probe raises everything under pytest; ranks run as they do in a training job.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     host, port = address.split(":")
