@@ -20,11 +20,12 @@ FROM python:3.11.11-slim-bookworm
 # The home holds the spool: reports that no server has taken yet.
 RUN install --directory --owner=10001 --group=10001 --mode=0700 /var/lib/isentrope
 COPY --from=build /opt/isentrope /opt/isentrope
+COPY --chmod=0755 docker/train_then_sync.sh /usr/local/bin/train_then_sync
 ENV PATH=/opt/isentrope/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     HOME=/var/lib/isentrope \
     ISENTROPE_HOME=/var/lib/isentrope
 USER 10001:10001
 VOLUME /var/lib/isentrope
-ENTRYPOINT ["isentrope"]
+ENTRYPOINT ["train_then_sync"]
 CMD ["train"]

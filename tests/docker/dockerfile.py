@@ -19,7 +19,7 @@ class Instruction:
     def copied(self) -> list[str]:
         """The sources of a COPY from the build's context; none of one from another stage."""
         words = shlex.split(self.rest)
-        return [] if words[0].startswith("--from") else words[:-1]
+        return [] if words[0].startswith("--from") else [word for word in words[:-1] if not word.startswith("--")]
 
 
 def stages(path: Path) -> list[list[Instruction]]:

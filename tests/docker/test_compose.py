@@ -92,6 +92,8 @@ def test_the_trainer_finds_server_and_token() -> None:
     assert trainer["environment"]["ISENTROPE_URL"] == "http://proxy:7070"
     assert trainer["environment"]["ISENTROPE_GRPC"] == "proxy:7071"
     home = environment(stages(ROOT / "docker/trainer.Dockerfile")[-1])["ISENTROPE_HOME"]
+    assert [secret["source"] for secret in trainer["secrets"]] == ["isentrope_ingest_token"]
+    assert "token create --scope ingest" in COMPOSE.read_text()
     assert trainer["secrets"][0]["target"] == f"{home}/{client_environment.owner_token_file().name}"
 
 

@@ -68,7 +68,8 @@ def test_it_runs_as_a_user_without_rights_in_a_home_of_that_user(path: Path) -> 
 def test_the_command_exists(path: Path) -> None:
     last = stages(path)[-1]
     entrypoint, command = (json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD"))
-    assert entrypoint[0] in PROJECT["scripts"]
+    scripts = {step.rest.split()[-1] for step in last if step.word == "COPY" and step.copied}
+    assert entrypoint[0] in PROJECT["scripts"] or f"/usr/local/bin/{entrypoint[0]}" in scripts
     assert command[0] in PROJECT["entry-points"]["isentrope.commands"]
 
 
@@ -113,4 +114,5 @@ def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     else:
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)

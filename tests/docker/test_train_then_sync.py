@@ -1,0 +1,86 @@
+"""The trainer's container ends when its reports are delivered, and tells how the training ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.docker.dockerfile import stages
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "docker" / "train_then_sync.sh"
+
+ISENTROPE = """#!/bin/sh
+echo "$@" >> "$ISENTROPE_HOME/commands"
+[ "$1" = sync ] && exit 3
+[ "$2" = long ] || exit "${2:-0}"
+trap 'echo ended by TERM >> "$ISENTROPE_HOME/commands"; kill $!; exit 7' TERM
+sleep 20 &
+wait
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """With an `isentrope` in it that writes down what it is asked, and whose sync fails."""
+    command = tmp_path / "bin" / "isentrope"
+    command.parent.mkdir()
+    command.write_text(ISENTROPE)
+    command.chmod(0o755)
+    return tmp_path
+
+
+def started(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    variables = {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "ISENTROPE_HOME": str(home)}
+    return subprocess.Popen([SCRIPT, *arguments], env=variables, stderr=subprocess.DEVNULL)
+
+
+def commands(home: Path) -> list[str]:
+    written = home / "commands"
+    return written.read_text().splitlines() if written.exists() else []
+
+
+@pytest.mark.parametrize("status", [0, 5])
+def test_the_spool_is_delivered_after_the_training_whose_status_is_kept(home: Path, status: int) -> None:
+    (home / "spool").mkdir()
+    assert started(home, "train", str(status)).wait(10) == status
+    assert commands(home) == [f"train {status}", f"sync {home / 'spool'}"]
+
+
+def test_a_training_that_left_no_spool_needs_no_delivery(home: Path) -> None:
+    assert started(home, "train", "0").wait(10) == 0
+    assert commands(home) == ["train 0"]
+
+
+def test_other_commands_are_nothing_but_themselves(home: Path) -> None:
+    (home / "spool").mkdir()
+    assert started(home, "doctor", "4").wait(10) == 4
+    assert commands(home) == ["doctor 4"]
+
+
+def test_a_container_that_is_stopped_ends_its_training_and_delivers(home: Path) -> None:
+    (home / "spool").mkdir()
+    container = started(home, "train", "long")
+    end = time.monotonic() + 10
+    while not commands(home):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    time.sleep(0.2)
+    container.send_signal(signal.SIGTERM)
+    assert container.wait(10) == 7
+    assert commands(home) == ["train long", "ended by TERM", f"sync {home / 'spool'}"]
+
+
+def test_it_is_what_the_image_begins_with() -> None:
+    last = stages(ROOT / "docker" / "trainer.Dockerfile")[-1]
+    copied = next(step for step in last if step.word == "COPY" and step.copied)
+    assert copied.copied == [str(SCRIPT.relative_to(ROOT))]
+    entrypoint = json.loads(next(step.rest for step in last if step.word == "ENTRYPOINT"))
+    assert entrypoint == [Path(copied.rest.split()[-1]).name]
+    assert SCRIPT.stat().st_mode & 0o111
