@@ -259,6 +259,10 @@ class FakeApi:
         """Method, path and the token of every API call."""
         self.failing: dict[str, int] = {}
         """What the path of a call that must fail ends with, and the status it is answered with."""
+        self.held: set[str] = set()
+        """What the path of a call ends with that is answered only when this no longer holds it."""
+        self.waiting: list[str] = []
+        """The calls that are held now."""
         self._listeners: dict[str, set[asyncio.Queue[tuple[str, dict[str, Any]] | None]]] = {}
         self.server: uvicorn.Server | None = None
         """What answers for it, while it is served."""
@@ -272,6 +276,7 @@ class FakeApi:
         self.close_streams()
         self.runs.clear()
         self.requests.clear()
+        self.held.clear()
         self.failing, self.period_seconds, self.require_token = {}, None, True
 
     def add_run(self, run_id: str = "run-000001", name: str = "countdown", *, steps: int = 0, **known: Any) -> FakeRun:
@@ -341,6 +346,7 @@ class FakeApi:
             self.requests.append((request.method, request.url.path, token))
             if self.require_token and token != TOKEN:
                 return problem(401, "unauthenticated", "Send a token.")
+            await self._wait_while_held(request.url.path)
             for ending, status in self.failing.items():
                 if request.url.path.endswith(ending):
                     return problem(status, "made_to_fail", f"{ending} answers {status}.")
@@ -352,6 +358,13 @@ class FakeApi:
             hashes = " ".join(getattr(self.app.state, "script_hashes", ()))
             answer.headers["content-security-policy"] = POLICY.format(hashes=hashes)
             return answer
+
+    async def _wait_while_held(self, path: str) -> None:
+        if any(path.endswith(ending) for ending in self.held):
+            self.waiting.append(path)
+            while any(path.endswith(ending) for ending in self.held):
+                await asyncio.sleep(0.02)
+            self.waiting.remove(path)
 
     def _add_routes(self) -> None:
         app, api = self.app, "/api/v1"

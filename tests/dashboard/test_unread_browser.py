@@ -50,3 +50,23 @@ def test_one_part_that_fails_leaves_the_others_as_they_are(fake: FakeApi, open_p
     expect(page.locator("#law-facts")).to_be_hidden()
     expect(page.locator("#entropy-graph .main-svg").first).to_be_visible()
     assert page.locator(".unread:not(:empty)").count() == 1
+
+
+def test_steps_are_shown_while_an_answer_beside_them_is_waited_for(
+    fake: FakeApi, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isentrope_dashboard.pages.live.HISTOGRAM_SECONDS", 0.0)
+    run = fake.add_run(steps=20)
+    page = open_page(PATH).page
+    fake.add_steps(run)
+    wait_for_step(page, 21)
+    fake.held = {"/gaps"}
+    for step in (22, 23, 24):
+        fake.add_steps(run)
+        wait_for_step(page, step)
+        while not fake.waiting:
+            page.wait_for_timeout(50)
+    assert len(fake.waiting) == 1
+    run.gaps = [{"incarnation": "a", "rank": 0, "first_seq": 2, "last_seq": 3, "reason": "told late"}]
+    fake.held = set()
+    expect(page.locator("#record")).to_contain_text("told late")
