@@ -36,7 +36,14 @@ FORMS = {
     "clip_cov": {"ratio": {"kind": "number", "default": 2e-4, "minimum": 0, "maximum": 1}},
 }
 PARAMETERS = [("clip_v", "max_fraction"), ("clip_cov", "ratio")]
-CLIPPED = {"method": "clip_v", "mu_low": None, "mu_high": 2.0, "scope": "all", "parameters": {}, "hold": None}
+CLIPPED: dict[str, Any] = {
+    "method": "clip_v",
+    "mu_low": None,
+    "mu_high": 2.0,
+    "scope": "all",
+    "parameters": {},
+    "hold": None,
+}
 SHOWN = {
     "method": "clip_v", "scope": "all", "low_on": False, "low": 1, "high_on": True, "high": 2, "hold_on": False,
     "target": "", "change": "", "mu_min": "", "mu_max": "", "side": "both", "max_fraction": "", "ratio": "0.0002",

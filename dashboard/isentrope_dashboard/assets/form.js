@@ -107,7 +107,8 @@
   const holdTexts = (hold) => [...HOLD_NUMBERS.map((name) => text(hold && hold[name])), (hold && hold.side) || "both"];
   // The method stays as well where the new one has no field for what was edited: that edit would be lost unasked.
   const mergedMethod = (form, base, theirs, sideEdits, parameterEdits) => {
-    const lost = (!clips(theirs.method) && sideEdits.some(Boolean)) || (theirs.method !== form.method && parameterEdits.some(Boolean));
+    const lost = (!clips(theirs.method) && sideEdits.some(Boolean))
+      || (theirs.method !== form.method && parameterEdits.some(Boolean));
     return form.method !== base.method || lost ? form.method : theirs.method;
   };
   const mergeHold = (form, base, theirs, next) => {
@@ -141,8 +142,8 @@
       if (parameterEdits[index] || (field.method === next.method && theirs.method !== next.method)) return false;
       return !sameText(before[index], now[index]) || (methodMoved && field.method !== form.method);
     };
-    const values = fields.map((field, index) => (follows(field, index) ? now[index] : field.value));
-    return { form: next, fields: fields.map((field, index) => Object.assign({}, field, { value: values[index] })) };
+    const value = (field, index) => (follows(field, index) ? now[index] : field.value);
+    return { form: next, fields: fields.map((field, index) => Object.assign({}, field, { value: value(field, index) })) };
   };
   // Where a control is not like `other`, as names: `mu_low`, `hold`, `hold.mu_min`, `method.ratio`.
   const differences = (control, other, fields) => {
@@ -154,7 +155,8 @@
     }
     if (!control.hold || !other.hold) return !control.hold === !other.hold ? names : [...names, "hold"];
     const [own, others] = [control.hold, other.hold].map(holdTexts);
-    return [...names, ...[...HOLD_NUMBERS, "side"].filter((_, index) => !sameText(own[index], others[index])).map((name) => "hold." + name)];
+    const parts = [...HOLD_NUMBERS, "side"].filter((_, index) => !sameText(own[index], others[index]));
+    return [...names, ...parts.map((name) => "hold." + name)];
   };
   const valueOf = (control, name, fields) => {
     if (name === "hold") return control.hold ? text(control.hold.target_entropy) + " nats" : "off";
@@ -171,8 +173,10 @@
   const changedMeanwhile = (said, base, control, fields) => {
     const [before, theirs] = [base.reference, control.reference];
     const by = control.version === base.version + 1 ? control.author : "";  // of several versions nobody knows whose it was
-    const still = (name) => !(name.startsWith("method.") && before.method !== theirs.method) && !(name.startsWith("hold.") && !theirs.hold);
-    const moved = Object.fromEntries(Object.entries(base.meanwhile).filter(([name]) => still(name)));
+    // Of a method or a hold that is no more, no part was changed to anything.
+    const gone = (name) =>
+      (before.method !== theirs.method && name.startsWith("method.")) || (!theirs.hold && name.startsWith("hold."));
+    const moved = Object.fromEntries(Object.entries(base.meanwhile).filter(([name]) => !gone(name)));
     for (const name of differences(before, theirs, fields)) {
       moved[name] = { by: by, was: moved[name] ? moved[name].was : valueOf(before, name, fields) };
     }
@@ -197,7 +201,6 @@
     return notes.length ? "Kept as you entered it: " + notes.join(", ") + "." : "";
   };
 
-  // ---- what is wrong -------------------------------------------------------------------------------------------
   // What is wrong with a threshold's field; nothing is, while its side does not clip.
   const thresholdError = (method, on, value) => {
     if (!clips(method) || !on) return "";
