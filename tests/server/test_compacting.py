@@ -134,6 +134,26 @@ def test_a_run_that_goes_on_keeps_its_newest_reports_unpacked_and_one_that_ended
     assert unpacked_reports(still, short) == 3
 
 
+def test_a_block_holds_no_more_bytes_than_it_may_and_at_least_one_report(still: ServerInThread) -> None:
+    rank = Rank(still)
+    large = {f"m/{number}": 1.0 for number in range(100)}
+    rank.send(*(step_report(step, {"x": 1.0} if step < 30 else large) for step in range(40)))
+    rank.send(RunFinished(status="finished", finished_at=2.0))
+    # 30 of 8 bytes and 3 of 800 fit, then 3 though more was asked for; the 4 that are left are too few to be looked at.
+    pack_all(still, BlockSizes(reports=1_000, left_unpacked=0, fewest=7, bytes=2_700))
+    assert reports_of_blocks(still, rank) == [33, 3]
+    tiny = Rank(still)
+    tiny.send(*(step_report(step, large) for step in range(4)), RunFinished(status="finished", finished_at=2.0))
+    pack_all(still, BlockSizes(reports=1_000, left_unpacked=0, fewest=1, bytes=10))
+    assert reports_of_blocks(still, tiny) == [1, 1, 1, 1]
+
+
+def reports_of_blocks(server: ServerInThread, rank: Rank) -> list[int]:
+    query = select(blocks.c.reports).where(blocks.c.run_key == key_of(server, rank)).order_by(blocks.c.first_position)
+    with server.backend.database.reading() as connection:
+        return list(connection.execute(query).scalars())
+
+
 def test_a_chunk_tells_count_bounds_and_sum_of_what_is_a_number(still: ServerInThread) -> None:
     rank = Rank(still)
     values = [1.0, math.nan, -3.0, math.inf, 2.5, 0.0]

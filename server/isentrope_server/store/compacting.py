@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, delete, func, insert, select
 
 from isentrope_server.store import blocks, layouts
 from isentrope_server.store.layouts import Layout
@@ -44,6 +44,8 @@ class BlockSizes:
     """Of a run that still reports: the newest are looked at most, and one by one."""
     fewest: int = 64
     """What a run that ended leaves over is packed too, unless it is less than this."""
+    bytes: int = 16 * 2**20
+    """Of scalars and histograms, as they are stored: packing takes some times as much memory. One report may be more."""
 
 
 BLOCK_SIZES = BlockSizes()
@@ -58,7 +60,7 @@ class FullStream:
     stream_key: int
     acked_through: int
     blocks: int
-    """How many can be packed now."""
+    """How many can be packed now, if their reports are no larger than usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +118,12 @@ def full_streams(connection: Connection, now: float, sizes: BlockSizes = BLOCK_S
 
 def pack_next(connection: Connection, stream: FullStream, sizes: BlockSizes = BLOCK_SIZES) -> PackedBlock | None:
     """The stream's oldest reports as a block, up to the first that still waits for one sent before it."""
-    rows = []
     packed_through = blocks.last_position(connection, stream.stream_key)
-    for row in connection.execute(_oldest_reports(stream, packed_through, sizes.reports)):
-        if row.seq > stream.acked_through:
-            break
-        rows.append(row)
-    if len(rows) < sizes.fewest:
+    fitting, is_full = _fitting(connection, stream, packed_through, sizes)
+    if not fitting or (len(fitting) < sizes.fewest and not is_full):
         return None
+    through = records.c.position <= fitting[-1]
+    rows = connection.execute(_oldest_reports(stream, packed_through, records).where(through)).all()
     known = layouts.by_key(connection, {row.layout_key for row in rows})
     return PackedBlock(
         block={"run_key": stream.run_key, "stream_key": stream.stream_key, **_block(rows)},
@@ -164,9 +164,30 @@ def _blocks(row: Row[*tuple[Any, ...]], now: float, sizes: BlockSizes) -> int:
     return math.ceil(unpacked / sizes.reports) if ended else max(0, unpacked - sizes.left_unpacked) // sizes.reports
 
 
-def _oldest_reports(stream: FullStream, after_position: int, limit: int) -> Select[*tuple[Any, ...]]:
+def _fitting(
+    connection: Connection, stream: FullStream, after_position: int, sizes: BlockSizes
+) -> tuple[list[int], bool]:
+    """The positions of the reports that make the next block, and whether more would be too many bytes."""
+    positions: list[int] = []
+    total = 0
+    # Their lengths first: some drivers read a whole answer before the first row is seen.
+    lengths = func.length(records.c.scalars) + func.coalesce(func.length(records.c.histograms), 0)
+    query = _oldest_reports(stream, after_position, records.c.position, records.c.seq, lengths.label("bytes"))
+    for row in connection.execute(query.limit(sizes.reports)):
+        if row.seq > stream.acked_through:
+            break
+        total += row.bytes
+        if positions and total > sizes.bytes:
+            return positions, True
+        positions.append(row.position)
+    return positions, False
+
+
+def _oldest_reports(
+    stream: FullStream, after_position: int, *columns: Table | ColumnElement[Any]
+) -> Select[*tuple[Any, ...]]:
     return (
-        select(records)
+        select(*columns)
         .where(
             # By position within the run: no index is sorted by position within a stream.
             records.c.run_key == stream.run_key,
@@ -175,7 +196,6 @@ def _oldest_reports(stream: FullStream, after_position: int, limit: int) -> Sele
             records.c.kind == _REPORT,
         )
         .order_by(records.c.position)
-        .limit(limit)
     )
 
 
