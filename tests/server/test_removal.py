@@ -12,7 +12,9 @@ from sqlalchemy import func, select
 
 from isentrope_server.housekeeping import delete_overdue
 from isentrope_server.store import removal, retention
+from isentrope_server.store import runs as runs_store
 from isentrope_server.store.retention import OverdueRun
+from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import metadata, runs
 from isentrope_wire.messages import RunFinished
 from tests.server.compaction import NEVER, finished_run, pack_all
@@ -50,6 +52,31 @@ def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
     with pytest.raises(Exception, match="say Hello first"):
         rank.report(31, x=1.0)
     assert still.http.delete(rank.path).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["metrics", "metrics/series?name=metric/1", "histograms/h", "steps/3", "the run"])
+def test_a_run_that_is_deleted_while_it_is_asked_for_is_not_found(
+    still: ServerInThread, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    rank = finished_run(still, 5)
+    find = runs_store.find
+
+    def delete_after_the_look(*arguments: Any, **named: Any) -> Run | None:
+        found = find(*arguments, **named)
+        monkeypatch.setattr(runs_store, "find", find)
+        with still.client(still.owner_token) as other:
+            assert other.delete(rank.path).status_code == 204
+        steps_of_removal = remove_all(still)
+        next(steps_of_removal)
+        next(steps_of_removal)
+        return found
+
+    monkeypatch.setattr(runs_store, "find", delete_after_the_look)
+    if path == "the run":
+        answer = still.http.patch(rank.path, json={"notes": "kept for the paper"})
+    else:
+        answer = still.http.get(f"{rank.path}/{path}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
 def test_nothing_of_a_deleted_run_is_left(still: ServerInThread) -> None:

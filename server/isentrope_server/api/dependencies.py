@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Path, Query, Request
+from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
 from isentrope_server.errors import NotFound, Unprocessable
@@ -13,6 +15,8 @@ from isentrope_server.security.tokens import Principal
 from isentrope_server.store import runs
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series_parts import StepRange
+
+_T = TypeVar("_T")
 
 
 async def _backend(request: Request) -> Backend:
@@ -37,6 +41,27 @@ async def _run(run_id: Annotated[str, Path(description="The run's id.")], backen
     if run is None:
         raise no_such_run(run_id)
     return run
+
+
+async def read_of(backend: Backend, run: Run, query: Callable[[Connection], _T]) -> _T:
+    """Read of a run that may have been deleted since it was looked up: pieces of it would be left.
+
+    Raises:
+        NotFound: it was.
+    """
+
+    def read(connection: Connection) -> _T:
+        # On one connection everything is of one moment.
+        check_still_there(connection, run)
+        return query(connection)
+
+    return await backend.read(read)
+
+
+def check_still_there(connection: Connection, run: Run) -> None:
+    """Raises NotFound where the run was deleted since it was looked up."""
+    if runs.key_of(connection, run.id) != run.key:
+        raise no_such_run(run.id)
 
 
 def no_such_run(run_id: str) -> NotFound:

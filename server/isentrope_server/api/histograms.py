@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep, read_of
 from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import number
 from isentrope_server.api.promised_metrics import PROMISED_HISTOGRAMS
@@ -33,7 +33,7 @@ async def get_histograms(
 
     404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
     """
-    return await backend.read(lambda c: json_answer(_columns(name, _read(c, run, name, wanted, points))))
+    return await read_of(backend, run, lambda c: json_answer(_columns(name, _read(c, run, name, wanted, points))))
 
 
 def _columns(name: str, found: list[StoredHistogram]) -> dict[str, object]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from isentrope_server.api.cursors import ReportCursor, report_cursor
-from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep, read_of
 from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import numbers
 from isentrope_server.api.promised_metrics import PROMISED_METRICS
@@ -26,7 +26,7 @@ router = APIRouter(tags=["metrics"])
 @router.get("/runs/{run_id}/metrics")
 async def list_metrics(run: RunDep, backend: BackendDep) -> Page[MetricOut]:
     """Every metric the run has reported, with its newest value."""
-    latest = await backend.read(lambda connection: series.latest(connection, run.key))
+    latest = await read_of(backend, run, lambda connection: series.latest(connection, run.key))
     return Page(items=[MetricOut.of(value) for value in latest], next_cursor=None)
 
 
@@ -48,7 +48,9 @@ async def get_series(
     """
     cursor = None if since is None else report_cursor(since)
     # Columns go out as they are: checking a million numbers against a schema would cost more than reading them.
-    return await backend.read(lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor)))
+    return await read_of(
+        backend, run, lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor))
+    )
 
 
 def _answer(

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from isentrope_server.api import cursors
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, no_such_run
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there
 from isentrope_server.api.schemas import Page, RunDetail, RunEdit, RunSummary
 from isentrope_server.backend import Backend
 from isentrope_server.control.view import standing
@@ -86,6 +86,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
 
 
 def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:
+    check_still_there(transaction.connection, run)
     runs.edit(transaction.connection, run.key, tags=edit.tags, notes=edit.notes)
     audit.record(
         transaction.connection,
@@ -100,8 +101,7 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
 
 def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     now = time.time()
-    if runs.key_of(transaction.connection, run.id) is None:
-        raise no_such_run(run.id)
+    check_still_there(transaction.connection, run)
     removal.take_out_of_sight(transaction.connection, run.key, run.id, by=principal.name, now=now)
     audit.record(
         transaction.connection,
