@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 from tests.faults.catalogue import BY_NAME, FAULTS, Fault
+from tests.faults.leftovers import clear
+from tests.faults.network import NetworkNamespace
 from tests.faults.planted import run_planted
+
+_folders_in_use: set[Path] = set()
 
 
 def main() -> int:
@@ -35,6 +42,8 @@ def main() -> int:
     if unknown := [name for name in arguments.names if name not in BY_NAME]:
         parser.error(f"no fault is called {', '.join(unknown)}; --list names them")
     chosen = [BY_NAME[name] for name in arguments.names] or list(FAULTS)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
     return run(chosen, short=arguments.short, keep=not arguments.forget, jobs=arguments.jobs)
 
 
@@ -59,6 +68,7 @@ def run(faults: Sequence[Fault], *, short: bool, keep: bool, jobs: int) -> int:
 
 def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
     folder = Path(tempfile.mkdtemp(prefix=f"{fault.name[:20]}-"))
+    _folders_in_use.add(folder)
     started = time.monotonic()
     try:
         outcome = f"held: {fault.run(folder / 'stage', short=short)}"
@@ -70,7 +80,16 @@ def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
     print(f"{fault.name}: {fault.sentence}\n    {time.monotonic() - started:.1f} s, {outcome}{kept}", flush=True)
     if not kept:
         shutil.rmtree(folder, ignore_errors=True)
+    _folders_in_use.discard(folder)
     return not broken
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """Leave nothing behind. The faults' own threads can't be interrupted: they wait, some for minutes."""
+    for folder in tuple(_folders_in_use):
+        clear(folder)
+    NetworkNamespace.remove_all()
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import threading
 import time
-from typing import Self
+from typing import ClassVar, Self
 
 CHUNK_BYTES = 16 * 1024
 
@@ -115,6 +115,7 @@ class NetworkNamespace:
     """A network of its own, joined to the machine's by a link that can be cut. `with` makes and removes it."""
 
     _made = itertools.count()
+    _standing: ClassVar[set[NetworkNamespace]] = set()
 
     def __init__(self) -> None:
         number = (os.getpid() * 8 + next(self._made)) % 16_000
@@ -131,7 +132,14 @@ class NetworkNamespace:
         """A command that runs the rest in the namespace."""
         return ["ip", "netns", "exec", self._name]
 
+    @classmethod
+    def remove_all(cls) -> None:
+        """Remove those this process made; whoever is in one must be gone before."""
+        for namespace in tuple(cls._standing):
+            namespace.__exit__()
+
     def __enter__(self) -> Self:
+        self._standing.add(self)
         _ip("netns", "add", self._name)
         try:
             _ip("link", "add", self._outer, "type", "veth", "peer", "name", self._inner, "netns", self._name)
@@ -148,6 +156,7 @@ class NetworkNamespace:
     def __exit__(self, *_: object) -> None:
         for command in (("link", "del", self._outer), ("netns", "del", self._name)):
             subprocess.run(["ip", *command], check=False, capture_output=True)
+        self._standing.discard(self)
 
     def cut(self) -> None:
         """Pull the cable: both ends see it."""

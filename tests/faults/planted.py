@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,7 @@ def run_planted(names: Sequence[str]) -> int:
         names: of bugs; all of them without a name.
     """
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     chosen = [bug for bug in BUGS if not names or bug.name in names]
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = _copy_of_the_sources(Path(folder))
@@ -178,15 +180,21 @@ def _is_caught(bug: Bug, copy: Path) -> bool:
 
 
 def _is_found(bug: Bug, copy: Path) -> bool:
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.faults", bug.fault, "--short", "--forget"],
         cwd=copy,
         env=dict(os.environ) | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    caught = done.returncode == 1 and bug.shows in done.stdout
-    words = next((line.strip() for line in done.stdout.splitlines() if bug.shows in line), done.stdout + done.stderr)
+    ) as matrix:
+        try:
+            said, complained = matrix.communicate()
+        except BaseException:
+            # Not killed: it has processes and disks of its own to clear away.
+            matrix.terminate()
+            raise
+    caught = matrix.returncode == 1 and bug.shows in said
+    words = next((line.strip() for line in said.splitlines() if bug.shows in line), said + complained)
     print(f"{bug.name}: {'caught by' if caught else 'NOT caught by'} {bug.fault}: {words[:400]}", flush=True)
     return caught
