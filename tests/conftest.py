@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from playwright.sync_api import Browser
 
 from tests.browsing import chromium
@@ -21,6 +22,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Most tests have a home of their own; the kernels need not be compiled for each.
 os.environ.setdefault("ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
+
+# How fast examples are made and tried says how busy the machine is. A test's own settings add to these.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
