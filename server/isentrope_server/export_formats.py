@@ -60,8 +60,20 @@ def write(pieces: Iterable[StreamPiece], names: Sequence[str], export_format: Ex
 
 
 def column_names(names: Sequence[str]) -> list[str]:
-    """The names of all columns. A metric named like one of the first four is called `metric/NAME`."""
-    return [*_FIXED, *(f"metric/{name}" if name in _FIXED else name for name in names)]
+    """The names of all columns. A metric named like one of the first four is called `metric/NAME`.
+
+    Where that is the name of another metric, `metric/` stands before it once more; the other keeps its name.
+    """
+    taken = {*_FIXED, *names}
+    columns = [*_FIXED]
+    for name in names:
+        column = name
+        if name in _FIXED:
+            while column in taken:
+                column = f"metric/{column}"
+            taken.add(column)
+        columns.append(column)
+    return columns
 
 
 def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from isentrope.client import Client, NotAllowed, NotFound, RequestRefused
 from isentrope.commands import export
-from isentrope_server.export_formats import ExportFormat, StreamPiece, write
+from isentrope_server.export_formats import ExportFormat, StreamPiece, column_names, write
 from isentrope_server.store import report_pieces
 from isentrope_server.store.report_pieces import Metric, Piece
 from tests.server.compaction import NEVER, eventful_run, pack_all
@@ -138,6 +138,12 @@ def test_a_metric_named_like_a_column_gets_a_name_of_its_own(
     client.export(rank.run_id, tmp_path / "a.parquet")
     (row,) = read(tmp_path / "a.parquet")
     assert (row["step"], row["metric/step"], row["metric/time"]) == (7, 1.5, 2.5)
+
+
+def test_no_two_columns_have_one_name() -> None:
+    names = ["metric/step", "rank", "step", "x"]
+    assert column_names(names)[4:] == ["metric/step", "metric/rank", "metric/metric/step", "x"]
+    assert column_names(["step", "metric/metric/step", "metric/step"])[4] == "metric/metric/metric/step"
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
