@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
 from tests.benchmarks import (
+    delivery,
     linear_head,
     numerics,
     probe_share,
@@ -22,7 +23,7 @@ from tests.benchmarks import (
 
 BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (token_scores, linear_head, probe_share, trl_step, numerics)
+    for module in (token_scores, linear_head, probe_share, trl_step, numerics, delivery)
 }
 
 
