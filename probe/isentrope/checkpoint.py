@@ -211,7 +211,7 @@ def _restore_parts(
         pilot.restore(shared["hold"])
     except CheckpointError:
         raise
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise _damaged(f"{type(error).__name__}: {error}") from error
 
 
@@ -223,7 +223,7 @@ def _snapshot(state: Mapping[str, Any]) -> ControlSnapshot:
         raise _damaged(f"its newest decided version must be a whole number, got {state['decided']!r}")
     try:
         snapshot = decode_snapshot(json.dumps(state["control"]).encode())
-    except (CodecError, TypeError, ValueError) as error:
+    except (CodecError, TypeError, ValueError, OverflowError) as error:
         raise _damaged(str(error)) from error
     if snapshot.unreadable:
         raise _damaged(snapshot.unreadable)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from isentrope_wire.errors import ControlError
+from isentrope_wire.finite_numbers import is_finite_number, shown
 from isentrope_wire.hold import Hold
 from isentrope_wire.method_parameters import Method, Value, checked_parameters, parameter_value
 from isentrope_wire.presets import preset
@@ -179,9 +179,9 @@ def _threshold(name: str, value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ControlError(f"{name} counts standard deviations and must be a number, got {value!r}.")
-    if not math.isfinite(value) or value < 0:
+    if not is_finite_number(value) or value < 0:
         raise ControlError(
-            f"{name} counts standard deviations and must be finite and not negative, got {value}. "
+            f"{name} counts standard deviations and must be finite and not negative, got {shown(value)}. "
             "To clip nothing on that side, leave it out."
         )
     return float(value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from isentrope_wire.errors import ControlError
+from isentrope_wire.finite_numbers import is_finite_number, shown
 
 CHANGE_OF_TARGET = 0.05
 """Share of the target that a step may correct, where nothing else is said."""
@@ -109,6 +109,6 @@ def _threshold(name: str, value: object) -> float:
 
 
 def _finite(name: str, unit: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ControlError(f"hold.{name} counts {unit} and must be a finite number, got {value!r}.")
+    if not is_finite_number(value):
+        raise ControlError(f"hold.{name} counts {unit} and must be a finite number, got {shown(value)}.")
     return float(value)

@@ -5,12 +5,12 @@ One table for all: the trainer and the server validate by it, the command line a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from isentrope_wire.errors import ControlError
+from isentrope_wire.finite_numbers import is_finite_number, shown
 
 Value = float | int | str | None
 
@@ -58,12 +58,12 @@ class Parameter:
             if value not in self.choices:
                 raise ControlError(f"parameters.{self.name} must be one of {', '.join(self.choices)}; got {value!r}.")
             return str(value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not self._takes(value):
-            raise ControlError(f"parameters.{self.name} must be {self.range_in_words}, got {value!r}.")
+        if not is_finite_number(value) or not self._takes(value):
+            raise ControlError(f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}.")
         return int(value) if self.whole else float(value)
 
     def _takes(self, value: float) -> bool:
-        if not math.isfinite(value) or (self.whole and value != int(value)):
+        if self.whole and value != int(value):
             return False
         if self.minimum is not None and (value < self.minimum or (self.minimum_excluded and value == self.minimum)):
             return False

@@ -221,6 +221,10 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("thresholds/previous_step", ["many"], "many"),
         ("selection/means", [1.0], "index"),
         ("next", "{", "can't be read"),
+        ("next", '{"version":0,"word":"holding","scope":"all","why":"","mu":1' + "0" * 400 + "}", "can't be read"),
+        ("selection/means", [10**400, 0], "can't be read"),
+        ("control/requested_at", 10**400, "can't be read"),
+        ("control/control/mu_low", 10**400, "finite"),
     ],
 )
 def test_a_state_that_is_foreign_newer_or_damaged_is_refused_and_the_probe_is_as_it_was(

@@ -51,6 +51,19 @@ def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"method": "clip_v", "mu_low": 10**400},
+        {"method": "kl_cov", "parameters": {"beta": 10**400}},
+        {"hold": {"target_entropy": 10**400}, "method": "none"},
+    ],
+)
+def test_a_number_that_no_float_holds_is_refused(server: ServerInThread, document: dict[str, Any]) -> None:
+    answer = put(server, Rank(server), 0, document)
+    assert answer.status_code in {400, 422}
+
+
 def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> None:
     initial = ControlSnapshot(
         version=0, control=Control(method=Method.CLIP_B, mu_low=2.5), author="config", requested_at=5.0

@@ -19,6 +19,8 @@ from isentrope_wire.hold import Hold, HoldSide
         ({"target_entropy": 0}, "hold.target_entropy counts nats and must be above 0, got 0"),
         ({"target_entropy": -0.5}, "hold.target_entropy .* above 0, got -0.5"),
         ({"target_entropy": math.nan}, "hold.target_entropy .* finite number, got nan"),
+        ({"target_entropy": 10**400}, "hold.target_entropy .* finite number, got 10000"),
+        ({"target_entropy": 0.5, "mu_max": -(10**400)}, "hold.mu_max .* finite number"),
         ({"target_entropy": "0.5"}, "hold.target_entropy .* got '0.5'"),
         ({"target_entropy": True}, "hold.target_entropy .* got True"),
         ({"target_entropy": 0.5, "max_change_per_step": 0}, "hold.max_change_per_step .* above 0"),

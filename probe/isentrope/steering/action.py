@@ -60,7 +60,7 @@ class Action:
                 mu=None if document["mu"] is None else float(document["mu"]),
                 why=str(document["why"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CodecError(
                 f"expected rank 0's decision on a held entropy, got {content[:80]!r} ({error})."
             ) from error
