@@ -85,7 +85,8 @@ def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
 
     Args:
         ranks: the vectors of `measure_groups`. A group may lie on several ranks. Where a rank had more groups than it
-            tells of, those with higher ids than its last are left out on all, for no group may be counted in part.
+            tells of, those with higher ids than its last are left out on all, for no group may be counted in part. (Of
+            ids from 0 on, that is: a group named by its size lies on one rank.)
     """
     groups: dict[float, _Group] = {}
     highest = float("inf")
@@ -96,7 +97,8 @@ def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
             groups.setdefault(group_id, _Group()).add(sums)
         if numbers[0] > MOST_GROUPS:
             highest = min(highest, rows[-1][0])
-    several = [group for group_id, group in groups.items() if group_id <= highest and group.sequences > 1]
+    # An id below 0 stands for rows that follow each other: such a group lies on one rank, which tells of it in full.
+    several = [group for one, group in groups.items() if (one < 0 or one <= highest) and group.sequences > 1]
     if not several:
         return {}
     flat = sum(group.difficulty is None for group in several)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import InputError
+from isentrope.gate_inputs import group_ids_of
 from isentrope.scores import TokenScores
 from isentrope.statistics import group_covariance
 from isentrope.statistics.across_ranks import rank_vector, read_ranks
@@ -113,6 +114,24 @@ def test_a_rank_with_more_groups_than_it_may_tell_of_counts_none_in_part(monkeyp
     high = sequences(torch.tensor([11007, 11007]), torch.tensor([1.0, -1.0]), 6)
     both = group_scalars([read_groups(first), read_groups(rank_vector(0, 0, [only_low, high], None, None).tolist())])
     assert both == scalars
+
+
+def test_groups_named_by_size_are_told_of_by_every_rank_though_one_has_more_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_covariance, "MOST_GROUPS", 4)
+    monkeypatch.setattr(group_covariance, "NUMBERS", 1 + 4 * 7)
+    vectors = []
+    for rank, rows in ((0, 6), (1, 12)):
+        ids = group_ids_of(2, torch.zeros(rows, 7), rank, 0)
+        assert ids is not None
+        batch = sequences(ids, torch.tensor([1.0, -1.0]).repeat(rows // 2), rank)
+        vectors.append(read_groups(rank_vector(0, 0, [batch], None, None).tolist()))
+    assert group_scalars(vectors)["group/count"] == 3 + 4
+    # The last of these that is told of stands for rows of its rank: numbers that the loop gave are left out.
+    numbered = sequences(torch.tensor([7, 7]), torch.tensor([1.0, -1.0]), 5)
+    vectors.append(read_groups(rank_vector(0, 0, [numbered], None, None).tolist()))
+    assert group_scalars(vectors)["group/count"] == 3 + 4
 
 
 def read_groups(row: list[float]) -> list[float]:
