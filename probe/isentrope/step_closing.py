@@ -32,8 +32,9 @@ from isentrope.statistics.report_scalars import (
 from isentrope.statistics.step_summary import StepSummary
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
 from isentrope.steering.action import Action, hold_labels, hold_scalars
-from isentrope_wire.control import Control, Method
+from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, StepReport
+from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -153,7 +154,7 @@ class StepCloser:
                 outcomes=tuple(outcomes),
                 labels=labels
                 | _sources(summary)
-                | _dead(summary, control)
+                | _dead(summary, control, what_if)
                 | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
                 | hold_labels(action)
                 | ({} if what_if is None else {"what_if/source": what_if_source}),
@@ -221,11 +222,12 @@ def _selection(summary: StepSummary | None, control: Control) -> dict[str, float
     return {} if summary is None or control.method == Method.NONE else selection_scalars(summary)
 
 
-def _dead(summary: StepSummary | None, control: Control) -> dict[str, str]:
+def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | None) -> dict[str, str]:
     """Knobs that could not act in this step, in sentences; nothing where all could."""
     if summary is None or not summary.tokens:
         return {}
     counts, ratios, scores = summary.sign_counts, summary.importance_ratios, summary.discriminator_scores
+    outside_low, outside_high = _outside(control, what_if) if counts.candidates else (0.0, 0.0)
     reasons = dead_knobs(
         control,
         StepEvidence(
@@ -242,9 +244,20 @@ def _dead(summary: StepSummary | None, control: Control) -> dict[str, str]:
             largest_entropy=summary.largest_entropy,
             largest_expected_score=summary.largest_expected_score,
             ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
+            outside_low=outside_low,
+            outside_high=outside_high,
         ),
     )
     return {"control/dead": " ".join(reasons)} if reasons else {}
+
+
+def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float]:
+    """Tokens beyond the lower and the upper threshold, which the sums count from where the gate did."""
+    if what_if is None or control.method not in THRESHOLD_METHODS:
+        return 0.0, 0.0
+    curve = WhatIfCurve(what_if, control.scope, control.method)
+    low, high = curve.at(control.mu_low, None), curve.at(None, control.mu_high)
+    return low.clip_fraction * what_if.tokens, high.clip_fraction * what_if.tokens
 
 
 def entropies_after_update(

@@ -41,6 +41,9 @@ class StepEvidence:
     """The same of E[S]."""
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
+    outside_low: float = 0.0
+    """Tokens that the method asked for on the lower side, where it has thresholds; as the step's what-if sums say."""
+    outside_high: float = 0.0
 
 
 def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
@@ -103,12 +106,15 @@ def _own(control: Control, step: StepEvidence) -> Iterator[str]:
 
 def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
     bounds = clip_b_bounds(step) if control.method == Method.CLIP_B else clip_v_bounds(step)
-    for name, mu, bound, why in (
-        ("mu_low", control.mu_low, bounds.low, bounds.why_low),
-        ("mu_high", control.mu_high, bounds.high, bounds.why_high),
+    for name, mu, bound, why, outside in (
+        ("mu_low", control.mu_low, bounds.low, bounds.why_low, step.outside_low),
+        ("mu_high", control.mu_high, bounds.high, bounds.why_high, step.outside_high),
     ):
-        # A hold rests its threshold out there on purpose.
-        if control.hold is None and mu is not None and bound is not None and mu >= bound * (1 - THRESHOLD_TOLERANCE):
+        # A hold rests its threshold out there on purpose. The bounds are counted from this step's tokens; the gate may
+        # have counted from the step's before, and have left some out all the same.
+        if control.hold is not None or mu is None or bound is None or outside:
+            continue
+        if mu >= bound * (1 - THRESHOLD_TOLERANCE):
             side = "lower" if name == "mu_low" else "upper"
             yield f"{name} {mu:g} lies beyond {bound:.3g}, where the {side} side ends: {why}, so no token can lie outside."
     if control.value("max_fraction") is not None and step.spared:

@@ -17,6 +17,7 @@ from isentrope.interventions.dead_knobs import (
 )
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
+from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
 
 STEP = StepEvidence(
     tokens=1000,
@@ -110,6 +111,26 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
 def test_a_dead_knob_is_named_with_its_reason(one: Control, changed: dict[str, float], words: str) -> None:
     (sentence,) = dead_knobs(one, replace(STEP, **changed))  # type: ignore[arg-type]
     assert re.search(words, sentence), sentence
+
+
+@pytest.mark.parametrize(("name", "outside"), [("mu_low", "outside_low"), ("mu_high", "outside_high")])
+def test_a_side_that_left_tokens_out_is_not_called_dead(name: str, outside: str) -> None:
+    """They were counted from the step's before, whose scores spread less."""
+    one = Control(method="clip_v", mu_low=50.0, mu_high=50.0)
+    assert [name in sentence for sentence in dead_knobs(one, STEP)].count(True) == 1
+    assert not any(name in sentence for sentence in dead_knobs(one, replace(STEP, **{outside: 3.0})))  # type: ignore[arg-type]
+
+
+def test_a_threshold_that_clipped_by_the_last_step_s_spread_is_not_called_dead_in_the_report() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport(control=CLIP, threshold_source="previous_step")
+    for step, sharpness in enumerate((0.01, 4.0, 4.0)):
+        logits, token_ids, advantages = loop.sample()
+        probe.gate(probe.score(sharpness * logits.detach(), token_ids), advantages, loop.mask)
+        probe.step(step)
+    clipped = [report.scalars["clip/fraction"] for report in reports(transport)]
+    assert clipped[1] > 0.5
+    assert "control/dead" not in reports(transport)[1].labels
 
 
 def test_several_dead_knobs_are_all_named() -> None:
