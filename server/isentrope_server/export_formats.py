@@ -22,7 +22,8 @@ from isentrope_server.store.report_pieces import Metric, Piece
 
 _FIXED = ("step", "incarnation", "rank", "time")
 _ROWS_IN_A_GROUP = 16_000
-"""Of a Parquet file: some megabytes of memory, and few enough groups to be read quickly."""
+_CELLS_IN_A_GROUP = 500_000
+"""Of a Parquet file, whichever is reached first: some megabytes of memory, and few enough groups to be read quickly."""
 
 
 class ExportFormat(StrEnum):
@@ -79,12 +80,13 @@ def column_names(names: Sequence[str]) -> list[str]:
 def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
     kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *[pa.float64()] * len(names))
     schema = pa.schema(list(zip(column_names(names), kinds, strict=True)))
+    rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
     sink = io.BytesIO()
     with pq.ParquetWriter(_Appending(sink), schema) as writer:
         waiting: list[pa.RecordBatch] = []
         for one in pieces:
             waiting.append(_batch(one, names, schema))
-            if sum(batch.num_rows for batch in waiting) >= _ROWS_IN_A_GROUP:
+            if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
                 yield _taken(sink)

@@ -10,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -191,6 +192,19 @@ def test_what_is_packed_between_two_pieces_is_told_once(
     assert [(row["step"], row["x"]) for row in rows] == [(step, float(step)) for step in range(64)]
 
 
+@pytest.mark.parametrize(("metrics", "groups"), [(1, 2), (196, 7), (996, 20)])
+def test_the_more_columns_the_fewer_rows_has_a_group_of_a_parquet_file(metrics: int, groups: int) -> None:
+    names = [f"m/{number}" for number in range(metrics)]
+    positions = np.arange(1000)
+    piece = Piece(positions=positions, steps=positions, recorded_at=positions / 1.0, metrics={})
+    pieces = [StreamPiece(incarnation="first", rank=0, piece=piece)] * 20
+    file = io.BytesIO(b"".join(write(pieces, names, ExportFormat.PARQUET)))
+    read_again = pq.ParquetFile(file)
+    assert read_again.metadata.num_rows == 20_000
+    # 5 columns: 16 000 rows; 200 columns: 2 500 rows fill a group, which are three pieces; 1 000 columns: one piece does.
+    assert read_again.num_row_groups == groups
+
+
 @pytest.mark.parametrize("file_format", list(ExportFormat))
 def test_memory_does_not_grow_with_the_run(file_format: ExportFormat) -> None:
     peaks = {pieces: peak_bytes(file_format, pieces) for pieces in (17, 40)}
@@ -199,8 +213,6 @@ def test_memory_does_not_grow_with_the_run(file_format: ExportFormat) -> None:
 
 
 def peak_bytes(file_format: ExportFormat, pieces: int) -> int:
-    import numpy as np
-
     def made() -> Any:
         for index in range(pieces):
             positions = np.arange(index * 1000, index * 1000 + 1000)
