@@ -142,6 +142,11 @@ def kept(*notes: str) -> str:
             id="a method that has no field for the edit does not swallow it",
         ),
         pytest.param(
+            {"mu_low": 1.0}, {"low_on": True}, {"high": 3}, {"method": "none", "mu_low": None, "mu_high": None},
+            {}, ("3 changes", kept("method (changed meanwhile by alice to None)")),
+            id="a method that stays keeps its other threshold",
+        ),
+        pytest.param(
             {"hold": HOLD}, HELD, {"high": 3}, {"hold": None}, {"hold_on": False}, ("1 change", ""), id="a hold ends",
         ),
         pytest.param(
