@@ -19,8 +19,10 @@ from isentrope.transport.shipper_status import ShipperState
 from tests.system.running_server import RunningServer
 from tests.system.trainer import Trainer, wait_until
 
-NEVER_WAITS_SECONDS = 0.05
-"""Far above what a put costs, far below what any wait for a server would: the scheduler of a busy machine fits in."""
+NEVER_WAITS_SECONDS = 0.5
+"""Far above what a put costs, below what any wait for a server would: the scheduler of a crowded machine fits in."""
+CLOSE_SECONDS = 2.0
+"""The second and a tenth that a close takes at most, and what a crowded machine adds."""
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def _database(server: RunningServer) -> sqlite3.Connection:
 def assert_never_waited(measured: dict[str, Any]) -> None:
     assert measured["longest_put_seconds"] < NEVER_WAITS_SECONDS
     assert measured["longest_boundary_seconds"] < NEVER_WAITS_SECONDS
-    assert measured["close_seconds"] < 1.2
+    assert measured["close_seconds"] < CLOSE_SECONDS
     assert measured["dropped"] == 0
 
 

@@ -71,11 +71,11 @@ class Trainer:
         assert self.process.stdout is not None
         # Not by communicate: it would pass over what was read ahead of the last line.
         output = self.process.stdout.read()
-        assert self.process.wait(timeout=60) == 0
+        assert self.process.wait(timeout=120) == 0
         measured: dict[str, Any] = json.loads(output.splitlines()[-1])
         return measured
 
-    def wait_until_delivered(self, seconds: float = 60.0) -> None:
+    def wait_until_delivered(self, seconds: float = 120.0) -> None:
         """Until the shipper says that everything is acknowledged and the trainer is gone.
 
         A shipper whose server was long away may have just begun a pause of 30 s.
@@ -83,7 +83,7 @@ class Trainer:
         wait_until(lambda: self.status().state is ShipperState.DRAINED, seconds)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """
     Raises:
         AssertionError: it did not come true in time.

@@ -31,6 +31,9 @@ RUN = RunStarted(
     run_id="r/1", incarnation="i", rank=3, world_size=4, name="n", project="p", started_at=0.0, probe_version="0"
 )
 
+CLOSE_SECONDS = 2.0
+"""The second and a tenth that a close takes at most, and what a busy machine adds; what hangs here hangs for a minute."""
+
 
 def report(step: int) -> StepReport:
     return StepReport(step=step, recorded_at=1.0, scalars={"entropy/mean": float("nan")})
@@ -53,7 +56,7 @@ def on_disk(transport: SpoolTransport) -> list[Payload]:
     return [decode_payload(record.payload) for record in SpoolReader(transport.folder.path).next_batch(10**6, 10**9)]
 
 
-def wait_until(condition: object, seconds: float = 5.0) -> None:
+def wait_until(condition: object, seconds: float = 60.0) -> None:
     assert callable(condition)
     end = time.monotonic() + seconds
     while not condition():
@@ -85,7 +88,7 @@ def test_put_does_not_wait_for_a_report_that_is_slow_to_build(tmp_path: Path) ->
     release = threading.Event()
 
     def slow() -> Message:
-        release.wait(5.0)
+        release.wait(60.0)
         return report(0)
 
     transport.put(slow)
@@ -96,7 +99,7 @@ def test_put_does_not_wait_for_a_report_that_is_slow_to_build(tmp_path: Path) ->
     release.set()
     transport.close()
     assert taken == [True] * 5 + [False] * 3
-    assert seconds < 0.05
+    assert seconds < 1.0
     assert transport.statistics().dropped == 3
     assert Gap(first_seq=8, last_seq=10, reason="the queue of reports was full") in on_disk(transport)
 
@@ -106,7 +109,7 @@ def test_closing_takes_at_most_little_more_than_a_second_whatever_hangs(tmp_path
     release = threading.Event()
 
     def hangs() -> Message:
-        release.wait(10.0)
+        release.wait(60.0)
         return report(0)
 
     transport.put(hangs)
@@ -114,7 +117,7 @@ def test_closing_takes_at_most_little_more_than_a_second_whatever_hangs(tmp_path
     transport.close(timeout_seconds=30.0)
     seconds = time.monotonic() - start
     release.set()
-    assert seconds < 1.2
+    assert seconds < CLOSE_SECONDS
 
 
 def test_after_the_close_reports_are_refused_and_counted(transport: SpoolTransport) -> None:
@@ -176,7 +179,7 @@ def test_disabled_makes_no_file(tmp_path: Path) -> None:
 
 def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 OPEN = """
@@ -220,7 +223,7 @@ def test_a_script_whose_reports_are_not_delivered_hears_of_it_once_at_its_end(
     program = program.replace("token=None", "token=sys.argv[3]")
     program += """
 put(1); put(2)
-status, end = transport.folder.status, time.monotonic() + 20
+status, end = transport.folder.status, time.monotonic() + 60
 while not (status.exists() and '"error": ""' not in status.read_text()) and time.monotonic() < end: time.sleep(0.05)
 begin = time.monotonic()
 transport.close()
@@ -236,7 +239,7 @@ transport.close()
             server.stop()
     (folder,) = find_spool_folders(tmp_path)
     assert result.returncode == 0
-    assert float(result.stdout) < 1.2
+    assert float(result.stdout) < CLOSE_SECONDS
     (line,) = result.stderr.splitlines()
     assert line.startswith("3 records are not delivered yet (" + ("holding: UNAUTH" if token else "retrying: UNAVAIL"))
     assert line.endswith(f"; they stay in {folder.path}, `isentrope sync {folder.path}` uploads them.")
@@ -255,7 +258,13 @@ def test_a_script_whose_reports_are_delivered_says_nothing(tmp_path: Path, monke
 
 
 def test_a_killed_process_loses_only_what_the_last_round_had_not_written(tmp_path: Path) -> None:
-    result = run_python(OPEN + "put(1); time.sleep(0.3); put(2); os.kill(os.getpid(), 9)", tmp_path)
+    program = """
+    put(1)
+    while transport.statistics().spooled < 2: time.sleep(0.01)
+    put(2)
+    os.kill(os.getpid(), 9)
+    """
+    result = run_python(OPEN + textwrap.dedent(program), tmp_path)
     assert result.returncode == -9
     assert steps_of(tmp_path) in ([1], [1, 2])
 
