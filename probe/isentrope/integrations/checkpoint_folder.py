@@ -1,7 +1,8 @@
 """The probe's state in a transformers checkpoint: a file of its own, beside the trainer's.
 
-It is looked for where the trainer of this run keeps its checkpoints (`output_dir/checkpoint-STEP`), else where the
-training arguments say to resume from. A checkpoint without it, or with one that can't be read, is resumed all the same:
+It is looked for in the folder that `train(resume_from_checkpoint=PATH)` was given, and nowhere else. Where that is not
+known, or was no path, it is looked for where the training arguments say to resume from, else where the trainer of this
+run keeps its checkpoints (`output_dir/checkpoint-STEP`). A checkpoint without it, or with one that can't be read, is resumed all the same:
 the calibration then begins anew.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +41,31 @@ def save_probe(probe: Probe, folder: Path) -> None:
         logger.warning("The probe's state is not in %s: %s.", folder, error)
 
 
-def resume_probe(probe: Probe, args: TrainingArguments, state: TrainerState) -> None:
-    """Where training goes on from a checkpoint, so does the probe. Every rank comes here."""
+def path_given(arguments: Sequence[object], named: Mapping[str, object]) -> Path | None:
+    """The folder among the arguments of a trainer's `train`, of which it is the first; None: none, or True for the last."""
+    given = arguments[0] if arguments else named.get("resume_from_checkpoint")
+    return Path(given) if isinstance(given, str | PathLike) else None
+
+
+def resume_probe(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None) -> None:
+    """Where training goes on from a checkpoint, so does the probe. Every rank comes here.
+
+    Args:
+        given: see `path_given`.
+    """
     if not state.global_step:
         return
     try:
-        probe.load_state_dict(_read(args, state))
+        probe.load_state_dict(_read([given] if given else _likely(args, state)))
     except CheckpointError as error:
         logger.warning("The probe begins anew: %s", error)
 
 
-def _read(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-    folders = [folder_of(args, state), *([Path(args.resume_from_checkpoint)] if args.resume_from_checkpoint else [])]
+def _likely(args: TrainingArguments, state: TrainerState) -> list[Path]:
+    return [*([Path(args.resume_from_checkpoint)] if args.resume_from_checkpoint else []), folder_of(args, state)]
+
+
+def _read(folders: Sequence[Path]) -> dict[str, Any] | None:
     for path in (folder / STATE_FILE for folder in folders):
         try:
             found: dict[str, Any] = json.loads(path.read_bytes())

@@ -23,7 +23,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
-from isentrope.integrations.checkpoint_folder import folder_of, resume_probe, save_probe
+from isentrope.integrations.checkpoint_folder import folder_of, path_given, resume_probe, save_probe
 from isentrope.probe import Probe
 from isentrope.transport.transport import Transport
 
@@ -38,6 +38,8 @@ class StepReports(TrainerCallback, ABC):
     def __init__(self) -> None:
         self._done: int | None = None
         self._checkpoint_to_complete: Path | None = None
+        self._resumed_from: Path | None = None
+        """What `train` was given."""
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update has been made and counted: `global_step` is its number."""
@@ -150,7 +152,7 @@ class IsentropeCallback(StepReports):
             mode=self._mode,
             transport=self._transport,
         )
-        resume_probe(self.probe, args, state)
+        resume_probe(self.probe, args, state, self._resumed_from)
         # After the probe's own, so that it is called before: a goodbye is still sent.
         atexit.register(self._left_unfinished)
 
@@ -172,6 +174,7 @@ class IsentropeCallback(StepReports):
 
         @functools.wraps(theirs)
         def train(*args: Any, **kwargs: Any) -> Any:
+            self._resumed_from = path_given(args, kwargs)
             try:
                 return theirs(*args, **kwargs)
             except BaseException as error:

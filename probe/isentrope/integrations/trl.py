@@ -24,7 +24,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from isentrope.config import ThresholdSource
 from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
-from isentrope.integrations.checkpoint_folder import resume_probe
+from isentrope.integrations.checkpoint_folder import path_given, resume_probe
 from isentrope.integrations.transformers import StepReports
 from isentrope.integrations.trl_gate import Inputs, completion_scores, prompt_groups, sampler_logprobs, token_mask
 from isentrope.integrations.trl_head import FusedHead, Head
@@ -43,9 +43,11 @@ ATTRIBUTE = "_isentrope_attachment"
 PROMISED = {
     "reward": "reward/mean",
     "completions/mean_length": "completion/length_mean",
-    "frac_reward_zero_std": "advantage/zero_group_fraction",
 }
 """TRL's names of metrics that have a promised name too."""
+ZERO_GROUPS = "frac_reward_zero_std", "advantage/zero_group_fraction"
+"""The same of one that the probe counts itself, by the advantages of the step's own groups, wherever it knows these. TRL's
+figure is of a generation's rewards, and a mean over `logging_steps`: the two are not for one series."""
 
 
 def attach(
@@ -145,6 +147,8 @@ class Attachment(StepReports):
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it doesn't."""
         self._micro_batches: list[MicroBatch] = []
+        self._groups_known = False
+        """In the step that is open."""
         self._learning_rates: LearningRates | None = None
         """Of the update that is being made."""
         self._finished = False
@@ -170,7 +174,7 @@ class Attachment(StepReports):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Where training goes on from a checkpoint, so does the probe."""
-        resume_probe(self._probe, args, state)
+        resume_probe(self._probe, args, state, self._resumed_from)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -180,11 +184,13 @@ class Attachment(StepReports):
             self._learning_rates = learning_rates_of(self._trainer.optimizer)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        promised = {PROMISED[name]: value for name, value in scalars.items() if name in PROMISED}
+        names = PROMISED if self._groups_known else {**PROMISED, ZERO_GROUPS[0]: ZERO_GROUPS[1]}
+        promised = {names[name]: value for name, value in scalars.items() if name in names}
         self._probe.log({**scalars, **promised})
 
     def close_step(self, step: int) -> None:
         batches, self._micro_batches = self._micro_batches, []
+        self._groups_known = False
         tokens = default_tokens(batches) if self._rescore_tokens is None else self._rescore_tokens
         sample = Sample.of(batches, step, tokens) if batches and tokens else None
         rescore = None if sample is None else functools.partial(self._rescored, sample, batches)
@@ -213,6 +219,7 @@ class Attachment(StepReports):
     def _train(self, *args: Any, **kwargs: Any) -> Any:
         if self._finished:
             logger.warning("The run that was attached has ended: this training is not observed. Detach, attach again.")
+        self._resumed_from = path_given(args, kwargs)
         try:
             return self._theirs["train"](*args, **kwargs)
         except BaseException as error:
@@ -284,6 +291,7 @@ class Attachment(StepReports):
         # For the diagnosis alone: no control may fail by it.
         with self._guard.protect("telling groups by their prompts"):
             groups = prompt_groups(inputs)
+            self._groups_known = True
         with self._guard.protect("telling the pull of the KL term"):
             kl_strengths = loss_kl_strengths(self._trainer, inputs, logprobs, ratios)
         gated = self._probe.gate(

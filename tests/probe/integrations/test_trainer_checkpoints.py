@@ -89,6 +89,39 @@ def test_the_callback_s_probe_goes_on_too_and_every_step_keeps_its_logs(tmp_path
     assert callback.probe.state_dict()["step"] == 4
 
 
+@pytest.mark.parametrize("positional", [True, False])
+def test_the_state_is_that_of_the_folder_that_train_was_given(tmp_path: Path, positional: bool) -> None:
+    other = tmp_path / "other"
+    for folder in (tmp_path, other):
+        callback_run(folder, resume=False)
+    file = other / "checkpoint-2" / STATE_FILE
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"step": 77}))
+    seen: list[int | None] = []
+
+    class Watching(IsentropeCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            super().on_train_begin(*args, **kwargs)
+            assert self.probe is not None
+            seen.append(self.probe.state_dict()["step"])
+
+    made = test_transformers_callback.trainer(tmp_path, [Watching(transport=InMemoryTransport())], max_steps=3)
+    path = str(other / "checkpoint-2")
+    made.train(path) if positional else made.train(resume_from_checkpoint=path)
+    assert seen == [77]
+
+
+def test_attach_takes_the_state_of_the_folder_that_train_was_given(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"steps": 2, "save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
+    for folder in (tmp_path, tmp_path / "other"):
+        made = tiny_trl.trainer(folder, **settings)
+        attach(made, control=CLIP if folder.name == "other" else None, transport=InMemoryTransport())
+        made.train()
+    made, transport = tiny_trl.trainer(tmp_path, **settings), InMemoryTransport()
+    attach(made, transport=transport)
+    made.train(resume_from_checkpoint=str(tmp_path / "other" / "checkpoint-1"))
+    assert [report.labels["control/method"] for report in reports(transport)] == ["clip_v"]
+
+
 @pytest.mark.parametrize(
     ("content", "words"), [(b"{", "can't be read"), (b"{}", "begins anew"), (b"[1]", "begins anew")]
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.integrations.trl import attach
+from isentrope.integrations.trl import ATTRIBUTE, attach
 from isentrope.scores import TokenScores
 from isentrope.transport.in_memory import InMemoryTransport
 from tests.probe.integrations import tiny_trl
@@ -121,8 +121,36 @@ def test_what_trl_logs_rides_along_under_its_own_and_the_promised_names(tmp_path
         assert {name: report.scalars[name] for name in numbers} == pytest.approx(numbers)
         assert report.scalars["reward/mean"] == pytest.approx(logged["reward"])
         assert report.scalars["completion/length_mean"] == pytest.approx(logged["completions/mean_length"])
-        assert report.scalars["advantage/zero_group_fraction"] == pytest.approx(logged["frac_reward_zero_std"])
         assert report.scalars["entropy/mean"] == pytest.approx(logged["entropy"], abs=1e-5)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_share_of_groups_without_advantage_has_one_definition_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    def broken(_: Any) -> None:
+        raise ValueError("another layout")
+
+    if not known:
+        monkeypatch.delenv("PYTEST_CURRENT_TEST")
+        monkeypatch.setattr("isentrope.integrations.trl.prompt_groups", broken)
+    trainer = tiny_trl.trainer(tmp_path, steps=3, logging_steps=2)
+    transport = InMemoryTransport()
+    attach(trainer, transport=transport)
+    attachment = trainer.__dict__[ATTRIBUTE]
+    theirs = attachment.log
+
+    def log(scalars: dict[str, Any]) -> None:
+        theirs({**scalars, **({"frac_reward_zero_std": 0.125} if "frac_reward_zero_std" in scalars else {})})
+
+    monkeypatch.setattr(attachment, "log", log)
+    trainer.train()
+    shares = [report.scalars.get("advantage/zero_group_fraction") for report in tiny_trl.reports(transport)]
+    if known:
+        assert None not in shares
+        assert 0.125 not in shares
+    else:
+        assert shares[:2] == [None, 0.125]
 
 
 def test_the_tokens_that_counted_most_are_named_with_their_ids_and_text(tmp_path: Path) -> None:
