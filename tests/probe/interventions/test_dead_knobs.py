@@ -17,7 +17,7 @@ from isentrope.interventions.dead_knobs import (
 )
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 STEP = StepEvidence(
     tokens=1000,
@@ -123,14 +123,16 @@ def test_a_side_that_left_tokens_out_is_not_called_dead(name: str, outside: str)
 
 def test_a_threshold_that_clipped_by_the_last_step_s_spread_is_not_called_dead_in_the_report() -> None:
     loop = TinyLoop()
-    probe, transport = probe_and_transport(control=CLIP, threshold_source="previous_step")
-    for step, sharpness in enumerate((0.01, 4.0, 4.0)):
+    far = Control(method="clip_v", mu_low=50.0, mu_high=50.0)
+    probe, transport = probe_and_transport(control=far, threshold_source="previous_step")
+    for step, sharpness in enumerate((0.001, 4.0, 4.0)):
         logits, token_ids, advantages = loop.sample()
         probe.gate(probe.score(sharpness * logits.detach(), token_ids), advantages, loop.mask)
         probe.step(step)
     clipped = [report.scalars["clip/fraction"] for report in reports(transport)]
     assert clipped[1] > 0.5
     assert "control/dead" not in reports(transport)[1].labels
+    assert "mu_low 50 lies beyond" in reports(transport)[2].labels["control/dead"]
 
 
 def test_several_dead_knobs_are_all_named() -> None:
