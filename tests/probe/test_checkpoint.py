@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +326,7 @@ def resumed_on_rank(rank: int, states: list[dict[str, Any] | None]) -> tuple[str
     return "", probe.control, reports(transport)[0].control_version
 
 
-def held_in_another_run(rank: int, states: list[dict[str, Any]]) -> list[dict[str, str]]:
+def held_in_another_run(rank: int, states: list[dict[str, Any]]) -> list[Mapping[str, str]]:
     probe, transport = probe_and_transport(run_id="another", control=CONTROLS["hold"])
     probe.load_state_dict(states[rank])
     run_steps(TinyLoop(), probe, 1, first=STEPS)

@@ -41,9 +41,9 @@ def test_a_step_is_closed_once_after_its_update_under_its_number(tmp_path: Path)
     closed: list[tuple[int, Tensor]] = []
     probe_step = probe.step
 
-    def step(number: int, *args: Any) -> None:
+    def step(number: int, *args: Any, **rates: Any) -> None:
         closed.append((number, tiny_trl.parameters(trainer)))
-        probe_step(number, *args)
+        probe_step(number, *args, **rates)
 
     updates: list[Tensor] = []
     probe.step, training_step = step, trainer.training_step
