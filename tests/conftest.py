@@ -28,8 +28,8 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One headless Chromium for all tests."""
+    """One headless Chromium for all tests of a file. Its event loop goes with it: while it runs, nobody else's may."""
     with chromium() as running:
         yield running

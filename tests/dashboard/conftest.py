@@ -67,7 +67,7 @@ OpenPage = Callable[..., Watched]
 Contexts = dict[tuple[str, str, str | None], BrowserContext]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def contexts(browser: Browser) -> Iterator[Contexts]:
     """Signed-in browsers by server, colour scheme and script; they keep what they loaded from one test to the next."""
     opened: Contexts = {}
