@@ -22,7 +22,7 @@ class AlertOut(BaseModel):
 
     step: int
     recorded_at: float
-    kind: str = Field(description="collapse, explosion, self_check, prediction, dead_knob or zero_advantage.")
+    kind: str = Field(description="collapse, explosion, self_check, prediction, dead_knob, zero_advantage or left_out.")
     reason: str
     evidence: Mapping[str, float | None] = Field(description="The numbers the reason is made from.")
 
