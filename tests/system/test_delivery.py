@@ -155,6 +155,18 @@ def test_a_killed_shipper_comes_back(steady_server: RunningServer) -> None:
         assert stored_steps(steady_server, "unshipped") == list(range(200))
 
 
+def test_a_shipper_killed_just_before_the_end_of_training_is_replaced(steady_server: RunningServer) -> None:
+    with trainer(steady_server, "last-moment", steps=20, step_seconds=0.1) as a_trainer:
+        wait_until(lambda: a_trainer.status().acked_through > 1)
+        # The pause before a restart, a second, is longer than what is left of the training.
+        a_trainer.run_to(15)
+        os.kill(a_trainer.status().pid, signal.SIGKILL)
+        measured = a_trainer.finish()
+        a_trainer.wait_until_delivered()
+        assert_never_waited(measured)
+        assert stored_steps(steady_server, "last-moment") == list(range(20))
+
+
 def test_the_training_process_imports_no_grpc_and_opens_no_socket(steady_server: RunningServer) -> None:
     with trainer(steady_server, "quiet", steps=50) as a_trainer:
         a_trainer.run_to(10)

@@ -255,6 +255,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL
     except FileNotFoundError:
+        if folder.exists:
+            raise
         # Somebody removed the spool on purpose: there is nothing left to deliver, and nowhere to say it.
         return EXIT_NO_SPOOL
     if status is None:

@@ -40,8 +40,11 @@ class ShipperSupervisor:
         """The shipper's process id, None while there is none."""
         return None if self._process is None else self._process.pid
 
-    def tend(self) -> None:
+    def tend(self, *, last: bool = False) -> None:
         """Start the shipper if none runs and the pause after its last death is over.
+
+        Args:
+            last: nobody will tend it again; whatever the pause, what is left gets one shipper more.
 
         Raises:
             OSError: the process can't be started.
@@ -53,7 +56,7 @@ class ShipperSupervisor:
                 return
             self._process = None
             self._plan_restart(status, now)
-        if now >= self._not_before:
+        if last or now >= self._not_before:
             self._started_at = now
             self._process = self._start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import shlex
@@ -201,6 +202,10 @@ class SpoolTransport:
             logger.warning("The end of the spool at %s may not survive a power cut: %s.", self.folder.path, error)
         # From here on the shipper knows that nothing more will come.
         self._alive_lock.release()
+        if self._supervisor is not None and self.folder.exists:
+            # One that died a moment ago would be missed by nobody once this process is gone.
+            with contextlib.suppress(OSError):
+                self._supervisor.tend(last=True)
 
 
 def _has_yet_to_hear(status: ShipperStatus | None) -> bool:

@@ -100,6 +100,9 @@ class SpoolReader:
         for segment, newer in itertools.pairwise(segments):
             if first_seq_of(newer) - 1 <= self._acked_through:
                 self._discard(segment)
+                if segment == self._segment:
+                    # The newer one came into being since this one was read to its end.
+                    self._segment, self._offset = None, 0
 
     def discard_last_segment(self) -> None:
         """Delete what `acknowledge` leaves. Only when the writer is gone and everything is acknowledged."""

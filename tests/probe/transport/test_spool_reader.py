@@ -126,6 +126,18 @@ def test_a_segment_is_deleted_when_every_record_in_it_is_acknowledged(tmp_path: 
     assert names(tmp_path) == []
 
 
+def test_reading_goes_on_when_the_segment_it_is_at_ends_and_is_acknowledged_before_the_next_is_seen(
+    tmp_path: Path,
+) -> None:
+    reader = SpoolReader(tmp_path)
+    write(tmp_path, 1, 3)
+    assert as_text(everything(reader)) == ["1", "2", "3"]
+    write(tmp_path, 4, 5)
+    reader.acknowledge(3)
+    assert names(tmp_path) == [4]
+    assert as_text(everything(reader)) == ["4", "5"]
+
+
 def test_a_damaged_middle_becomes_a_gap_and_the_segment_is_kept_aside(tmp_path: Path) -> None:
     segment = write(tmp_path, 1, 6)
     write(tmp_path, 7, 8)
