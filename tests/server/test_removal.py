@@ -54,29 +54,65 @@ def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
     assert still.http.delete(rank.path).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["metrics", "metrics/series?name=metric/1", "histograms/h", "steps/3", "the run"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/metrics",
+        "/metrics/series?name=metric/1",
+        "/histograms/h",
+        "/steps/3",
+        "/tokens",
+        "/tokens?step=3",
+        "/what-if",
+        "/what-if?step=3",
+        "/law",
+        "/alerts",
+        "/gaps",
+        "/control",
+        "/control/history",
+        "/export?format=jsonl",
+        "PATCH",
+        "PUT",
+    ],
+)
 def test_a_run_that_is_deleted_while_it_is_asked_for_is_not_found(
     still: ServerInThread, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     rank = finished_run(still, 5)
+    delete_after_the_look(still, rank, monkeypatch)
+    answer = {
+        "PATCH": lambda: still.http.patch(rank.path, json={"notes": "kept for the paper"}),
+        "PUT": lambda: still.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}),
+    }.get(path, lambda: still.http.get(f"{rank.path}{path}"))()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert answer.json()["error"]["details"] == {"run_id": rank.run_id}
+
+
+def test_a_live_stream_of_a_run_that_is_deleted_while_it_is_asked_for_ends(
+    still: ServerInThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank = finished_run(still, 5)
+    delete_after_the_look(still, rank, monkeypatch)
+    assert still.http.get(f"{rank.path}/live").text == ""
+    assert still.http.get(f"{rank.path}/live").status_code == 404
+    assert caplog.records == []
+
+
+def delete_after_the_look(still: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request finds the run, and then all of it goes."""
     find = runs_store.find
 
-    def delete_after_the_look(*arguments: Any, **named: Any) -> Run | None:
+    def find_and_delete(*arguments: Any, **named: Any) -> Run | None:
         found = find(*arguments, **named)
         monkeypatch.setattr(runs_store, "find", find)
         with still.client(still.owner_token) as other:
             assert other.delete(rank.path).status_code == 204
-        steps_of_removal = remove_all(still)
-        next(steps_of_removal)
-        next(steps_of_removal)
+        for _ in remove_all(still):
+            pass
         return found
 
-    monkeypatch.setattr(runs_store, "find", delete_after_the_look)
-    if path == "the run":
-        answer = still.http.patch(rank.path, json={"notes": "kept for the paper"})
-    else:
-        answer = still.http.get(f"{rank.path}/{path}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    monkeypatch.setattr(runs_store, "find", find_and_delete)
 
 
 def test_nothing_of_a_deleted_run_is_left(still: ServerInThread) -> None:

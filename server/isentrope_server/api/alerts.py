@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from isentrope_server.api import cursors
-from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.schemas import Page
 from isentrope_server.store import alerts
 from isentrope_server.store.alerts import StoredAlert
@@ -49,7 +49,9 @@ async def list_alerts(
     if cursor is not None:
         position, number = cursors.decode(cursor, 2)
         before = (position, number)
-    found = await backend.read(lambda connection: alerts.newest(connection, run.key, before=before, limit=limit + 1))
+    found = await read_of(
+        backend, run, lambda connection: alerts.newest(connection, run.key, before=before, limit=limit + 1)
+    )
     items = found[:limit]
     return Page(
         items=[AlertOut.of(item) for item in items],

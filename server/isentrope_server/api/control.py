@@ -9,12 +9,14 @@ from fastapi import APIRouter, Header, Query, Response
 
 from isentrope_server.api import cursors
 from isentrope_server.api.control_schemas import ControlDocument, ControlItemOut, ControlView
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.schemas import ErrorBody, Page
-from isentrope_server.control.requesting import ControlRequest, control_from, request_control
+from isentrope_server.control.requesting import ControlRequest, Requested, control_from, request_control
 from isentrope_server.control.view import standing
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
+from isentrope_server.store.runs import Run
+from isentrope_server.store.writer import Transaction
 
 router = APIRouter(tags=["control"])
 
@@ -24,7 +26,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for s
 @router.get("/runs/{run_id}/control")
 async def get_control(run: RunDep, backend: BackendDep, response: Response) -> ControlView:
     """The newest version and where it stands; `in_force` is what the newest report was made under."""
-    view = ControlView.of(await backend.read(lambda connection: standing(connection, run)))
+    view = ControlView.of(await read_of(backend, run, lambda connection: standing(connection, run)))
     response.headers["ETag"] = _etag(view.version)
     return view
 
@@ -52,7 +54,7 @@ async def put_control(
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,
     )
-    requested = await backend.write(lambda transaction: request_control(transaction, run, request, time.time()))
+    requested = await backend.write(lambda transaction: _request(transaction, run, request))
     if not requested.is_new:
         response.status_code = 200
     response.headers["ETag"] = _etag(requested.item.version)
@@ -68,14 +70,19 @@ async def list_history(
 ) -> Page[ControlItemOut]:
     """Every version ever asked for, newest first."""
     before = None if cursor is None else cursors.decode(cursor, 1)[0]
-    found = await backend.read(
-        lambda connection: controls.page(connection, run.key, before_version=before, limit=limit + 1)
+    found = await read_of(
+        backend, run, lambda connection: controls.page(connection, run.key, before_version=before, limit=limit + 1)
     )
     items = found[:limit]
     return Page(
         items=[ControlItemOut.of(item) for item in items],
         next_cursor=cursors.encode(items[-1].version) if len(found) > limit else None,
     )
+
+
+def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Requested:
+    check_still_there(transaction.connection, run)
+    return request_control(transaction, run, request, time.time())
 
 
 def _etag(version: int) -> str:

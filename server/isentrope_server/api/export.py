@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
+from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.metrics import check_known
 from isentrope_server.backend import Backend
 from isentrope_server.errors import DeletedRun
 from isentrope_server.export_formats import ExportFormat, StreamPiece, write
 from isentrope_server.store import report_pieces, runs, series, streams
 from isentrope_server.store.runs import Run
+from isentrope_server.store.streams import Incarnation
 
 router = APIRouter(tags=["metrics"])
 
@@ -35,12 +38,12 @@ async def export_run(
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
     """
-    known = await backend.read(lambda connection: series.names(connection, run.key))
+    known, contents = await read_of(backend, run, lambda connection: _contents(connection, run))
     if name is not None:
         check_known(run, name, known)
     names = sorted(known) if name is None else list(dict.fromkeys(name))
     return StreamingResponse(
-        write(_pieces(backend, run, names), names, format),
+        write(_pieces(backend, run, names, contents), names, format),
         media_type=format.media_type,
         headers={
             "Content-Disposition": f'attachment; filename="{run.id}.{format}"',
@@ -49,17 +52,30 @@ async def export_run(
     )
 
 
-def _pieces(backend: Backend, run: Run, names: Sequence[str]) -> Iterator[StreamPiece]:
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What goes into the file: everything of these incarnations up to a position."""
+
+    through: int
+    incarnations: Sequence[Incarnation]
+
+
+def _contents(connection: Connection, run: Run) -> tuple[frozenset[str], _Contents]:
+    """The names of the run's metrics, and the contents as of one moment."""
+    contents = _Contents(runs.last_position(connection, run.key), streams.incarnations(connection, run.key))
+    return series.names(connection, run.key), contents
+
+
+def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Contents) -> Iterator[StreamPiece]:
     """Each piece is read on a connection of its own: a slow reader keeps no state of the database alive."""
-    with backend.database.reading() as connection:
-        through = runs.last_position(connection, run.key)
-        incarnations = streams.incarnations(connection, run.key)
-    for incarnation in incarnations:
+    for incarnation in contents.incarnations:
         for stream in incarnation.streams:
             position = 0
             while True:
                 with backend.database.reading() as connection:
-                    piece = report_pieces.after(connection, run.key, stream.key, names, after=position, through=through)
+                    piece = report_pieces.after(
+                        connection, run.key, stream.key, names, after=position, through=contents.through
+                    )
                     if runs.key_of(connection, run.id) != run.key:
                         raise DeletedRun(f"Run {run.id} was deleted while it was exported.")
                 if piece is None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from isentrope_server.api import cursors
-from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.schemas import Page
 from isentrope_server.store import gaps
 from isentrope_server.store.gaps import StoredGap
@@ -48,7 +48,7 @@ async def list_gaps(
     if cursor is not None:
         stream_key, first_seq = cursors.decode(cursor, 2)
         before = (stream_key, first_seq)
-    found = await backend.read(lambda connection: gaps.newest(connection, run.key, before=before, limit=limit + 1))
+    found = await read_of(backend, run, lambda c: gaps.newest(c, run.key, before=before, limit=limit + 1))
     items = found[:limit]
     return Page(
         items=[GapOut.of(item) for item in items],

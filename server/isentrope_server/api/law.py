@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.performance_law import (
     CONFIDENCE,
     Estimate,
@@ -157,7 +157,7 @@ class _Measured:
 @router.get("/runs/{run_id}/law")
 async def get_law(run: RunDep, backend: BackendDep, points: Annotated[int, Query(ge=1, le=2000)] = 400) -> LawOut:
     """R = -a exp(H) + b fitted to the run's steps (arXiv:2505.22617, eq. 6), or the reason why it can't be."""
-    return await backend.read(lambda connection: _answer(run, _measured(connection, run), points))
+    return await read_of(backend, run, lambda connection: _answer(run, _measured(connection, run), points))
 
 
 def _measured(connection: Connection, run: Run) -> _Measured:

@@ -15,11 +15,12 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from isentrope_server.api.control_schemas import ControlItemOut
 from isentrope_server.api.cursors import ReportCursor, report_cursor
-from isentrope_server.api.dependencies import BackendDep, RunDep
+from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.runs import describe
 from isentrope_server.api.schemas import LiveStep
 from isentrope_server.backend import Backend
+from isentrope_server.errors import NotFound
 from isentrope_server.store import controls, runs, steps
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import ControlChanged, RunChanged, StepStored
@@ -52,10 +53,15 @@ async def follow_run(
 
 
 async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
-    """A stream ends where the database goes away; its listener comes back with the id of its last event."""
+    """A stream ends where the database goes away; its listener comes back with the id of its last event.
+
+    Where the run was deleted it ends too, and who comes back is answered 404.
+    """
     try:
         async for event in events:
             yield event
+    except NotFound:
+        return
     except SQLAlchemyError as error:
         _log.warning("A live stream ends, the store can't be read: %s", in_a_line(error))
 
@@ -73,7 +79,9 @@ class _LiveStream:
         """What was missed since `start`, then what is committed, until the run is deleted or the server stops."""
         # Listening before reading: what is committed in between comes twice, and is told once.
         with self._backend.hub.listening(self._run.id) as listener:
-            self._place = self._begin_at(await self._backend.read(lambda c: current_cursor(c, self._run)))
+            self._place = self._begin_at(
+                await read_of(self._backend, self._run, lambda c: current_cursor(c, self._run))
+            )
             dropped = 0
             async for event in self._missed():
                 yield event
@@ -108,7 +116,7 @@ class _LiveStream:
         found_all = False
         while not found_all:
             position = self._place.position
-            found = await self._backend.read(partial(self._after, position))
+            found = await read_of(self._backend, self._run, partial(self._after, position))
             for stored in found:
                 yield self._step(stored)
             found_all = len(found) < _CATCH_UP_STEPS

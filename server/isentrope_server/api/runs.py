@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from isentrope_server.api import cursors
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.schemas import Page, RunDetail, RunEdit, RunSummary
 from isentrope_server.backend import Backend
 from isentrope_server.control.view import standing
@@ -81,8 +81,12 @@ async def delete_run(run: RunDep, backend: BackendDep, principal: PrincipalDep) 
 
 
 async def describe(backend: Backend, run: Run) -> RunDetail:
-    """The run as users read it."""
-    return RunDetail.described(run, await backend.read(lambda connection: standing(connection, run)))
+    """The run as users read it.
+
+    Raises:
+        NotFound: it was deleted since it was looked up.
+    """
+    return RunDetail.described(run, await read_of(backend, run, lambda connection: standing(connection, run)))
 
 
 def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:

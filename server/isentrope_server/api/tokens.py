@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam
+from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
 from isentrope_server.api.numbers import Number, number
 from isentrope_server.errors import NotFound
 from isentrope_server.store import driving_tokens, steps
@@ -62,7 +62,7 @@ class TokensOut(BaseModel):
 @router.get("/runs/{run_id}/tokens")
 async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TokensOut:
     """At most 16 tokens of a step by |r A S_c|; by default of the newest step that names any."""
-    found = await backend.read(lambda connection: _read(connection, run, step))
+    found = await read_of(backend, run, lambda connection: _read(connection, run, step))
     if found is None:
         return TokensOut(step=step, items=[])
     return TokensOut(step=found.step, items=[TokenOut.of(token) for token in found.tokens])

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam
+from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
 from isentrope_server.api.numbers import Number, number
 from isentrope_server.errors import NotFound, WhatIfMissing
 from isentrope_server.store import steps, what_if_sums
@@ -116,7 +116,7 @@ async def get_what_if(
     404 `what_if_missing`: the step was reported without the sums that could answer.
     """
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
-    found, stored = await backend.read(lambda connection: _read(connection, run, step))
+    found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step))
     chosen = method or _own_method(stored)
     thresholds = WhatIfCurve(found.sums, scope, Method(chosen))
     asked = _Asked(thresholds, max_fraction, shrink=denominator == "shrink")
