@@ -106,7 +106,8 @@ def test_the_interval_is_a_band_about_the_prediction_and_grows_with_it() -> None
         HIGH: SeriesColumns(steps=[2], values=[0.1]),
     }
     upper, lower = [t for t in entropy_figure(series, [], revision="r").data if t.name == "90 % interval"]
-    assert (list(upper.y), list(lower.y), lower.fill) == ([None, 0.1], [None, -0.3], "tonexty")
+    assert (list(upper.x), list(upper.y)) == ([1.6, 2.4], [0.1, 0.1])  # one step alone has a width all the same
+    assert (list(lower.x), list(lower.y), lower.fill) == ([1.6, 2.4], [-0.3, -0.3], "tonexty")
     assert (upper.yaxis, lower.yaxis, upper.showlegend, lower.showlegend) == ("y2", "y2", False, True)
     data, _, _ = extension([StepRow(step=3, scalars={LOW: -0.2, HIGH: 0.2})], 500)
     assert data["y"][3:] == [[0.2], [-0.2]]

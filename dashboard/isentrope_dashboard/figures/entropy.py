@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures import held_entropy
+from isentrope_dashboard.figures.interval_band import band_outline, band_pieces
 from isentrope_dashboard.figures.marker_labels import ControlMarker, place
 from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
 from isentrope_dashboard.figures.placeholder import say
@@ -73,8 +74,15 @@ def extension(rows: Sequence[StepRow], maximum_points: int, *, held: bool = Fals
     """
     names = LIVE_METRICS if held else ALWAYS_METRICS
     x = [row.step for row in rows]
-    y = [[_drawable(row.scalars.get(name)) for row in rows] for name in names]
+    y = [[_appended(row, name) for row in rows] for name in names]
     return [{"x": [x] * len(names), "y": y}, list(LIVE_TRACES[: len(names)]), maximum_points]
+
+
+def _appended(row: StepRow, name: str) -> float | None:
+    # Half of an interval is none.
+    needed = (HIGH, LOW) if name in (HIGH, LOW) else (name,)
+    whole = all(_drawable(row.scalars.get(part)) is not None for part in needed)
+    return row.scalars[name] if whole else None
 
 
 def mode_for(values: Sequence[float | None]) -> str:
@@ -84,12 +92,13 @@ def mode_for(values: Sequence[float | None]) -> str:
 
 def outgrows_its_drawing(before: Mapping[str, SeriesColumns], after: Mapping[str, SeriesColumns]) -> bool:
     """Whether the chart must be drawn anew and not only extended: a line got its first or its second point, steps are
-    missing, or a third panel is needed."""
+    missing, the interval is back after a gap, or a third panel is needed."""
     holes = [len(holes_of(series)) for series in (before, after)]
     steered = [held_entropy.is_steered(series) for series in (before, after)]
     return (
         holes[0] != holes[1]
         or steered[0] != steered[1]
+        or _interval_pieces(before) != _interval_pieces(after)
         or any(
             mode_for(before.get(name, SeriesColumns()).values) != mode_for(after.get(name, SeriesColumns()).values)
             for name in LIVE_METRICS
@@ -161,39 +170,58 @@ def _add_line(
 
 def _add_band(figure: go.Figure, columns: SeriesColumns) -> None:
     """Smallest to largest value of each bucket, so that a spike within a bucket stays visible."""
-    reduced = columns.reduced
-    for values, fill in ((columns.maximum, None), (columns.minimum, "tonexty")):
+    steps = with_breaks(columns.steps, reduced=True) if columns.reduced else []
+    low, high = (
+        [ends.get(step) for step in steps]
+        for ends in (
+            dict(zip(columns.steps, values or (), strict=False)) for values in (columns.minimum, columns.maximum)
+        )
+    )
+    outline = band_outline(steps, low, high)
+    for values, fill in ((outline.high, None), (outline.low, "tonexty")):
         figure.add_scatter(
-            x=list(columns.steps) if reduced else [],
-            y=[_drawable(value) for value in values or ()] if reduced else [],
+            x=outline.x,
+            y=values,
             mode="lines",
             name="min to max",
             line={"width": 0},
             fill=fill,
             fillcolor="rgba(101,117,236,.22)",
             hoverinfo="skip",
-            showlegend=reduced and fill is not None,
+            showlegend=columns.reduced and fill is not None,
         )
 
 
+def _interval(
+    series: Mapping[str, SeriesColumns], steps: list[int] | None
+) -> tuple[list[int], list[float | None], list[float | None]]:
+    """The steps the interval is drawn over, and its ends there."""
+    low, high = (series.get(name, SeriesColumns()) for name in (LOW, HIGH))
+    shown = with_breaks(high.steps, reduced=True) if steps is None else steps
+    lows, highs = (dict(zip(columns.steps, columns.values, strict=True)) for columns in (low, high))
+    return shown, [lows.get(step) for step in shown], [highs.get(step) for step in shown]
+
+
+def _interval_pieces(series: Mapping[str, SeriesColumns]) -> tuple[int, int]:
+    return band_pieces(*_interval(series, _shared_steps(series)))
+
+
 def _add_interval(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: list[int] | None) -> None:
-    """Where 90 % of the observed changes are expected."""
-    for name in (HIGH, LOW):
-        columns = series.get(name, SeriesColumns())
-        measured = dict(zip(columns.steps, columns.values, strict=True))
-        shown = list(columns.steps) if steps is None else steps
+    """Where 90 % of the observed changes are expected; nothing where nothing was predicted."""
+    outline = band_outline(*_interval(series, steps))
+    for name, values in ((HIGH, outline.high), (LOW, outline.low)):
         figure.add_scatter(
-            x=shown,
-            y=[_drawable(measured.get(step)) for step in shown],
+            x=outline.x,
+            y=values,
             yaxis="y2",
             mode="lines",
             name="90 % interval",
-            connectgaps=True,  # a filled area can't have a gap
+            connectgaps=True,  # across steps appended without an interval; the chart is drawn anew when it is back
             line={"width": 0},
             fill="tonexty" if name == LOW else None,
             fillcolor="rgba(222,130,60,.2)",
             hoverinfo="skip",
-            showlegend=name == LOW and any(value is not None for value in columns.values),
+            showlegend=name == LOW and bool(values),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
+from isentrope_dashboard.figures.interval_band import band_outline
 from isentrope_dashboard.holding import BAND_HIGH, BAND_LOW, TARGET
 from isentrope_dashboard.records import SeriesColumns
 
@@ -47,8 +48,9 @@ def add_traces(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: Se
     held = any(_drawable(value) is not None for value in series.get(TARGET, SeriesColumns()).values)
     shown = {name: _points(series, name, steps) if held or name != TARGET else ([], []) for name in METRICS}
     _add_target(figure, *shown[TARGET], held=held)
-    for name in (BAND_HIGH, BAND_LOW):
-        _add_band_end(figure, *shown[name], fills=name == BAND_LOW)
+    outline = band_outline(shown[BAND_HIGH][0], shown[BAND_LOW][1], shown[BAND_HIGH][1])
+    for values, fills in ((outline.high, False), (outline.low, True)):
+        _add_band_end(figure, outline.x, values, fills=fills)
     for name, title, slot, line in _THRESHOLDS:
         x, y = shown[name]
         figure.add_scatter(
@@ -77,13 +79,13 @@ def _add_target(figure: go.Figure, x: list[int], y: list[float | None], *, held:
     )
 
 
-def _add_band_end(figure: go.Figure, x: list[int], y: list[float | None], *, fills: bool) -> None:
+def _add_band_end(figure: go.Figure, x: list[float], y: list[float], *, fills: bool) -> None:
     figure.add_scatter(
         x=x,
         y=y,
         mode="lines",
         name="what one step may correct",
-        connectgaps=True,  # a filled area can't have a gap; where nothing is held the band has no height
+        connectgaps=True,  # where nothing is held the band has no height
         line={"width": 0, "shape": "hv"},
         fill="tonexty" if fills else None,
         fillcolor="rgba(148,110,236,.16)",
