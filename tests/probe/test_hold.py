@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from statistics import fmean
@@ -104,6 +105,29 @@ def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
     mus = [report.scalars["hold/mu"] for report in clipping]
     assert len(set(mus)) > 3
     assert fmean(report.scalars["clip/fraction"] for report in clipping) > 0
+
+
+def test_every_step_says_which_gain_and_drift_its_decision_went_by() -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport(control=isentrope.Control(hold={"target_entropy": 3.0, "side": "raise"}))
+    run_steps(loop, probe, 12)
+    # The step before it is the newest one whose numbers were there when step 12 began.
+    known = probe.state_dict()["hold"]["measured"]["entropy"]
+    run_steps(loop, probe, 1, first=12)
+    run = reports(transport)
+    assert not {"hold/gain", "hold/drift", "hold/resting_point"} & run[0].scalars.keys()
+    assert run[12].scalars["hold/gain"] == known["gain"] != run[12].scalars["entropy/gain"]
+    assert run[12].scalars["hold/drift"] == known["drift"] != 0
+    assert run[12].scalars["hold/resting_point"] == pytest.approx(known["mean_entropy"] + known["to_come"])
+    free = run_of(isentrope.Control(), 4)
+    assert not any(name.startswith("hold/") for report in free for name in report.scalars)
+
+
+def test_an_action_of_an_older_checkpoint_says_nothing_of_what_it_went_by() -> None:
+    action = Action(version=1, word=HoldWord.HOLDING, mu=2.0, gain=1.5, drift=-0.001, resting_point=0.4)
+    assert Action.decode(action.encode()) == action
+    older = {k: v for k, v in json.loads(action.encode()).items() if k not in ("gain", "drift", "resting_point")}
+    assert Action.decode(json.dumps(older).encode()) == Action(version=1, word=HoldWord.HOLDING, mu=2.0)
 
 
 def test_without_an_observed_change_the_pushed_thresholds_stay_and_the_reason_is_told() -> None:

@@ -40,6 +40,10 @@ class Action:
     """Both thresholds, in standard deviations; None: nothing is clipped, or what was pushed is in force."""
     why: str = ""
     """For a person: what keeps it from holding; empty where nothing does."""
+    gain: float | None = None
+    drift: float | None = None
+    resting_point: float | None = None
+    """What it went by: of the newest step measured then, see `EntropyEstimate`. None: not known yet."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -59,11 +63,17 @@ class Action:
                 scope=Scope(document["scope"]),
                 mu=None if document["mu"] is None else float(document["mu"]),
                 why=str(document["why"]),
+                **{name: _number(document.get(name)) for name in ("gain", "drift", "resting_point")},
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CodecError(
                 f"expected rank 0's decision on a held entropy, got {content[:80]!r} ({error})."
             ) from error
+
+
+def _number(value: object) -> float | None:
+    """Of an older checkpoint's action, which said nothing of what it went by: None."""
+    return float(value) if isinstance(value, int | float) else None
 
 
 def undecided(version: int) -> Action:
@@ -100,6 +110,9 @@ def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
     numbers = {
         "hold/target": hold.target_entropy,
         "hold/mu": action.mu,
+        "hold/gain": action.gain,
+        "hold/drift": action.drift,
+        "hold/resting_point": action.resting_point,
         "control/mu_low": in_force.mu_low,
         "control/mu_high": in_force.mu_high,
     }

@@ -94,7 +94,13 @@ class Pilot:
             max_fraction=pushed.control.number("max_fraction") if capped else None,
             shrink_denominator=pushed.control.value("denominator") == "shrink",
         )
-        return replace(action, version=pushed.version)
+        return replace(self._with_what_it_went_by(action), version=pushed.version)
+
+    def _with_what_it_went_by(self, action: Action) -> Action:
+        if self._memory.measured is None:
+            return action
+        known = self._memory.measured.entropy
+        return replace(action, gain=known.gain, drift=known.drift, resting_point=known.resting_point)
 
     def begin_step(self, pushed: ControlSnapshot, action: Action | None) -> None:
         """Put in force what was decided; an action for another version of the control counts for nothing.
