@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -16,7 +15,9 @@ from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError
 from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.ports import Port, listening_socket
-from isentrope_server.security.transport_security import check_transport_security, uvicorn_tls
+from isentrope_server.security.certificate_renewal import RenewedContext
+from isentrope_server.security.certificates import Certificates
+from isentrope_server.security.transport_security import certificates_of, check_transport_security
 from isentrope_server.settings import Settings
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
@@ -42,14 +43,14 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     _check_ports(settings)
     with contextlib.ExitStack() as sockets:
         http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
-        listening = [(http_socket, uvicorn_tls(settings))]
+        listening = [(http_socket, certificates_of(settings))]
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
         if settings.has_tls:
             local = sockets.enter_context(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL))
-            listening.append((local, {}))
+            listening.append((local, None))
             settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)
-        servers = [_server(app, tls) for _, tls in listening]
+        servers = [_server(app, certificates) for _, certificates in listening]
         async with app.router.lifespan_context(app):
             _stop_on_signals(servers, app.state.backend.hub.close)
             announcing = asyncio.create_task(_announce_when_started(servers, app, announce))
@@ -59,23 +60,25 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
             announcing.cancel()
 
 
-def _server(app: FastAPI, tls: dict[str, Any]) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            # Run here and not by uvicorn, so that what goes wrong can be said in one sentence.
-            lifespan="off",
-            # It would write login addresses, tokens and all, into the log.
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
-            server_header=False,
-            http=PatientForAWhile,
-            h11_max_incomplete_event_size=16 << 10,
-            ws_max_size=16 << 20,
-            **tls,
-        )
+def _server(app: FastAPI, certificates: Certificates | None) -> _Server:
+    config = uvicorn.Config(
+        app,
+        # Run here and not by uvicorn, so that what goes wrong can be said in one sentence.
+        lifespan="off",
+        # It would write login addresses, tokens and all, into the log.
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
+        server_header=False,
+        http=PatientForAWhile,
+        h11_max_incomplete_event_size=16 << 10,
+        ws_max_size=16 << 20,
     )
+    if certificates is not None:
+        # Not by its arguments: it would read the files once, when it starts.
+        config.load()
+        config.ssl = RenewedContext.of(certificates)
+    return _Server(config)
 
 
 async def _announce_when_started(

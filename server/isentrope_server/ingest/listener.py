@@ -9,7 +9,9 @@ import grpc
 from isentrope_server.backend import Backend
 from isentrope_server.ingest.servicer import TelemetryServicer
 from isentrope_server.ports import Port, listening_socket, port_refused
-from isentrope_server.security.transport_security import grpc_credentials
+from isentrope_server.security.certificate_renewal import renewed_grpc_credentials
+from isentrope_server.security.certificates import Certificates
+from isentrope_server.security.transport_security import certificates_of
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
 MESSAGE_LIMIT_BYTES = 16 << 20
@@ -44,12 +46,14 @@ async def start_grpc(
     listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     try:
-        port = _add_port(server, f"{host}:{settings.grpc_port}", grpc_credentials(settings))
+        port = _add_port(server, f"{host}:{settings.grpc_port}", certificates_of(settings))
     except RuntimeError as error:
         raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()
     return server, port
 
 
-def _add_port(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    return server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+def _add_port(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> int:
+    if certificates is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, renewed_grpc_credentials(certificates))
