@@ -25,13 +25,22 @@ async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
     Args:
         what: the work as a log line begins: "Packing" becomes "Packing stopped half-way ...".
     """
-    outcomes: tuple[_T | BaseException] = await asyncio.gather(work, return_exceptions=True)
-    outcome = outcomes[0]
+    outcome = await outcome_of(work)
     if not isinstance(outcome, BaseException):
         return outcome
-    if isinstance(outcome, SQLAlchemyError | WriterStopped):
-        _log.error("%s stopped half-way, next try in a moment: %s", what, in_a_line(outcome))
+    log_failure(outcome, what=what, next_try="in a moment")
+    return None
+
+
+async def outcome_of(work: Coroutine[Any, Any, _T]) -> _T | BaseException:
+    """What the work returned or raised. Cancelling the caller cancels the work."""
+    outcomes: tuple[_T | BaseException] = await asyncio.gather(work, return_exceptions=True)
+    return outcomes[0]
+
+
+def log_failure(failure: BaseException, *, what: str, next_try: str) -> None:
+    if isinstance(failure, SQLAlchemyError | WriterStopped):
+        _log.error("%s stopped half-way, next try %s: %s", what, next_try, in_a_line(failure))
     else:
         # Nobody foresaw it: only the traceback says where to look.
-        _log.error("%s stopped half-way, next try in a moment: %r", what, outcome, exc_info=outcome)
-    return None
+        _log.error("%s stopped half-way, next try %s: %r", what, next_try, failure, exc_info=failure)

@@ -15,6 +15,7 @@ from functools import partial
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import attempt
+from isentrope_server.setbacks import Setbacks
 from isentrope_server.store import audit, compacting, removal, retention, space
 from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream
 from isentrope_server.store.events import RunChanged
@@ -41,6 +42,7 @@ async def house_kept(backend: Backend) -> AsyncIterator[None]:
 
 
 async def _keep_house(backend: Backend) -> None:
+    setbacks = Setbacks(backend.settings.housekeeping_interval_seconds)
     retained_at = -_SECONDS_BETWEEN_RETENTIONS
     while True:
         if not backend.on_duty:
@@ -50,22 +52,24 @@ async def _keep_house(backend: Backend) -> None:
             await attempt(delete_overdue(backend), what="Deleting runs that are kept no longer")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
-        await attempt(compact(backend), what="Packing")
+        await attempt(compact(backend, BLOCK_SIZES, setbacks), what="Packing")
         await attempt(give_space_back(backend), what="Giving space back")
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
 
 
-async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES) -> int:
-    """Pack what is ready to be packed; returns how many blocks that made. A stream that fails keeps no other waiting."""
+async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES, setbacks: Setbacks | None = None) -> int:
+    """Pack what is ready to be packed; returns how many blocks that made.
+
+    Args:
+        setbacks: of the calls before. A stream that fails keeps no other waiting, and is left alone for a while.
+    """
+    setbacks = setbacks or Setbacks()
+    found = await backend.read(lambda connection: compacting.full_streams(connection, time.time(), sizes))
+    setbacks.forget_all_but({stream.stream_key for stream in found})
     made = 0
-    for stream in await backend.read(lambda connection: compacting.full_streams(connection, time.time(), sizes)):
-        what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
-        for _ in range(stream.blocks):
-            started = time.monotonic()
-            if not await attempt(_pack_one(backend, stream, sizes), what=what):
-                break
-            made += 1
-            await _rest(backend, started)
+    for stream in found:
+        if not setbacks.is_left_alone(stream.stream_key):
+            made += await _pack_stream(backend, stream, sizes, setbacks)
     return made
 
 
@@ -98,6 +102,16 @@ async def delete_overdue(backend: Backend) -> None:
         return
     for run in await backend.read(lambda connection: retention.overdue(connection, kept, now=time.time())):
         await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
+
+
+async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, setbacks: Setbacks) -> int:
+    what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
+    for made in range(stream.blocks):
+        started = time.monotonic()
+        if not await setbacks.attempt(stream.stream_key, _pack_one(backend, stream, sizes), what=what):
+            return made
+        await _rest(backend, started)
+    return stream.blocks
 
 
 async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes) -> bool:
