@@ -214,7 +214,7 @@ def _step_report_from_pb(report: pb.StepReport) -> StepReport:
         outcomes=tuple(_outcome_from_pb(outcome) for outcome in report.outcomes),
         labels=dict(report.labels),
         what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
-        tokens=_tokens_from_pb(report.tokens),
+        tokens=_tokens_from_pb(report.tokens) if report.HasField("tokens") else (),
         alerts=tuple(Alert(kind=a.kind, reason=a.reason, evidence=dict(a.evidence)) for a in report.alerts),
     )
 

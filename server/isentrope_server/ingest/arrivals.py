@@ -55,7 +55,8 @@ def _read(record: Record) -> Arrival:
         raise _Unusable("undecodable", str(error)) from error
     if any(number > LARGEST_INTEGER for number in _counted(message)):
         raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
-    if max(map(len, _names(message)), default=0) > LONGEST_NAME:
+    names = _names(message)
+    if max(map(len, names), default=0) > LONGEST_NAME:
         raise _Unusable(
             "name_too_long", f"Names have at most {LONGEST_NAME} characters; one in seq {record.seq} has more."
         )
@@ -71,14 +72,14 @@ def _read(record: Record) -> Arrival:
             f"A gap goes from a seq to a later one, at most its own, got {message.first_seq}..{message.last_seq} "
             f"in seq {record.seq}.",
         )
-    return Arrival(
-        seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=_with_storable_names(message)
-    )
+    if "\0" in "".join(names):
+        message = _with_storable_names(message)
+    return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
 
 
 def _with_storable_names(message: Payload) -> Payload:
     """The same message; no name of a number in it has a NUL, which no text column keeps."""
-    if not any("\0" in name for name in _names(message)) or not isinstance(message, StepReport):
+    if not isinstance(message, StepReport):
         return message
     # Of histograms that share a name the last one counts, before anything is renamed.
     last = {histogram.name: histogram for histogram in message.histograms}
@@ -103,10 +104,10 @@ def _counted(message: Payload) -> Iterator[int]:
             yield outcome.step or 0
 
 
-def _names(message: Payload) -> Iterator[str]:
-    if isinstance(message, StepReport):
-        yield from message.scalars
-        yield from (histogram.name for histogram in message.histograms)
+def _names(message: Payload) -> list[str]:
+    if not isinstance(message, StepReport):
+        return []
+    return [*message.scalars, *(histogram.name for histogram in message.histograms)]
 
 
 def _times(message: Payload) -> Iterator[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from isentrope_wire.messages import StepReport
 
@@ -20,17 +20,20 @@ STREAMS_OF_A_RUN = 65_536
 
 def excess(report: StepReport) -> str:
     """What a report has too much of, in words; empty where nothing."""
-    return next(
-        (f"{count} {what}, at most {limit} are taken" for what, count, limit in _counts(report) if count > limit), ""
-    )
+    for what, limit, count_of in _LIMITS:
+        count = count_of(report)
+        if count > limit:
+            return f"{count} {what}, at most {limit} are taken"
+    return ""
 
 
-def _counts(report: StepReport) -> Iterator[tuple[str, int, int]]:
-    yield "scalars", len(report.scalars), SCALARS
-    yield "histograms", len(report.histograms), HISTOGRAMS
-    yield "bins of a histogram", max((len(h.counts) for h in report.histograms), default=0), HISTOGRAM_BINS
-    yield "labels", len(report.labels), LABELS
-    yield "characters in a label", max(map(len, report.labels.values()), default=0), LABEL_CHARACTERS
-    yield "tokens", len(report.tokens), TOKENS
-    yield "alerts", len(report.alerts), ALERTS
-    yield "control outcomes", len(report.outcomes), OUTCOMES
+_LIMITS: tuple[tuple[str, int, Callable[[StepReport], int]], ...] = (
+    ("scalars", SCALARS, lambda report: len(report.scalars)),
+    ("histograms", HISTOGRAMS, lambda report: len(report.histograms)),
+    ("bins of a histogram", HISTOGRAM_BINS, lambda report: max((len(h.counts) for h in report.histograms), default=0)),
+    ("labels", LABELS, lambda report: len(report.labels)),
+    ("characters in a label", LABEL_CHARACTERS, lambda report: max(map(len, report.labels.values()), default=0)),
+    ("tokens", TOKENS, lambda report: len(report.tokens)),
+    ("alerts", ALERTS, lambda report: len(report.alerts)),
+    ("control outcomes", OUTCOMES, lambda report: len(report.outcomes)),
+)

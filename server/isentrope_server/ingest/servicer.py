@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -36,6 +37,9 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        # Hashing and decoding megabytes would hold up every other connection on the loop. On one thread: Python runs
+        # one at a time anyway, and each more would take its turn before whoever reads.
+        self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
 
     async def Hello(self, request: pb.HelloRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.HelloReply:
         if request.protocol_version != PROTOCOL_VERSION:
@@ -65,8 +69,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
         sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
-        # Hashing and decoding megabytes would hold up every other connection on the loop.
-        sorted_out = await asyncio.to_thread(sort_out, [record_from_pb(record) for record in request.records])
+        records = [record_from_pb(record) for record in request.records]
+        sorted_out = await asyncio.get_running_loop().run_in_executor(self._sorting, sort_out, records)
         receipt = await self._take_in(context, sender, sorted_out)
         return pb.PushReply(
             acked_through=receipt.acked_through,

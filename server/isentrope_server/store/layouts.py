@@ -88,15 +88,21 @@ class PackedReport(NamedTuple):
 
 def packed(report: StepReport) -> PackedReport:
     """The scalars and histograms of a report; of histograms that share a name the last one counts."""
-    names = tuple(sorted(report.scalars))
     by_name = {histogram.name: histogram for histogram in report.histograms}
-    places: list[HistogramPlace] = []
+    shapes: list[tuple[str, int, int]] = []
     pieces: list[bytes] = []
     for name in sorted(by_name):
         count_bytes, piece = _packed_histogram(by_name[name])
-        places.append(HistogramPlace(name, len(by_name[name].counts), count_bytes))
+        shapes.append((name, len(by_name[name].counts), count_bytes))
         pieces.append(piece)
-    return PackedReport(Layout(names, tuple(places)), pack(names, report.scalars), b"".join(pieces))
+    layout = _layout(tuple(report.scalars), tuple(shapes))
+    return PackedReport(layout, pack(layout.names, report.scalars), b"".join(pieces))
+
+
+@lru_cache(maxsize=4096)
+def _layout(names: Names, shapes: tuple[tuple[str, int, int], ...]) -> Layout:
+    """One object for all reports that share it: sorting sixty names anew takes as long as packing their values."""
+    return Layout(tuple(sorted(names)), tuple(HistogramPlace(*shape) for shape in shapes))
 
 
 def pack(names: Names, scalars: Mapping[str, float]) -> bytes:
