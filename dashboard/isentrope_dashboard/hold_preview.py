@@ -1,11 +1,14 @@
 """What a controller told to hold an entropy would have to do to the newest step.
 
 How far it corrects in one step is the probe's to decide; known here are the direction, the largest correction that the
-form allows, and, from the what-if of the newest step, the threshold that would bring that about.
+form allows, and, from the what-if of the newest step, the threshold that would bring that about. While an entropy is held,
+the probe reports the gain and the drift it steers by; else the calibration's gain, a line through the origin, must do.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +21,43 @@ CLOSE = 0.1
 DEFAULT_MU_MIN, DEFAULT_MU_MAX = 0.0, 10.0
 """What a hold that leaves its bounds out means, as the control's document says."""
 
+GAIN, DRIFT, RESTING_POINT = "hold/gain", "hold/drift", "hold/resting_point"
+STEERING_METRICS = (GAIN, DRIFT, RESTING_POINT)
+"""What the controller went by in a step, reported while it holds."""
+
 Outcome = Literal["reached", "limit", "resting", "side", "there"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """What a step's unit prediction is taken to do to the entropy, and by whose numbers."""
+
+    gain: float | None
+    """Nats per unit; None: not known."""
+    drift: float = 0.0
+    """What happens in a step beside that, nats."""
+    standing: float
+    """Where the entropy would come to rest, where the controller told that; else where it stands. Nats."""
+    by_controller: bool = False
+
+    @property
+    def known_gain(self) -> float | None:
+        """A gain that can be steered by: above 0."""
+        return self.gain if self.gain is not None and self.gain > 0 else None
+
+
+def steering(newest: Mapping[str, float], entropy: float, found: WhatIf) -> Steering:
+    """The controller's own numbers where the newest step reported them, else the calibration's.
+
+    Args:
+        newest: metrics of the newest step.
+        entropy: where it stands, nats.
+    """
+    own = {name: newest[name] for name in STEERING_METRICS if math.isfinite(newest.get(name, math.nan))}
+    if GAIN not in own:
+        return Steering(gain=found.gain, standing=entropy)
+    standing = own.get(RESTING_POINT, entropy)
+    return Steering(gain=own[GAIN], drift=own.get(DRIFT, 0.0), standing=standing, by_controller=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +67,11 @@ class HoldPreview:
     step: int
     entropy: float
     target: float
+    steering: Steering
     correction: float
     """Nats in one step, with its sign: at most this, and less the nearer the target is."""
     unclipped_change: float
-    """Predicted with nothing clipped."""
+    """Predicted with nothing clipped, drift included."""
     outcome: Outcome
     """`reached`: by `mu`; `limit`: not even mu_min is enough; `resting`: it comes by itself; `side`: forbidden;
     `there`: the target is reached."""
@@ -41,40 +81,49 @@ class HoldPreview:
     """Predicted at mu."""
 
 
-def correction(hold: HoldValues, entropy: float) -> float:
+def correction(hold: HoldValues, standing: float) -> float:
     """The largest change of one step towards the target, with its sign, nats."""
     largest = _largest(hold)
-    return max(-largest, min(largest, hold.target_entropy - entropy))
+    return max(-largest, min(largest, hold.target_entropy - standing))
 
 
 def _largest(hold: HoldValues) -> float:
     return DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
 
 
-def scope_in_the_way(hold: HoldValues, entropy: float, unclipped: float = 0.0) -> str:
+def unclipped_change(by: Steering, found: WhatIf) -> float | None:
+    """What a step brings about with nothing clipped, nats; None while the gain is not known."""
+    if by.known_gain is None or found.unclipped_unit_change is None:
+        return None
+    return by.known_gain * found.unclipped_unit_change + by.drift
+
+
+def scope_in_the_way(hold: HoldValues, standing: float, unclipped: float = 0.0) -> str:
     """Which tokens would be clipped: those that lower the entropy where it has to rise, or falls too fast."""
-    return "decreasing" if correction(hold, entropy) > unclipped else "increasing"
+    return "decreasing" if correction(hold, standing) > unclipped else "increasing"
 
 
-def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | None:
+def preview(hold: HoldValues, entropy: float, found: WhatIf, by: Steering) -> HoldPreview | None:
     """None while the gain is not known, or without the step's curves.
 
     Args:
         entropy: where it stands, nats.
         found: the newest step with no threshold and the scope that is in the way, with its curves.
+        by: what a unit prediction does.
     """
-    gain, unclipped = found.gain, found.unclipped_change
-    if gain is None or gain <= 0 or unclipped is None or not found.low.mu:
+    unclipped = unclipped_change(by, found)
+    if unclipped is None or not found.low.mu:
         return None
-    wanted = correction(hold, entropy)
+    wanted = correction(hold, by.standing)
     rises = wanted > unclipped
 
     def made(outcome: Outcome, mu: float | None = None) -> HoldPreview:
-        place = None if mu is None else _at(found, mu)
+        place = None if mu is None else _at(found, mu, by)
         return HoldPreview(
             step=found.step,
             entropy=entropy,
             target=hold.target_entropy,
+            steering=by,
             correction=wanted,
             unclipped_change=unclipped,
             outcome=outcome,
@@ -92,15 +141,15 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf) -> HoldPreview | No
     lowest = DEFAULT_MU_MIN if hold.mu_min is None else hold.mu_min
     highest = DEFAULT_MU_MAX if hold.mu_max is None else hold.mu_max
     allowed = [mu for mu in found.low.mu if lowest <= mu <= highest] or [lowest]
-    brought = {mu: _at(found, mu)[1] for mu in allowed}
+    brought = {mu: _at(found, mu, by)[1] for mu in allowed}
     enough = [mu for mu, change in brought.items() if (change >= wanted if rises else change <= wanted)]
     return made("reached", max(enough)) if enough else made("limit", min(allowed))
 
 
-def _at(found: WhatIf, mu: float) -> tuple[float, float]:
+def _at(found: WhatIf, mu: float, by: Steering) -> tuple[float, float]:
     """Clip fraction and predicted change with both thresholds at mu: the two tails have no token in common."""
     place = min(range(len(found.low.mu)), key=lambda index: abs(found.low.mu[index] - mu))
     shares = [(curve.clip_fraction[place] or 0.0) for curve in (found.low, found.high)]
     units = [(curve.unit_change[place] or 0.0) for curve in (found.low, found.high)]
     unclipped = found.unclipped_unit_change or 0.0
-    return sum(shares), (found.gain or 0.0) * (sum(units) - unclipped)
+    return sum(shares), (by.known_gain or 0.0) * (sum(units) - unclipped) + by.drift

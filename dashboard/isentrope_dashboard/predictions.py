@@ -6,7 +6,7 @@ Entropies in nats, thresholds in standard deviations. What the server could not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isentrope_dashboard.json_values import measured
@@ -33,6 +33,10 @@ class ThresholdCurve:
     clip_fraction: Sequence[float | None] = ()
     unit_change: Sequence[float | None] = ()
     calibrated_change: Sequence[float | None] | None = None
+
+    def calibrated_by(self, gain: float) -> ThresholdCurve:
+        """The same curve with another gain than the calibration's."""
+        return replace(self, calibrated_change=[None if unit is None else gain * unit for unit in self.unit_change])
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> ThresholdCurve:
@@ -67,6 +71,12 @@ class WhatIf:
     """Whether max_fraction binds, so that moving the thresholds changes nothing."""
     not_included: Sequence[str] = ()
     """Parameters of the method that play no part in the answer."""
+
+    def calibrated_by(self, gain: float) -> WhatIf:
+        """The same step with another gain than the calibration's."""
+        change = None if self.unit_change is None else gain * self.unit_change
+        low, high = self.low.calibrated_by(gain), self.high.calibrated_by(gain)
+        return replace(self, gain=gain, calibrated_change=change, low=low, high=high)
 
     @property
     def change(self) -> float | None:

@@ -167,7 +167,8 @@ class FakeRun:
         self._entropy += 0.15 * (hold["target_entropy"] - self._entropy)
         mu = max(0.2, 3 - 20 * abs(self._entropy - hold["target_entropy"]) + self._random.gauss(0, 0.2))
         chosen = {"hold/mu": mu, "control/mu_low": mu, "control/mu_high": mu}
-        return {"hold/target": hold["target_entropy"], **chosen}
+        went_by = {"hold/gain": 1.9, "hold/drift": -0.002, "hold/resting_point": self._entropy - 0.01}
+        return {"hold/target": hold["target_entropy"], **chosen, **went_by}
 
     def request_control(self, body: dict[str, Any]) -> dict[str, Any]:
         item = control_item(

@@ -61,6 +61,7 @@ def test_a_hold_begins_where_the_entropy_stands_and_ends_when_it_is_switched_off
     assert stands == pytest.approx(run.rows[-1]["scalars"]["entropy/mean"], abs=0.1)
     page.fill("#hold-target", "1.5")
     expect(page.locator("#what-if-reading")).to_contain_text("below the target")
+    expect(page.locator("#what-if-reading")).to_contain_text("By entropy/gain 0.4")
     page.fill("#hold-mu-min", "0.25")
     push(page, 1)
     assert run.pushed[-1]["hold"] == {"target_entropy": 1.5, "mu_min": 0.25, "side": "both"}
@@ -68,6 +69,9 @@ def test_a_hold_begins_where_the_entropy_stands_and_ends_when_it_is_switched_off
     fake.add_steps(run, 6)
     expect(page.locator("#hold-running")).to_have_text("1.5000 nats")
     expect(page.locator("#hold-facts")).to_contain_text("Slewing")
+    expect(page.locator("#what-if-reading")).to_contain_text(
+        "controller's own gain 1.900 and drift −0.0020 nats a step"
+    )
     eventually(page, "layout.xaxis.anchor", "y3")
     eventually(page, "data[7].y.at(-1)", 1.5)
     fake.add_steps(run, 2)  # what is drawn now grows

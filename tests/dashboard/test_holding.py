@@ -10,7 +10,7 @@ from isentrope_dashboard.components.hold_facts import hold_props
 from isentrope_dashboard.components.what_if import hold_reading
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
 from isentrope_dashboard.figures.entropy import LIVE_TRACES, entropy_figure, extension, outgrows_its_drawing
-from isentrope_dashboard.hold_preview import HoldPreview, preview, scope_in_the_way
+from isentrope_dashboard.hold_preview import HoldPreview, Steering, preview, scope_in_the_way, steering
 from isentrope_dashboard.holding import BAND_HIGH, BAND_LOW, banded_rows, hold_at, holding, with_band
 from isentrope_dashboard.predictions import ThresholdCurve, Thresholds, WhatIf
 from isentrope_dashboard.records import SeriesColumns, StepRow
@@ -168,7 +168,7 @@ STEP = WhatIf(
 def test_what_the_controller_would_have_to_do_follows_from_the_newest_steps_curves(
     entropy: float, changed: dict[str, object], outcome: str, mu: float | None
 ) -> None:
-    expected = preview(replace(HOLD, **changed), entropy, STEP)  # type: ignore[arg-type]
+    expected = preview(replace(HOLD, **changed), entropy, STEP, steering({}, entropy, STEP))  # type: ignore[arg-type]
     assert expected is not None
     assert (expected.outcome, expected.mu) == (outcome, mu)
     assert abs(expected.correction) <= 0.05 + 1e-12
@@ -177,7 +177,7 @@ def test_what_the_controller_would_have_to_do_follows_from_the_newest_steps_curv
 def test_an_entropy_that_has_to_fall_is_brought_down_by_clipping_what_raises_it() -> None:
     rising = ThresholdCurve(mu=MU, clip_fraction=CURVE.clip_fraction, unit_change=[-0.03, -0.01, 0.01, 0.02])
     step = replace(STEP, unit_change=0.02, calibrated_change=0.01, unclipped_unit_change=0.02, low=rising, high=rising)
-    expected = preview(HOLD, 1.015, step)  # -0.04, -0.02, 0.0, +0.01 at 0, 1, 2, 3
+    expected = preview(HOLD, 1.015, step, steering({}, 1.015, step))  # -0.04, -0.02, 0.0, +0.01 at 0, 1, 2, 3
     assert expected is not None
     assert (expected.outcome, expected.mu) == ("reached", 1.0)
     assert expected.change == pytest.approx(-0.02)
@@ -185,15 +185,45 @@ def test_an_entropy_that_has_to_fall_is_brought_down_by_clipping_what_raises_it(
 
 
 def test_the_preview_is_silent_without_a_gain_and_looks_at_the_tokens_in_the_way() -> None:
-    assert preview(HOLD, 0.9, replace(STEP, gain=None)) is None
-    assert preview(HOLD, 0.9, replace(STEP, gain=-0.1)) is None
+    for gain in (None, -0.1):
+        step = replace(STEP, gain=gain)
+        assert preview(HOLD, 0.9, step, steering({}, 0.9, step)) is None
     assert (scope_in_the_way(HOLD, 0.9), scope_in_the_way(HOLD, 1.1)) == ("decreasing", "increasing")
     assert scope_in_the_way(HOLD, 1.01, unclipped=-0.03) == "decreasing"
 
 
 def test_the_preview_says_where_the_entropy_stands_what_is_wanted_and_what_it_takes() -> None:
-    expected = preview(HOLD, 0.985, STEP)
+    expected = preview(HOLD, 0.985, STEP, steering({}, 0.985, STEP))
     assert isinstance(expected, HoldPreview)
     said = words(hold_reading(expected))
     for part in ("H 0.985 stands 0.015 nats below the target", "at most +0.015 nats", "µ 1.00", "clips 40.00%"):
         assert part in said
+    assert "By entropy/gain 0.500, without drift" in said
+
+
+OWN = {"hold/gain": 1.0, "hold/drift": -0.01, "hold/resting_point": 0.975}
+
+
+def test_the_controller_s_own_gain_drift_and_resting_point_count_where_it_reported_them() -> None:
+    own = steering(OWN, 0.985, STEP)
+    assert own == Steering(gain=1.0, drift=-0.01, standing=0.975, by_controller=True)
+    # With both thresholds at µ: ΔH = 2 u + 0.02 - 0.01, so 0.07, 0.03, -0.01, -0.03 at 0, 1, 2, 3.
+    expected = preview(HOLD, 0.985, STEP, own)
+    assert expected is not None
+    assert (expected.outcome, expected.mu) == ("reached", 1.0)
+    assert (expected.correction, expected.unclipped_change, expected.change) == pytest.approx((0.025, -0.03, 0.03))
+    said = words(hold_reading(expected))
+    for part in (
+        "H 0.985 would come to rest at 0.975, 0.025 nats below",
+        "controller's own gain 1.000",
+        "drift −0.010 nats",
+    ):
+        assert part in said, said
+    assert steering({"hold/gain": float("nan")}, 0.985, STEP) == Steering(gain=0.5, standing=0.985)
+    assert preview(HOLD, 0.985, STEP, steering({**OWN, "hold/gain": -1.0}, 0.985, STEP)) is None
+
+
+def test_a_step_is_drawn_with_the_gain_that_the_controller_steers_by() -> None:
+    drawn = STEP.calibrated_by(2.0)
+    assert (drawn.gain, drawn.change, drawn.unclipped_change) == (2.0, -0.04, -0.04)
+    assert drawn.high.calibrated_change == [0.06, 0.02, -0.02, -0.04]

@@ -12,7 +12,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import chart
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.formatting import change, count, number, percent, threshold
-from isentrope_dashboard.hold_preview import HoldPreview
+from isentrope_dashboard.hold_preview import HoldPreview, Steering
 from isentrope_dashboard.predictions import WhatIf
 
 SHOWN: dict[str, Any] = {}
@@ -69,13 +69,27 @@ def reading(found: WhatIf, beside: Sequence[str] = ()) -> list[Any]:
 
 def hold_reading(expected: HoldPreview) -> list[Any]:
     """What a controller would have to do to bring the entropy as far towards the target as one step may."""
-    distance = expected.entropy - expected.target
-    where = "above" if distance > 0 else "below"
-    stands = html.Span(
-        ["H ", _strong(number(expected.entropy)), f" stands {number(abs(distance))} nats {where} the target"]
-    )
+    by = expected.steering
+    distance = by.standing - expected.target
+    where = f"{number(abs(distance))} nats {'above' if distance > 0 else 'below'} the target"
+    going = [" would come to rest at ", _strong(number(by.standing)), ", "] if by.by_controller else [" stands "]
+    stands = html.Span(["H ", _strong(number(expected.entropy)), *going, where])
     wanted = html.Span(["at most ", _strong(f"{change(expected.correction)} nats"), " in one step"])
-    return [stands, wanted, html.Span(_outcome(expected))]
+    return [stands, wanted, html.Span(_outcome(expected)), html.Span(_by_whose_numbers(by))]
+
+
+def why_nothing_is_foretold(by: Steering) -> str:
+    """Where no gain can be steered by."""
+    if by.by_controller:
+        return "The controller's gain (hold/gain) is not above 0: what holding it would take can't be foretold."
+    why = "The gain is not known yet" if by.gain is None else "The gain of the prediction (entropy/gain) is not above 0"
+    return f"{why}: what holding it would take can't be foretold."
+
+
+def _by_whose_numbers(by: Steering) -> str:
+    if by.by_controller:
+        return f"By the controller's own gain {number(by.gain)} and drift {change(by.drift)} nats a step."
+    return f"By entropy/gain {number(by.gain)}, without drift: the controller's own are known once it holds."
 
 
 def _outcome(expected: HoldPreview) -> list[Any]:

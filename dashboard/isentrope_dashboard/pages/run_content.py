@@ -32,6 +32,7 @@ from isentrope_dashboard.figures.marker_labels import ControlMarker
 from isentrope_dashboard.figures.score_distribution import score_distribution_figure
 from isentrope_dashboard.foreseen import EVIDENCE
 from isentrope_dashboard.formatting import MISSING, number, percent
+from isentrope_dashboard.hold_preview import STEERING_METRICS
 from isentrope_dashboard.holding import holding, with_band
 from isentrope_dashboard.predictions import Law
 from isentrope_dashboard.record_health import record_health
@@ -82,7 +83,11 @@ def newest_props(snapshot: RunSnapshot) -> Props:
             "data": {
                 "step": snapshot.run.step,
                 "entropy": sum(finite) / len(finite) if finite else None,
-                "scalars": {name: newest[name] for name in EVIDENCE if math.isfinite(newest.get(name, math.nan))},
+                "scalars": {
+                    name: newest[name]
+                    for name in (*EVIDENCE, *STEERING_METRICS)
+                    if math.isfinite(newest.get(name, math.nan))
+                },
             }
         }
     }

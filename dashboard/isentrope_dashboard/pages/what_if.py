@@ -10,7 +10,13 @@ from dash import Dash, Input, Output, State, no_update
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.api_client import ApiClient, ApiSource
-from isentrope_dashboard.components.what_if import HIDDEN, SHOWN, hold_reading, reading
+from isentrope_dashboard.components.what_if import (
+    HIDDEN,
+    SHOWN,
+    hold_reading,
+    reading,
+    why_nothing_is_foretold,
+)
 from isentrope_dashboard.controls import ControlValues
 from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.entered_control import THRESHOLD_METHODS
@@ -18,7 +24,7 @@ from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.what_if import what_if_figure
 from isentrope_dashboard.foreseen import foreseen
 from isentrope_dashboard.formatting import method as method_name
-from isentrope_dashboard.hold_preview import preview, scope_in_the_way
+from isentrope_dashboard.hold_preview import preview, scope_in_the_way, steering, unclipped_change
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import drawing
 from isentrope_dashboard.predictions import Thresholds, WhatIf
@@ -102,17 +108,18 @@ class _Asking:
         asked = replace(_thresholds(self._wanted), method=method, mu_low=None, mu_high=None)
         asked = replace(asked, scope=scope_in_the_way(hold, entropy))
         found = await api.what_if(self._run_id, asked)
-        needed = scope_in_the_way(hold, entropy, found.unclipped_change or 0.0)
+        by = steering(self._newest["scalars"], entropy, found)
+        needed = scope_in_the_way(hold, by.standing, unclipped_change(by, found) or 0.0)
         if needed != asked.scope:  # it goes the right way, but too fast
             asked = replace(asked, scope=needed)
             found = await api.what_if(self._run_id, asked)
-        expected = preview(hold, entropy, found)
+        expected = preview(hold, entropy, found, by)
         if expected is None:
-            why = "The gain is not known yet" if found.gain is None else "The gain of the prediction is not above 0"
-            why += ": what holding it would take can't be foretold."
-            return why, no_update, HIDDEN, self.warnings(None)
+            return why_nothing_is_foretold(by), no_update, HIDDEN, self.warnings(None)
         if expected.mu is not None:  # the curve of each side with the other one where it would stand
             found = await api.what_if(self._run_id, replace(asked, mu_low=expected.mu, mu_high=expected.mu))
+        if by.known_gain is not None:
+            found = found.calibrated_by(by.known_gain)
         drawn = await asyncio.to_thread(self._drawn, found)
         return hold_reading(expected), drawn, SHOWN, self.warnings(None)
 
