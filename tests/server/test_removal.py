@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Column, Table, UniqueConstraint, func, select
 
 from isentrope_server.housekeeping import delete_overdue
 from isentrope_server.store import removal, retention
@@ -143,15 +143,34 @@ def remove_all(server: ServerInThread) -> Iterator[dict[str, int]]:
         ).result(timeout=30)
 
 
-def test_layouts_that_nobody_uses_any_more_go_one_at_a_time(still: ServerInThread) -> None:
+def test_layouts_that_nobody_uses_any_more_go_a_hundred_at_a_time(still: ServerInThread) -> None:
     kept, gone = Rank(still), Rank(still)
     kept.report(0, shared=1.0)
-    gone.send(*(step_report(step, {"shared": 1.0, f"own/{step}": 1.0}) for step in range(5)))
-    gone.send(step_report(5, {"shared": 1.0}), RunFinished(status="finished", finished_at=2.0))
+    gone.send(*(step_report(step, {"shared": 1.0, f"own/{step}": 1.0}) for step in range(210)))
+    gone.send(step_report(210, {"shared": 1.0}), RunFinished(status="finished", finished_at=2.0))
     still.http.delete(gone.path)
     counts = [counted["layouts"] for counted in remove_all(still)]
-    assert counts == [6, 6, 5, 4, 3, 2, 1]
+    assert counts == [211, 211, 111, 11, 1]
     assert still.http.get(f"{kept.path}/metrics").json()["items"][0]["name"] == "shared"
+
+
+@pytest.mark.parametrize("table", ["layouts", "streams"])
+def test_no_table_that_grows_with_the_reports_is_searched_for_what_refers_to_a_deleted_row(table: str) -> None:
+    """The databases look for references by their columns: cheap where an index begins with these."""
+    searched = {
+        other.name
+        for other in metadata.tables.values()
+        for reference in other.foreign_keys
+        if reference.column.table.name == table
+        and not any(columns[0] is reference.parent for columns in indexed(other))
+    }
+    assert searched <= {"stream_layouts"}
+
+
+def indexed(table: Table) -> list[Sequence[Column[Any]]]:
+    """The columns of every index, the implied ones too."""
+    unique = [tuple(rule.columns) for rule in table.constraints if isinstance(rule, UniqueConstraint)]
+    return [tuple(table.primary_key.columns), *unique, *(tuple(index.columns) for index in table.indexes)]
 
 
 def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still: ServerInThread) -> None:

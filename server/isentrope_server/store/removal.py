@@ -31,6 +31,8 @@ ROWS_AT_ONCE = 1_000
 _BY_POSITION = (records, what_if_sums, driving_tokens, alerts)
 _CHUNKS = (metric_chunks, histogram_chunks)
 _BLOCKS_AT_ONCE = 8
+_LAYOUTS_AT_ONCE = 100
+"""Each may name thousands of metrics, and for each the database looks through `stream_layouts`."""
 
 
 def take_out_of_sight(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
@@ -57,7 +59,7 @@ def remove_some(connection: Connection, run_key: int) -> bool:
         return True
     of_run = select(streams.c.key).where(streams.c.run_key == run_key)
     connection.execute(delete(stream_layouts).where(stream_layouts.c.stream_key.in_(of_run)))
-    if _remove_a_layout(connection):
+    if _remove_layouts(connection):
         return True
     # What is left is little, and goes with the run.
     connection.execute(delete(runs).where(runs.c.key == run_key))
@@ -83,14 +85,14 @@ def _remove_blocks(connection: Connection, run_key: int) -> bool:
     return bool(some)
 
 
-def _remove_a_layout(connection: Connection) -> bool:
-    """Delete one layout that no stream uses: for each the database looks through all records for a reference."""
+def _remove_layouts(connection: Connection) -> bool:
+    """Delete some of the layouts that no stream uses; whether there were any."""
     used = select(stream_layouts.c.layout_key)
-    unused = connection.execute(select(layouts.c.key).where(layouts.c.key.not_in(used)).limit(1)).scalar()
-    if unused is None:
-        return False
-    connection.execute(delete(layouts).where(layouts.c.key == unused))
-    return True
+    some = list(
+        connection.execute(select(layouts.c.key).where(layouts.c.key.not_in(used)).limit(_LAYOUTS_AT_ONCE)).scalars()
+    )
+    connection.execute(delete(layouts).where(layouts.c.key.in_(some)))
+    return bool(some)
 
 
 def _remove_refused(connection: Connection, run_key: int) -> bool:

@@ -134,7 +134,8 @@ records = Table(
     Column("step", BigInteger),
     Column("recorded_at", Double),
     Column("control_version", BigInteger),
-    Column("layout_key", _Key, ForeignKey("layouts.key")),
+    # No reference: it is in `stream_layouts` too, and deleting a layout would look through all records.
+    Column("layout_key", _Key),
     Column("scalars", LargeBinary),
     Column("labels", JSON(none_as_null=True)),
     Column("histograms", LargeBinary),
@@ -275,7 +276,7 @@ control_outcomes = Table(
     metadata,
     _run_key(primary_key=True),
     Column("version", BigInteger, primary_key=True),
-    _stream_key(primary_key=True),
+    Column("stream_key", _Key, primary_key=True),  # goes with the run, as in `blocks`
     Column("state", String(16), nullable=False),
     Column("step", BigInteger),
     Column("at", Double, nullable=False),
