@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from isentrope_server.store import blocks, layouts
 from isentrope_server.store.blocks import Block, MetricChunk
@@ -16,6 +16,7 @@ from isentrope_server.store.layouts import UsedLayout
 from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import records
 from isentrope_server.store.timeline import Timeline
+from isentrope_server.store.whole_columns import whole_columns
 
 _FLOAT64_BYTES = 8
 
@@ -84,8 +85,7 @@ def unpacked(
     for layout in used.values():
         held = [name for name in names if name in layout.names]
         if held:
-            rows = connection.execute(_cut_out(run_key, layout, held, wanted)).all()
-            for name, part in _parts(rows, held):
+            for name, part in _of_layout(connection, run_key, layout, held, wanted):
                 by_stream.setdefault((name, part.stream_key), []).append(part)
     # Rows of different layouts take turns; those of one stream make one part, by position.
     for (name, _), parts in by_stream.items():
@@ -114,29 +114,24 @@ def _chunk(block: Block, chunk: MetricChunk) -> Part:
     return Part(block.stream_key, block.positions[chunk.rows], block.steps[chunk.rows], chunk.values)
 
 
-def _cut_out(run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange) -> Select[*tuple[Any, ...]]:
-    """Positions, streams, steps and only those 8 bytes of each blob that hold the names."""
+def _of_layout(
+    connection: Connection, run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange
+) -> Iterator[tuple[str, Part]]:
+    """Only those 8 bytes of each blob that hold the names are read."""
     starts = (layout.names.index(name) * _FLOAT64_BYTES + 1 for name in names)
-    query = select(
-        records.c.position,
-        records.c.stream_key,
-        records.c.step,
-        *(func.substr(records.c.scalars, start, _FLOAT64_BYTES, type_=records.c.scalars.type) for start in starts),
+    (positions, stream_keys, steps), columns = whole_columns(
+        connection,
+        select()
+        .where(records.c.run_key == run_key, records.c.layout_key == layout.key, *wanted.conditions(records.c.step))
+        .order_by(records.c.position),
+        integers=[records.c.position, records.c.stream_key, records.c.step],
+        float64s=[
+            func.substr(records.c.scalars, start, _FLOAT64_BYTES, type_=records.c.scalars.type) for start in starts
+        ],
     )
-    return query.where(
-        records.c.run_key == run_key, records.c.layout_key == layout.key, *wanted.conditions(records.c.step)
-    )
-
-
-def _parts(rows: Sequence[Row[*tuple[Any, ...]]], names: Sequence[str]) -> Iterator[tuple[str, Part]]:
-    if not rows:
-        return
-    columns = list(zip(*rows, strict=True))
-    positions, stream_keys, steps = (np.array(column, dtype=np.int64) for column in columns[:3])
-    for name, column in zip(names, columns[3:], strict=True):
-        values = np.frombuffer(b"".join(column), dtype="<f8")
-        for stream_key in np.unique(stream_keys):
-            of_stream = stream_keys == stream_key
+    for stream_key in np.unique(stream_keys):
+        of_stream = stream_keys == stream_key
+        for name, values in zip(names, columns, strict=True):
             yield name, Part(int(stream_key), positions[of_stream], steps[of_stream], values[of_stream])
 
 
