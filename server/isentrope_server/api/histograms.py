@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep, read_of
 from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import number
-from isentrope_server.api.promised_metrics import PROMISED_HISTOGRAMS
 from isentrope_server.api.schemas import HistogramColumns
 from isentrope_server.errors import UnknownHistogram
+from isentrope_server.promised_metrics import PROMISED_HISTOGRAMS
 from isentrope_server.store import histograms
 from isentrope_server.store.histograms import StoredHistogram
 from isentrope_server.store.runs import Run

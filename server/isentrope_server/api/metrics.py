@@ -12,9 +12,9 @@ from isentrope_server.api.cursors import ReportCursor, report_cursor
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep, read_of
 from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import numbers
-from isentrope_server.api.promised_metrics import PROMISED_METRICS
 from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
 from isentrope_server.errors import UnknownMetric
+from isentrope_server.promised_metrics import PROMISED_METRICS
 from isentrope_server.store import runs, series
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series import Series

@@ -1,6 +1,7 @@
 """What probes send: gRPC -> domain message -> store.
 
 - `arrivals`: wire records -> readable arrivals and refused ones, no database
+- `report_limits`: how much one report may hold; `series_limit`: how many different series a run may have
 - `opening`: Hello; `intake`: Push; both inside one transaction of the store's writer
 - `servicer`: the gRPC methods; `listener`: the port they stand on
 """

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DataError
 from isentrope_server.control.outcomes import close_open_controls, take_outcomes
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.arrivals import Sorted
+from isentrope_server.ingest.series_limit import SeriesLimit
 from isentrope_server.store import quarantine, records, runs, streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import RunChanged, StepStored
@@ -37,7 +38,7 @@ class Sender:
     rank: int
 
 
-def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: float) -> Receipt:
+def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float) -> Receipt:
     """Store what is new, pass over what is known, keep aside what can't be used.
 
     Raises:
@@ -50,6 +51,7 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: f
             f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; say Hello first."
         )
     fresh, contradicting = _compare_with_stored(transaction, stream, sorted_out.arrivals)
+    fresh = series.within(connection, sender.run_id, stream, fresh)
     refused = [*sorted_out.refused, *contradicting]
     quarantine.keep(connection, stream.key, refused, now)
     _store(transaction, sender, stream, fresh, now)
@@ -64,22 +66,24 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: f
     )
 
 
-def take_in_one_by_one(transaction: Transaction, sender: Sender, sorted_out: Sorted, now: float) -> Receipt:
+def take_in_one_by_one(
+    transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float
+) -> Receipt:
     """As `take_in`, for a push that holds something the database doesn't take: only that is kept aside.
 
     Raises:
         UnknownStream: the sender never said Hello to this database.
     """
-    receipts = [take_in(transaction, sender, Sorted(refused=sorted_out.refused), now)]
+    receipts = [take_in(transaction, sender, Sorted(refused=sorted_out.refused), series, now)]
     for arrival in sorted_out.arrivals:
         told = len(transaction.events)
         try:
             with transaction.connection.begin_nested():
-                receipts.append(take_in(transaction, sender, Sorted(arrivals=[arrival]), now))
+                receipts.append(take_in(transaction, sender, Sorted(arrivals=[arrival]), series, now))
         except DataError as error:
             del transaction.events[told:]
             refused = Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
-            receipts.append(take_in(transaction, sender, Sorted(refused=[refused]), now))
+            receipts.append(take_in(transaction, sender, Sorted(refused=[refused]), series, now))
     return Receipt(
         acked_through=receipts[-1].acked_through,
         quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),

@@ -18,6 +18,7 @@ from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
 from isentrope_server.ingest.arrivals import Sorted, sort_out
 from isentrope_server.ingest.intake import Receipt, Sender, take_in, take_in_one_by_one
 from isentrope_server.ingest.opening import Welcome, open_stream
+from isentrope_server.ingest.series_limit import SeriesLimit
 from isentrope_server.store import streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import ControlChanged
@@ -37,6 +38,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._series = SeriesLimit(backend.settings.series_per_run)
         # Hashing and decoding megabytes would hold up every other connection on the loop. On one thread: Python runs
         # one at a time anyway, and each more would take its turn before whoever reads.
         self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
@@ -108,13 +110,16 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         rows = len(sorted_out.arrivals) + len(sorted_out.refused)
         try:
             return await self._write(
-                context, lambda t: take_in(t, sender, sorted_out, time.time()), sender.run_id, rows=rows
+                context, lambda t: take_in(t, sender, sorted_out, self._series, time.time()), sender.run_id, rows=rows
             )
         except DataError as error:
             # Sent again it would be refused again, and hold up all that follows.
             _log.warning("Run %s reports what the database refuses: %s", sender.run_id, in_a_line(error))
             return await self._write(
-                context, lambda t: take_in_one_by_one(t, sender, sorted_out, time.time()), sender.run_id, rows=rows
+                context,
+                lambda t: take_in_one_by_one(t, sender, sorted_out, self._series, time.time()),
+                sender.run_id,
+                rows=rows,
             )
 
     async def _standing(

@@ -57,6 +57,13 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
         connection.execute(insert(alerts), rows)
 
 
+def was_told(connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str) -> bool:
+    """Whether a stream has told an alert of this kind with a number of this name."""
+    table = alerts.c
+    of_stream = (table.run_key == run_key, table.stream_key == stream_key, table.kind == kind)
+    return any(evidence in told for told in connection.execute(select(table.evidence).where(*of_stream)).scalars())
+
+
 def newest(connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int) -> list[StoredAlert]:
     """At most `limit` alerts that came before (position, number), newest first; those taken back by a resume apart."""
     speaking = _speaking(connection, run_key)
