@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from isentrope.errors import ConfigurationError
+from isentrope.mirrors.destination import Destination
+from isentrope.mirrors.wanted import wanted_mirrors
 from isentrope_wire import environment
 
 Mode = Literal["online", "offline", "disabled"]
@@ -46,6 +48,8 @@ class ProbeConfig:
     step's whole batch. previous_step: all tokens of the step before. micro_batch: the tokens of the same `gate` call, on
     this rank. auto: the first of these that is there; so a loop without a first pass uses the step before, and
     micro_batch in its very first step."""
+    mirrors: tuple[Destination, ...] = ()
+    """Trackers that the scalars of rank 0's reports go to as well. In mode disabled nothing goes anywhere."""
 
     def __post_init__(self) -> None:
         for name in ("run", "project", "run_id"):
@@ -79,12 +83,14 @@ class ProbeConfig:
         planned_steps: int | None,
         threshold_source: ThresholdSource,
         rank_and_world_size: tuple[int, int] | None = None,
+        mirror: object = None,
     ) -> ProbeConfig:
         """Arguments win over ISENTROPE_* variables, these over defaults.
 
         Args:
             rank_and_world_size: of the process group whose ranks agree on what is left out here. None: there is no such
                 group, and RANK and WORLD_SIZE count as torchrun sets them.
+            mirror: see `wanted_mirrors`.
         """
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
@@ -107,6 +113,7 @@ class ProbeConfig:
             token=environment.token(),
             planned_steps=planned_steps,
             threshold_source=threshold_source,
+            mirrors=wanted_mirrors(mirror),
         )
 
 

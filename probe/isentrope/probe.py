@@ -53,6 +53,7 @@ from isentrope.interventions.selection_basis import SelectionBasis
 from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
 from isentrope.learning_rates import LearningRates, learning_rates_of
+from isentrope.mirrors.open_mirrors import OpenMirrors
 from isentrope.rank_meeting import RankMeeting
 from isentrope.ranks import OneRank, ranks_of
 from isentrope.run_start import announce, begin_run, transport_of
@@ -100,6 +101,7 @@ class Probe:
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
         tokenizer: Tokenizer | None = None,
+        mirror: object = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -116,6 +118,9 @@ class Probe:
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
             tokenizer: its `decode` gives the text of the tokens shown. Default: their ids are shown.
+            mirror: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
+                "tensorboard" or "tensorboard:FOLDER", a run of theirs, a SummaryWriter, a function of (step, scalars); or
+                several. Default: `ISENTROPE_MIRROR`, or none.
             transport: where reports go instead of the spool (tests).
 
         Raises:
@@ -133,6 +138,7 @@ class Probe:
                 planned_steps=planned_steps,
                 threshold_source=threshold_source,
                 rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
+                mirror=mirror,
             ),
             run_id=run_id,
             control=control,
@@ -141,6 +147,8 @@ class Probe:
         )
         self.config = begun.config
         self._boundary = StepBoundary(ControlDesk(begun.control, CAPABILITIES))
+        mirrored = self.config.rank == 0 and self.config.mode != "disabled"
+        self._mirrors = OpenMirrors(self.config.mirrors if mirrored else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
         self._closer = StepCloser(texts)
         self._scored = ScoredTokens()
@@ -482,6 +490,7 @@ class Probe:
             self._meeting.settle(LAST_MEETING_SECONDS)
             self._transport.put(lambda: goodbye)
             self._transport.close(timeout_seconds=end - time.monotonic())
+            self._mirrors.close(timeout_seconds=end - time.monotonic())
 
     def __enter__(self) -> Self:
         return self
@@ -567,26 +576,25 @@ class Probe:
         self, step: int, optimizer: Optimizer | None, learning_rates: LearningRates | None, what_if_source: str
     ) -> None:
         momentum, statistics = momentum_of(optimizer), self._transport.statistics()
-        self._logged |= {"probe/seconds": self._seconds} | statistics.scalars()
+        self._logged |= {"probe/seconds": self._seconds} | statistics.scalars() | self._mirrors.scalars()
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
         learning_rate = learning_rates_of(optimizer) if learning_rates is None else learning_rates
-        sent = self._transport.put(
-            self._closer.close(
-                step=step,
-                measured=self._meeting.numbers_of_ranks(),
-                logged=self._logged,
-                in_force=self._boundary.in_force,
-                outcomes=self._boundary.outcomes_at(step),
-                momentum=momentum,
-                learning_rate=learning_rate,
-                what_if_source=what_if_source,
-                control=self._pilot.control,
-                action=self._pilot.action,
-                take_numbers=self._pilot.numbers_of_step(momentum, learning_rate),
-                failed=self._guard.in_words,
-            )
+        build = self._closer.close(
+            step=step,
+            measured=self._meeting.numbers_of_ranks(),
+            logged=self._logged,
+            in_force=self._boundary.in_force,
+            outcomes=self._boundary.outcomes_at(step),
+            momentum=momentum,
+            learning_rate=learning_rate,
+            what_if_source=what_if_source,
+            control=self._pilot.control,
+            action=self._pilot.action,
+            take_numbers=self._pilot.numbers_of_step(momentum, learning_rate),
+            failed=self._guard.in_words,
         )
+        sent = self._transport.put(self._mirrors.also(step, build))
         if not sent or self.config.mode == "disabled":
             self._closer.not_sent()
         self._boundary.reported(step, sent=sent)

@@ -24,6 +24,7 @@ from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
 from isentrope.integrations.checkpoint_folder import folder_of, path_given, resume_probe, save_probe
+from isentrope.mirrors.wanted import wanted_mirrors
 from isentrope.probe import Probe
 from isentrope.transport.transport import Transport
 
@@ -119,6 +120,7 @@ class IsentropeCallback(StepReports):
         config: Mapping[str, object] | None = None,
         *,
         mode: str | None = None,
+        mirror: object = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -127,12 +129,17 @@ class IsentropeCallback(StepReports):
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: shown with the run, beside the training arguments.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
+            mirror: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_MIRROR`, or none.
             transport: where reports go instead of the spool (tests).
+
+        Raises:
+            ConfigurationError: `mirror` is nothing that can be written to.
         """
         super().__init__()
+        wanted_mirrors(mirror)  # said here, where it was given; the probe is built when training begins
         self.probe = None
         self._run, self._project, self._config = run, project, dict(config or {})
-        self._mode, self._transport = mode, transport
+        self._mode, self._mirror, self._transport = mode, mirror, transport
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The trainer has been built: from here on a failure of its `train` is seen."""
@@ -150,6 +157,7 @@ class IsentropeCallback(StepReports):
             {**args.to_sanitized_dict(), **self._config},
             planned_steps=state.max_steps if state.max_steps > 0 else None,
             mode=self._mode,
+            mirror=self._mirror,
             transport=self._transport,
         )
         resume_probe(self.probe, args, state, self._resumed_from)

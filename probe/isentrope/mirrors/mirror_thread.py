@@ -1,0 +1,115 @@
+"""The thread in front of one tracker: whatever the tracker does, neither the training nor the reports wait for it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from isentrope.guard import Guard
+from isentrope.mirrors.destination import Destination, StepScalars, Tracker
+
+logger = logging.getLogger(__name__)
+
+MOST_QUEUED = 256
+"""Reports that wait while a tracker hangs, a few MB; those that come after are dropped and counted."""
+MOST_FAILURES = 5
+"""In a row. A tracker that failed so often is left alone."""
+
+
+class MirrorThread:
+    """Writes into one tracker, in the order of the reports."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._tracker: Tracker | None = None
+        # Unbounded, and bounded by hand: the end must find room in a full one.
+        self._queue: queue.SimpleQueue[StepScalars | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._guard = Guard()
+        self._guard.settled = True
+        self._gave_up = False
+        self._missing_told = False
+        self.dropped = 0
+        """Reports that found no room, or came after the tracker was given up."""
+
+    @property
+    def failures(self) -> int:
+        """Calls of the tracker that raised."""
+        return self._guard.failures
+
+    def found(self, step: int) -> bool:
+        """Whether there is a run to write into. On the training thread; looks for one as long as there is none."""
+        if self._tracker is None:
+            with self._guard.protect(f"looking for the run of {self._destination.name}"):
+                self._tracker = self._destination.find()
+            if self._tracker is None and not self._missing_told:
+                self._missing_told = True
+                logger.warning(
+                    "Nothing is mirrored to %s yet: no run of it is active at step %d. %s It is looked for at each step.",
+                    self._destination.name,
+                    step,
+                    self._destination.remedy,
+                )
+        return self._tracker is not None
+
+    def put(self, report: StepScalars) -> None:
+        """Queue one report; never waits. From one thread at a time."""
+        if self._gave_up or self._queue.qsize() >= MOST_QUEUED:
+            self._drop()
+            return
+        with self._guard.protect(f"mirroring to {self._destination.name}"):
+            if self._thread is None and self._tracker is not None:
+                name = f"isentrope-mirror-{self._destination.name}"
+                self._thread = threading.Thread(target=self._work, args=(self._tracker,), name=name, daemon=True)
+                self._thread.start()
+            self._queue.put(report)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Write what fits in the time. The tracker's run stays open."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        self._thread.join(max(timeout_seconds, 0.0))
+        left = self._queue.qsize()
+        if self._thread.is_alive():
+            logger.warning(
+                "%s did not take the last reports in time: about %d are missing there.",
+                self._destination.name,
+                max(left, 1),
+            )
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        if self.dropped == 1 and not self._gave_up:
+            logger.warning(
+                "%s takes its time: %d reports wait for it, further ones are not mirrored and counted in "
+                "probe/mirror_dropped_reports. Isentrope's own are not affected.",
+                self._destination.name,
+                MOST_QUEUED,
+            )
+
+    def _work(self, tracker: Tracker) -> None:
+        failures = 0
+        while (report := self._queue.get()) is not None:
+            failures = 0 if self._written(tracker, report) else failures + 1
+            if failures == MOST_FAILURES:
+                self._give_up()
+                return
+        with self._guard.protect(f"closing the mirror to {self._destination.name}"):
+            tracker.close()
+
+    def _written(self, tracker: Tracker, report: StepScalars) -> bool:
+        with self._guard.protect(f"mirroring to {self._destination.name}"):
+            tracker.write(report)
+            return True
+        return False
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self.dropped += self._queue.qsize()
+        logger.warning(
+            "%s failed %d times in a row: nothing more is mirrored there. Isentrope's own reports are not affected.",
+            self._destination.name,
+            MOST_FAILURES,
+        )
