@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import attempt
@@ -22,6 +23,8 @@ from isentrope_server.store.events import RunChanged
 from isentrope_server.store.retention import OverdueRun, Retention
 from isentrope_server.store.writer import Transaction
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 _REST_WHILE_OTHERS_WAIT = 4.0
@@ -78,19 +81,23 @@ async def remove_deleted(backend: Backend) -> None:
     for run_key in await backend.read(removal.waiting):
         something_is_left = True
         while something_is_left:
-            started = time.monotonic()
+            effort = Effort()
             something_is_left = await backend.write(
-                partial(_remove_some, run_key), rows=removal.ROWS_AT_ONCE, run_id=removal.id_out_of_sight(run_key)
+                effort.of(partial(_remove_some, run_key)),
+                rows=removal.ROWS_AT_ONCE,
+                run_id=removal.id_out_of_sight(run_key),
             )
-            await _rest(backend, started)
+            await _rest(backend, effort)
 
 
 async def give_space_back(backend: Backend) -> None:
     """Make the database's file smaller while many of its pages are free."""
     while await backend.read(space.free_pages) > space.FREE_PAGES_KEPT:
-        started = time.monotonic()
-        await backend.write(lambda transaction: space.give_back(transaction.connection), rows=space.PAGES_AT_ONCE)
-        await _rest(backend, started)
+        effort = Effort()
+        await backend.write(
+            effort.of(lambda transaction: space.give_back(transaction.connection)), rows=space.PAGES_AT_ONCE
+        )
+        await _rest(backend, effort)
 
 
 async def delete_overdue(backend: Backend) -> None:
@@ -107,20 +114,20 @@ async def delete_overdue(backend: Backend) -> None:
 async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, setbacks: Setbacks) -> int:
     what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
     for made in range(stream.blocks):
-        started = time.monotonic()
-        if not await setbacks.attempt(stream.stream_key, _pack_one(backend, stream, sizes), what=what):
+        effort = Effort()
+        if not await setbacks.attempt(stream.stream_key, _pack_one(backend, stream, sizes, effort), what=what):
             return made
-        await _rest(backend, started)
+        await _rest(backend, effort)
     return stream.blocks
 
 
-async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes) -> bool:
-    packed = await backend.read(lambda connection: compacting.pack_next(connection, stream, sizes))
+async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes, effort: Effort) -> bool:
+    packed = await backend.read(effort.of(lambda connection: compacting.pack_next(connection, stream, sizes)))
     if packed is None:
         return False
     try:
         await backend.write(
-            lambda transaction: compacting.replace_by(transaction.connection, packed),
+            effort.of(lambda transaction: compacting.replace_by(transaction.connection, packed)),
             rows=packed.rows,
             run_id=stream.run_id,
         )
@@ -154,6 +161,25 @@ def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
     transaction.announce(RunChanged(run_id=run.id))
 
 
-async def _rest(backend: Backend, started: float) -> None:
-    work_seconds = time.monotonic() - started
-    await asyncio.sleep(work_seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting else 1.0))
+class Effort:
+    """What a piece of work took of the thread that did it. Waiting for a turn is no work: a housekeeper that rested for
+    that too would do the less the more there is to do."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def of(self, work: Callable[[_T], _R]) -> Callable[[_T], _R]:
+        """The same work, measured."""
+
+        def measured(on: _T) -> _R:
+            started = time.thread_time()
+            try:
+                return work(on)
+            finally:
+                self.seconds += time.thread_time() - started
+
+        return measured
+
+
+async def _rest(backend: Backend, effort: Effort) -> None:
+    await asyncio.sleep(effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting else 1.0))

@@ -83,6 +83,28 @@ def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(
     assert f"of run {broken.run_id} stopped half-way" in caplog.text
 
 
+def test_the_housekeeper_rests_for_what_it_did_and_not_for_what_it_waited(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER)
+    finished_run(server, 40)
+    pack_next = compacting.pack_next
+    efforts: list[float] = []
+
+    def pack_late(*arguments: object) -> object:
+        time.sleep(0.5)
+        return pack_next(*arguments)  # type: ignore[arg-type]
+
+    async def note(_: object, effort: housekeeping.Effort) -> None:
+        efforts.append(effort.seconds)
+
+    monkeypatch.setattr(compacting, "pack_next", pack_late)
+    monkeypatch.setattr(housekeeping, "_rest", note)
+    pack_all(server)
+    assert efforts
+    assert all(0 < seconds < 0.4 for seconds in efforts)
+
+
 def test_cancelling_ends_the_work_too() -> None:
     ended: list[bool] = []
 
