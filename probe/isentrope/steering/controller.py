@@ -27,7 +27,7 @@ from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
 RATE = 0.2
 """Share of what is missing that one step corrects: low enough for numbers that come some steps late and jitter."""
-HYSTERESIS = 0.1
+HYSTERESIS = 0.05
 """Clipping begins when it is worth this share of the largest correction, and ends when it is worth nothing: at the
 border it would switch on and off with the noise."""
 SLEW_FACTOR = 2.0
