@@ -49,9 +49,9 @@ class Administration(RestConnection):
         """From now on it opens nothing, and what it has open is closed."""
         self._done("DELETE", f"access-tokens/{segment(token_id)}")
 
-    def audit(self) -> list[Json]:
-        """Every change of controls, runs and tokens, newest first."""
-        return list(self._items("audit", {}))
+    def audit(self, *, limit: int | None = None) -> list[Json]:
+        """Every change of controls, runs and tokens, newest first; with a limit the newest so many."""
+        return list(self._items("audit", {}, limit))
 
     def verify_audit(self, *, head: str | None = None) -> Json:
         """Whether the audit trail is whole (`is_whole`), and the hash of its newest entry (`head`).

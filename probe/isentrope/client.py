@@ -67,9 +67,20 @@ class ControlTimeout(IsentropeError, TimeoutError):
 class Client(Administration):
     """Reads runs and changes their control. Usable as a context manager; methods are thread-safe."""
 
-    def runs(self, *, project: str | None = None, status: str | None = None, q: str | None = None) -> list[Json]:
-        """All runs, newest first, optionally those of a project, a status, or with a text in their names."""
-        return list(self._items("runs", {"project": project, "status": status, "q": q}))
+    def runs(
+        self,
+        *,
+        project: str | None = None,
+        status: str | None = None,
+        q: str | None = None,
+        limit: int | None = None,
+    ) -> list[Json]:
+        """Runs, newest first, optionally those of a project, a status, or with a text in their names.
+
+        Args:
+            limit: only the newest so many; None: all.
+        """
+        return list(self._items("runs", {"project": project, "status": status, "q": q}, limit))
 
     def run(self, run_id: str) -> Json:
         """One run."""
@@ -78,6 +89,11 @@ class Client(Administration):
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics a run has reported."""
         return [str(item["name"]) for item in self._items(f"runs/{segment(run_id)}/metrics", {})]
+
+    def latest(self, run_id: str) -> list[Json]:
+        """Every metric a run has reported, by `name`, with its newest `value` and the `step` it is of."""
+        items = self._items(f"runs/{segment(run_id)}/metrics", {})
+        return [item | {"value": _number(item["value"])} for item in items]
 
     def metrics(
         self,
@@ -155,19 +171,33 @@ class Client(Administration):
         return count
 
     def series_since(
-        self, run_id: str, names: str | Sequence[str], since: str | None = None
+        self,
+        run_id: str,
+        names: str | Sequence[str],
+        since: str | None = None,
+        *,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        points: int | None = None,
     ) -> tuple[dict[str, Columns], str, bool]:
         """What is new: each metric's columns, a cursor for the next call, and whether these are all points.
 
         Args:
             since: the cursor of the call before; None: everything.
+            points: reduce what is new of each series to so many points, as `series` does.
         Returns: columns, cursor, reset. Where `reset` is True these replace what was read before: a resumed run has
             begun to speak for steps that were known.
         """
         answer = self._json(
             "GET",
             f"runs/{segment(run_id)}/metrics/series",
-            params={"name": [names] if isinstance(names, str) else list(names), "since": since},
+            params={
+                "name": [names] if isinstance(names, str) else list(names),
+                "since": since,
+                "from_step": from_step,
+                "to_step": to_step,
+                "points": points,
+            },
         )
         columns = {name: _number_columns(one) for name, one in answer["series"].items()}
         return columns, str(answer["cursor"]), bool(answer["reset"])
@@ -215,6 +245,8 @@ class Client(Administration):
         scope: str = "all",
         method: str | None = None,
         step: int | None = None,
+        max_fraction: float | None = None,
+        denominator: str = "keep",
         curve: bool | None = None,
     ) -> Json:
         """What other thresholds would have done to a step: `clip_fraction`, `unit_predicted_change` and more.
@@ -223,6 +255,8 @@ class Client(Administration):
             mu_low, mu_high: in standard deviations; None: that side does not clip.
             method: clip_b or clip_v; None: the step's own, else clip_v.
             step: None: the newest that can answer.
+            max_fraction: at most this share of the tokens is clipped, those furthest beyond their threshold.
+            denominator: keep, or shrink: the mean is over the tokens that are kept, not over all.
             curve: also the columns over all thresholds, under `curve`; None: only when no threshold is given.
         """
         answer = self._json(
@@ -234,6 +268,8 @@ class Client(Administration):
                 "scope": scope,
                 "method": method,
                 "step": step,
+                "max_fraction": max_fraction,
+                "denominator": denominator,
                 "curve": curve,
             },
         )
@@ -253,17 +289,17 @@ class Client(Administration):
             for item in answer["items"]
         ]
 
-    def gaps(self, run_id: str) -> list[Json]:
+    def gaps(self, run_id: str, *, limit: int | None = None) -> list[Json]:
         """What a run's record lacks, newest first: `rank`, `first_seq`, `last_seq`, `reason`."""
-        return list(self._items(f"runs/{segment(run_id)}/gaps", {}))
+        return list(self._items(f"runs/{segment(run_id)}/gaps", {}, limit))
 
     def methods(self) -> list[Json]:
         """Every method a control can name, with its parameters, their bounds and defaults."""
         return list(self._items("methods", {}))
 
-    def alerts(self, run_id: str) -> list[Json]:
+    def alerts(self, run_id: str, *, limit: int | None = None) -> list[Json]:
         """What a person should know of a run, newest first: `step`, `kind`, `reason`, `evidence`."""
-        return list(self._items(f"runs/{segment(run_id)}/alerts", {}))
+        return list(self._items(f"runs/{segment(run_id)}/alerts", {}, limit))
 
     def law(self, run_id: str, *, points: int | None = None) -> Json:
         """R = -a exp(H) + b fitted to a run: `fit` with intervals and ceiling, `forecast`, `curve`, `points`.
@@ -279,9 +315,9 @@ class Client(Administration):
         """The newest control version of a run, its state, and `in_force`: what the newest report was made under."""
         return self._json("GET", f"runs/{segment(run_id)}/control")
 
-    def control_history(self, run_id: str) -> list[Json]:
-        """Every control version ever asked for, newest first."""
-        return list(self._items(f"runs/{segment(run_id)}/control/history", {}))
+    def control_history(self, run_id: str, *, limit: int | None = None) -> list[Json]:
+        """Every control version ever asked for, newest first; with a limit the newest so many."""
+        return list(self._items(f"runs/{segment(run_id)}/control/history", {}, limit))
 
     def set_control(
         self,

@@ -91,13 +91,16 @@ class RestConnection:
         """Give the connections back."""
         self._http.close()
 
-    def _items(self, path: str, params: Mapping[str, object]) -> Iterable[Json]:
+    def _items(self, path: str, params: Mapping[str, object], limit: int | None = None) -> Iterable[Json]:
+        """A list's items, page by page; of a limit no more than so many."""
         cursor: str | None = None
         while True:
-            page = self._json("GET", path, params={**params, "cursor": cursor, "limit": _PAGE_ITEMS})
+            size = _PAGE_ITEMS if limit is None else min(limit, _PAGE_ITEMS)
+            page = self._json("GET", path, params={**params, "cursor": cursor, "limit": size})
             yield from page["items"]
             cursor = page.get("next_cursor")
-            if cursor is None:
+            limit = None if limit is None else limit - len(page["items"])
+            if cursor is None or (limit is not None and limit <= 0):
                 return
 
     def _download(self, path: str, params: Mapping[str, Any], file: BinaryIO) -> int:

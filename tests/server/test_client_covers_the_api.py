@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +87,62 @@ def test_each_method_asks_its_address(covered: ServerInThread, address: tuple[st
         with contextlib.suppress(NotFound):
             METHODS[address](client)
         assert asked(covered)[address] == before + 1
+
+
+ASKED_FOR_BY_ITSELF = {"cursor", "last-event-id"}
+"""Pages are turned by the client; whoever comes back to a live stream says `since`."""
+OTHER_NAMES = {"name": "names"}
+
+
+def test_each_method_takes_what_its_address_takes() -> None:
+    """In the query: the rest of a request has methods with words of their own."""
+    paths = create_app(Settings(dashboard=False)).openapi()["paths"]
+    missing = []
+    for (verb, path), method in {**METHODS, _LIVE: lambda client: client.live(RUN)}.items():
+        described = {
+            parameter["name"]
+            for parameter in paths[path][verb.lower()].get("parameters", [])
+            if parameter["in"] == "query"
+        }
+        taken = taken_by(method) | ({"since"} if path.endswith("/series") else set())
+        missing += [
+            f"{path}: {name}"
+            for name in described - ASKED_FOR_BY_ITSELF
+            if name not in taken and OTHER_NAMES.get(name) not in taken
+        ]
+    assert missing == []
+
+
+def taken_by(call: Callable[[Client], object]) -> set[str]:
+    """The parameters of the client's method that a lambda calls."""
+    (name,) = (name for name in call.__code__.co_names if hasattr(Client, name))
+    return set(inspect.signature(getattr(Client, name)).parameters)
+
+
+def test_a_limit_is_kept_over_pages(covered: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isentrope.rest_connection._PAGE_ITEMS", 2)
+    with Client(covered.url, covered.owner_token) as client:
+        for number in range(5):
+            client.edit_run(RUN, notes=f"note {number}")
+        notes = [entry["change"]["new"]["notes"] for entry in client.audit(limit=5)]
+        assert notes == [f"note {number}" for number in (4, 3, 2, 1, 0)]
+        assert len(client.audit(limit=3)) == 3
+        assert len(client.audit()) > 5
+        assert len(client.runs(limit=1)) == 1
+
+
+def test_newest_values_and_what_is_new_come_as_they_were_asked_for(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for step in range(10):
+        rank.report(step, x=float(step), bad=float("nan"))
+    with Client(server.url, server.owner_token) as client:
+        latest = {item["name"]: (item["step"], item["value"]) for item in client.latest(rank.run_id)}
+        assert latest["x"] == (9, 9.0)
+        assert math.isnan(latest["bad"][1])
+        columns, cursor, _ = client.series_since(rank.run_id, "x", from_step=2, to_step=7, points=3)
+        assert columns["x"]["min"] == [2.0, 4.0, 6.0]
+        assert columns["x"]["step"] == [3, 5, 7]
+        assert client.series_since(rank.run_id, "x", cursor)[0]["x"]["step"] == []
 
 
 def test_live_events_come_as_they_are_committed(server: ServerInThread) -> None:

@@ -116,6 +116,8 @@ def test_the_client_asks_for_points_and_curves(server: ServerInThread) -> None:
     with Client(server.url, server.owner_token) as client:
         point = client.what_if(rank.run_id, mu_low=1.0, scope="decreasing")
         assert (point["clip_fraction"], point["predicted_change"]) == (0.2, pytest.approx(-0.05))
+        capped = client.what_if(rank.run_id, mu_low=1.0, mu_high=2.0, max_fraction=0.2, denominator="shrink")
+        assert (capped["max_fraction"], capped["clip_fraction"], capped["denominator"]) == (0.2, 0.2, "shrink")
         assert client.what_if(rank.run_id)["curve"]["low"]["clip_fraction"][0] == 0.2
         with pytest.raises(NotFound, match="no report of step 7"):
             client.what_if(rank.run_id, step=7)
