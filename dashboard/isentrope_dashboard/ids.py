@@ -134,6 +134,21 @@ def preset(method: str, name: str) -> dict[str, str]:
     return {"type": "preset", "method": method, "name": name}
 
 
+def edit_mark(method: str, field: str) -> dict[str, str]:
+    """Id of one field of the form with its mark; `method` is empty but for the method's own parameters."""
+    return {"type": "edit-mark", "method": method, "field": field}
+
+
+def edit_note(method: str, field: str) -> dict[str, str]:
+    """Id of the words of the mark."""
+    return {"type": "edit-note", "method": method, "field": field}
+
+
+def revert(method: str, field: str) -> dict[str, str]:
+    """Id of the button that takes one field back to what is in force."""
+    return {"type": "revert", "method": method, "field": field}
+
+
 def parameters_of(method: str) -> dict[str, str]:
     """Id of the group of one method's fields."""
     return {"type": "parameters-of", "method": method}

@@ -16,7 +16,7 @@ from tests.dashboard.test_browser import PATH, parameter_field
 
 pytestmark = pytest.mark.browser
 
-FORM_SCRIPT = Path(isentrope_dashboard.__file__).parent / "assets" / "form.js"
+FORM_SCRIPTS = [Path(isentrope_dashboard.__file__).parent / "assets" / name for name in ("form-marks.js", "form.js")]
 FIELDS = (
     "method",
     "scope",
@@ -44,6 +44,11 @@ CLIPPED: dict[str, Any] = {
     "parameters": {},
     "hold": None,
 }
+MARKS = [
+    *({"method": "", "field": name} for name in ("method", "mu_low", "mu_high", "scope", "hold")),
+    *({"method": "", "field": f"hold.{name}"} for name in ("target_entropy", "max_change_per_step", "mu_min", "side")),
+    *({"method": method, "field": name} for method, name in PARAMETERS),
+]
 SHOWN = {
     "method": "clip_v", "scope": "all", "low_on": False, "low": 1, "high_on": True, "high": 2, "hold_on": False,
     "target": "", "change": "", "mu_min": "", "mu_max": "", "side": "both", "max_fraction": "", "ratio": "0.0002",
@@ -59,7 +64,8 @@ def script(browser: Browser) -> Iterator[Page]:
     """An empty page with the form's functions alone."""
     page = browser.new_page()
     page.evaluate("window.dash_clientside = {no_update: null, callback_context: {triggered_id: 'control'}}")
-    page.add_script_tag(path=FORM_SCRIPT)
+    for path in FORM_SCRIPTS:
+        page.add_script_tag(path=path)
     yield page
     page.close()
 
@@ -92,9 +98,32 @@ class Form:
         badge, _, _, _, hint, *_ = self._call("formState", [*(self.shown[name] for name in FIELDS), *given])
         return badge, hint
 
-    def _call(self, name: str, given: list[Any]) -> list[Any]:
+    def marks(self) -> dict[str, tuple[str, str]]:
+        """Of each field that has one: its kind, and its words."""
+        values = [self.shown[name] for _, name in PARAMETERS]
+        ids = [{"method": method, "name": name} for method, name in PARAMETERS]
+        methods = [{"value": "clip_v", "label": "Clip_V"}, {"value": "clip_cov", "label": "Clip-Cov"}]
+        given = [self.base, values, methods, FORMS, ids, MARKS]
+        kinds, words = self._call("mark", [*(self.shown[name] for name in FIELDS), *given], "isentropeMarks")
+        named = zip((mark["field"] for mark in MARKS), kinds, words, strict=True)
+        return {name: (kind.removeprefix("marked-field "), told) for name, kind, told in named if told}
+
+    def revert(self, field: str) -> dict[str, Any]:
+        """Which fields change, and to what, when the mark's button is pressed."""
+        (mark,) = [mark for mark in MARKS if mark["field"] == field]
+        self._script.evaluate("(mark) => { window.dash_clientside.callback_context.triggered_id = mark }", mark)
+        values = [self.shown[name] for _, name in PARAMETERS]
+        ids = [{"method": method, "name": name} for method, name in PARAMETERS]
+        given = [[1], self.base, FORMS, ids, values, *(self.shown[name] for name in FIELDS)]
+        *fields, parameters = self._call("revert", given, "isentropeMarks")
+        told = dict(zip((*FIELDS, "max_fraction", "ratio"), (*fields, *parameters), strict=True))
+        changed = {name: value for name, value in told.items() if value is not None}
+        self.shown = {**self.shown, **changed}
+        return changed
+
+    def _call(self, name: str, given: list[Any], where: str = "isentropeForm") -> list[Any]:
         answer: list[Any] = self._script.evaluate(
-            "([name, given]) => window.dash_clientside.isentropeForm[name](...given)", [name, given]
+            "([where, name, given]) => window.dash_clientside[where][name](...given)", [where, name, given]
         )
         return answer
 

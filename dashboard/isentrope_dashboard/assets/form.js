@@ -49,10 +49,10 @@
     const numbers = [target, change, muMin, muMax].map(number);
     return Object.assign(Object.fromEntries(HOLD_NUMBERS.map((name, index) => [name, numbers[index]])), { side: side });
   };
-  const holdChanges = (hold, reference) => {
-    if (!hold || !reference) return Number(Boolean(hold) !== Boolean(reference));
-    const numbers = HOLD_NUMBERS.filter((name) => !sameNumber(hold[name], reference[name])).length;
-    return numbers + (hold.side !== (reference.side || "both"));
+  const holdEdits = (hold, reference) => {
+    if (!hold || !reference) return Boolean(hold) !== Boolean(reference) ? ["hold"] : [];
+    const numbers = HOLD_NUMBERS.filter((name) => !sameNumber(hold[name], reference[name]));
+    return [...numbers, ...(hold.side !== (reference.side || "both") ? ["side"] : [])].map((name) => "hold." + name);
   };
   const boundError = (value, least, excluded) => {
     if (empty(value)) return "";
@@ -93,22 +93,25 @@
   // So does an entropy that is not held.
   const holdOf = (hold) =>
     hold ? [true, ...HOLD_NUMBERS.map((name) => text(hold[name])), hold.side || "both"] : [false, ...Array(5).fill(noUpdate())];
-  const parameterChanges = (control, reference, fields) => {
+  const parameterEdits = (control, reference, fields) => {
     const known = allParameters(control.method === reference.method ? reference : { method: control.method }, fields);
-    return Object.keys(control.parameters).filter((name) => control.parameters[name] !== known[name]).length;
+    return Object.keys(control.parameters).filter((name) => control.parameters[name] !== known[name]).map((name) => "method." + name);
   };
-  const changes = (control, b, fields) =>
-    (control.method !== b.method) + (control.scope !== b.scope) + !sameNumber(control.mu_low, b.mu_low)
-    + !sameNumber(control.mu_high, b.mu_high) + parameterChanges(control, b, fields) + holdChanges(control.hold, b.hold);
+  // What a push would change, as names: `mu_low`, `hold`, `hold.mu_min`, `method.ratio`.
+  const edits = (control, b, fields) => [
+    ...["method", "scope"].filter((name) => control[name] !== b[name]),
+    ...["mu_low", "mu_high"].filter((name) => !sameNumber(control[name], b[name])),
+    ...parameterEdits(control, b, fields), ...holdEdits(control.hold, b.hold),
+  ];
 
   // ---- a control that changes while the form is edited -----------------------------------------------------------
   const SIDES = [["lowOn", "low", "mu_low"], ["highOn", "high", "mu_high"]];
   const HOLD_FIELDS = ["target", "change", "muMin", "muMax", "side"];
   const holdTexts = (hold) => [...HOLD_NUMBERS.map((name) => text(hold && hold[name])), (hold && hold.side) || "both"];
   // The method stays as well where the new one has no field for what was edited: that edit would be lost unasked.
-  const mergedMethod = (form, base, theirs, sideEdits, parameterEdits) => {
+  const mergedMethod = (form, base, theirs, sideEdits, typedIn) => {
     const lost = (!clips(theirs.method) && sideEdits.some(Boolean))
-      || (theirs.method !== form.method && parameterEdits.some(Boolean));
+      || (theirs.method !== form.method && typedIn.some(Boolean));
     return form.method !== base.method || lost ? form.method : theirs.method;
   };
   const mergeHold = (form, base, theirs, next) => {
@@ -116,7 +119,7 @@
     const edits = HOLD_FIELDS.map((name, index) => Boolean(form.holdOn) && !sameText(form[name], before[index]));
     const switched = Boolean(form.holdOn) !== Boolean(base);
     if (!switched && (theirs || !edits.some(Boolean))) next.holdOn = Boolean(theirs);
-    if (!theirs || !holdChanges(theirs, base)) return;
+    if (!theirs || !holdEdits(theirs, base).length) return;
     HOLD_FIELDS.forEach((name, index) => {
       if (!form.holdOn || (!edits[index] && !sameText(before[index], now[index]))) next[name] = now[index];
     });
@@ -127,8 +130,8 @@
     const [before, now] = [base, theirs].map((control) => parameterTexts(control, fields));
     const sideEdits = SIDES.map(([on, value, mu]) =>
       clips(form.method) && (Boolean(form[on]) === missing(base[mu]) || (form[on] && !sameNumber(number(form[value]), base[mu]))));
-    const parameterEdits = fields.map((field, index) => field.method === form.method && !sameText(field.value, before[index]));
-    const next = Object.assign({}, form, { method: mergedMethod(form, base, theirs, sideEdits, parameterEdits) });
+    const typedIn = fields.map((field, index) => field.method === form.method && !sameText(field.value, before[index]));
+    const next = Object.assign({}, form, { method: mergedMethod(form, base, theirs, sideEdits, typedIn) });
     const methodMoved = base.method !== theirs.method;
     if (form.scope === base.scope) next.scope = theirs.scope;
     SIDES.forEach(([on, value, mu], index) => {
@@ -139,7 +142,7 @@
     });
     mergeHold(form, base.hold, theirs.hold, next);
     const follows = (field, index) => {
-      if (parameterEdits[index] || (field.method === next.method && theirs.method !== next.method)) return false;
+      if (typedIn[index] || (field.method === next.method && theirs.method !== next.method)) return false;
       return !sameText(before[index], now[index]) || (methodMoved && field.method !== form.method);
     };
     const value = (field, index) => (follows(field, index) ? now[index] : field.value);
@@ -185,6 +188,19 @@
     return Object.fromEntries(Object.entries(moved).filter(([name]) => lasting.includes(name)
       && kept.some((other) => other === name || other.startsWith(name + "."))));
   };
+  // Who set what the form took over while it was edited, and from what; nothing once the edits are pushed or taken back.
+  const takenOver = (before, after, base, control, fields) => {
+    if (!edits(before, base.reference, fields).length) return {};
+    const by = control.version === base.version + 1 ? control.author : "";
+    const theirs = Object.assign({}, control.reference, { parameters: allParameters(control.reference, fields) });
+    const taken = Object.assign({}, base.taken);
+    const open = edits(after, theirs, fields);
+    for (const name of edits(theirs, base.reference, fields)) {
+      const followed = valueOf(before, name, fields) !== valueOf(theirs, name, fields) && !open.includes(name);
+      if (followed) taken[name] = { by: by, was: taken[name] ? taken[name].was : valueOf(base.reference, name, fields) };
+    }
+    return taken;
+  };
   const LABELS = {
     mu_low: "µ₋", mu_high: "µ₊", "hold.target_entropy": "target entropy", "hold.max_change_per_step": "largest change per step",
     "hold.mu_min": "µ min", "hold.mu_max": "µ max",
@@ -222,6 +238,12 @@
   const WHAT_IF_STILL_MILLISECONDS = 120;
   let whatIfTimer = 0;
 
+  // For the marks of the fields (form-marks.js).
+  window.isentropeControl = {
+    NAMES, HOLD_NUMBERS, asControl, clips, edits, holdTexts, missing, named, noUpdate, parameterFields, parameterTexts,
+    text, triggered, valueOf,
+  };
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentropeForm: {
       joinSliderAndNumber(slider, value, maximum) {
@@ -241,16 +263,18 @@
         const fields = parameterFields(forms, ids, values);
         const form = named(current);
         if (!base || triggered() === "control-reset") {
-          const shown = Object.assign({}, control, { meanwhile: {} });
+          const shown = Object.assign({}, control, { meanwhile: {}, taken: {} });
           return [...thresholdsOf(theirs, form), ...holdOf(theirs.hold), parameterTexts(theirs, fields), shown];
         }
         const next = merge(form, fields, base.reference, theirs);
-        const meanwhile = changedMeanwhile(asControl(next.form, next.fields), base, control, fields);
+        const said = asControl(next.form, next.fields);
+        const meanwhile = changedMeanwhile(said, base, control, fields);
+        const taken = takenOver(asControl(form, fields), said, base, control, fields);
         return [
           // A field that stays is not written to: somebody may be typing in it.
           ...NAMES.map((name) => (next.form[name] === form[name] ? noUpdate() : next.form[name])),
           next.fields.map((field, index) => (field.value === values[index] ? noUpdate() : field.value)),
-          Object.assign({}, control, { meanwhile: meanwhile }),
+          Object.assign({}, control, { meanwhile: meanwhile, taken: taken }),
         ];
       },
       // A preset says all of thresholds, scope and parameters; whether an entropy is held is none of its business.
@@ -281,7 +305,7 @@
         if (!control) return ["no control", "gray", true, true, "This run takes no control.", "dimmed", ...rest];
         if (!base) return Array(5).fill(noUpdate()).concat("dimmed", rest);
         const said = asControl(form, fields);
-        const count = changes(said, base.reference, fields);
+        const count = edits(said, base.reference, fields).length;
         const marked = [...parameterErrors, ...holds].some(Boolean) ? "Check the fields marked in red." : "";
         const wrong = errors[0] || errors[1] || marked;
         const hint = unable(form, methods) || wrong;
@@ -289,10 +313,10 @@
           const pending = control.pending;
           return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, "dimmed", ...rest];
         }
-        const edits = count ? count + (count > 1 ? " changes" : " change") : "unfinished";
+        const badge = count ? count + (count > 1 ? " changes" : " change") : "unfinished";
         const meanwhile = meanwhileText(said, base, fields, methods);
         const told = [hint, meanwhile].filter(Boolean).join(" ");
-        return [edits, "orange", Boolean(hint), false, told, meanwhile ? "orange" : "dimmed", ...rest];
+        return [badge, "orange", Boolean(hint), false, told, meanwhile ? "orange" : "dimmed", ...rest];
       },
       askWhatIf(...given) {
         const form = named(given);

@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components.edit_mark import marked
 from isentrope_dashboard.components.hold_fields import hold_field_props, hold_fields, hold_running
 from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.components.parameter_fields import parameter_fields
@@ -43,10 +44,10 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
         [
             dcc.Store(id=ids.CONTROL),
             dcc.Store(id=ids.CONTROL_BASE),
-            _choice(ids.METHOD, "Method", ids.METHOD_RUNNING),
-            _threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"),
-            _threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"),
-            _choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, [{"value": k, "label": v} for k, v in SCOPE_LABELS.items()]),
+            marked(_choice(ids.METHOD, "Method", ids.METHOD_RUNNING), "method", "Method"),
+            marked(_threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"), "mu_low", "Lower threshold µ₋"),
+            marked(_threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"), "mu_high", "Upper threshold µ₊"),
+            marked(_choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, _scopes()), "scope", "Scope"),
             or_unread(ids.METHOD_FORMS, parameter_fields(forms)),
             hold_fields(),
             what_if_block(),
@@ -69,6 +70,10 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
     )
     badge = dmc.Badge("–", id=ids.CONTROL_BADGE, variant="light", color="gray", size="sm", radius="sm", tt="none")
     return panel("Controls", "Applied by the trainer at the next step boundary", body, aside=badge)
+
+
+def _scopes() -> list[dict[str, str]]:
+    return [{"value": name, "label": label} for name, label in SCOPE_LABELS.items()]
 
 
 def method_props(run: RunSummary) -> dict[str, dict[str, Any]]:

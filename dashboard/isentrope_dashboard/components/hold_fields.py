@@ -8,6 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components.edit_mark import marked
 from isentrope_dashboard.controls import HoldValues
 from isentrope_dashboard.formatting import number
 from isentrope_dashboard.hold_preview import DEFAULT_MU_MAX, DEFAULT_MU_MIN, DEFAULT_SHARE
@@ -25,19 +26,17 @@ def hold_fields() -> html.Div:
     running = dmc.Text(["running with ", html.Span("–", id=ids.HOLD_RUNNING, className="num")], size="xs", c="dimmed")
     fields = html.Div(
         [
-            _number(ids.HOLD_TARGET, "Target entropy", "nats", "needed"),
-            _number(ids.HOLD_CHANGE, "Largest change per step", "nats", f"{DEFAULT_SHARE:.0%} of the target"),
-            _number(ids.HOLD_MU_MIN, "µ min", "σ", f"{DEFAULT_MU_MIN:g}"),
-            _number(ids.HOLD_MU_MAX, "µ max", "σ", f"{DEFAULT_MU_MAX:g}"),
-            dmc.Select(
-                id=ids.HOLD_SIDE,
-                label="Side",
-                data=[{"value": value, "label": label} for value, label in SIDES.items()],
-                value="both",
-                size="xs",
-                allowDeselect=False,
-                className="wide",
+            _number(ids.HOLD_TARGET, "target_entropy", "Target entropy", "nats", "needed"),
+            _number(
+                ids.HOLD_CHANGE,
+                "max_change_per_step",
+                "Largest change a step",
+                "nats",
+                f"{DEFAULT_SHARE:.0%} of the target",
             ),
+            _number(ids.HOLD_MU_MIN, "mu_min", "µ min", "σ", f"{DEFAULT_MU_MIN:g}"),
+            _number(ids.HOLD_MU_MAX, "mu_max", "µ max", "σ", f"{DEFAULT_MU_MAX:g}"),
+            marked(_side(), "hold.side", "Side", wide=True),
             dmc.Text(
                 "The probe moves both thresholds from step to step; method and thresholds above are in force while it "
                 "can't.",
@@ -50,7 +49,8 @@ def hold_fields() -> html.Div:
         className="hold-fields",
         style={"display": "none"},
     )
-    return html.Div([dmc.Group([switch, running], justify="space-between"), fields], id=ids.HOLD, className="hold")
+    head = marked(dmc.Group([switch, running], justify="space-between"), "hold", "Hold an entropy")
+    return html.Div([head, fields], id=ids.HOLD, className="hold")
 
 
 def hold_field_props(run: RunSummary) -> dict[str, dict[str, Any]]:
@@ -63,6 +63,18 @@ def hold_running(hold: HoldValues | None) -> str:
     return "off" if hold is None else f"{number(hold.target_entropy, 4)} nats"
 
 
-def _number(component_id: str, label: str, unit: str, default: str) -> Any:
+def _side() -> Any:
+    return dmc.Select(
+        id=ids.HOLD_SIDE,
+        label="Side",
+        data=[{"value": value, "label": label} for value, label in SIDES.items()],
+        value="both",
+        size="xs",
+        allowDeselect=False,
+    )
+
+
+def _number(component_id: str, name: str, label: str, unit: str, default: str) -> Any:
     # Not a NumberInput: it would round what is in force.
-    return dmc.TextInput(id=component_id, label=f"{label}, {unit}", placeholder=default, value="", size="xs")
+    entry = dmc.TextInput(id=component_id, label=f"{label}, {unit}", placeholder=default, value="", size="xs")
+    return marked(entry, f"hold.{name}", label)

@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components.edit_mark import marked
 from isentrope_dashboard.formatting import parameter
 from isentrope_dashboard.method_forms import MethodForm, ParameterForm
 
@@ -59,9 +60,11 @@ def _field(method: str, field: ParameterForm) -> Any:
         "value": parameter(field.default),
     }
     if field.choices:
-        return dmc.Select(**known, data=list(field.choices), allowDeselect=False)
+        choice = dmc.Select(**known, data=list(field.choices), allowDeselect=False)
+        return marked(choice, field.name, label, method=method)
     # Not a NumberInput: it can't show 1e-4 as it was typed.
-    return dmc.TextInput(**known, placeholder="off" if field.default is None else parameter(field.default))
+    entry = dmc.TextInput(**known, placeholder="off" if field.default is None else parameter(field.default))
+    return marked(entry, field.name, label, method=method)
 
 
 def _description(field: ParameterForm) -> str:

@@ -1,4 +1,4 @@
-"""The form as the browser works it without asking the server: all of it lives in `assets/form.js`."""
+"""The form as the browser works it without asking the server: it lives in `assets/form.js` and `assets/form-marks.js`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ THRESHOLD_FIELDS = FIELDS[:6]
 _PARAMETERS = ids.parameter(ALL, ALL)
 _GROUPS = ids.parameters_of(ALL)
 _PRESETS = ids.preset(ALL, ALL)
+_MARKS, _NOTES, _REVERTS = ids.edit_mark(ALL, ALL), ids.edit_note(ALL, ALL), ids.revert(ALL, ALL)
 
 
 def _function(name: str) -> ClientsideFunction:
@@ -38,6 +39,7 @@ def register(app: Dash) -> None:
     _follow_control(app)
     _fill_in(app)
     _judge(app)
+    _mark_edits(app)
     app.clientside_callback(
         _function("askWhatIf"),
         Output(ids.WHAT_IF_QUESTION, "storage_type"),
@@ -131,4 +133,32 @@ def _judge(app: Dash) -> None:
         State(ids.METHOD_FORMS, "data"),
         State(_PARAMETERS, "id"),
         State(_GROUPS, "id"),
+    )
+
+
+def _mark_edits(app: Dash) -> None:
+    """Which fields were edited, which somebody else set meanwhile, and the way back for one of them."""
+    app.clientside_callback(
+        ClientsideFunction("isentropeMarks", "mark"),
+        Output(_MARKS, "className"),
+        Output(_NOTES, "children"),
+        *[Input(component, name) for component, name in FIELDS],
+        Input(ids.CONTROL_BASE, "data"),
+        Input(_PARAMETERS, "value"),
+        State(ids.METHOD, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_MARKS, "id"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("isentropeMarks", "revert"),
+        *[Output(component, name, allow_duplicate=True) for component, name in FIELDS],
+        Output(_PARAMETERS, "value", allow_duplicate=True),
+        Input(_REVERTS, "n_clicks"),
+        State(ids.CONTROL_BASE, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_PARAMETERS, "value"),
+        *[State(component, name) for component, name in FIELDS],
+        prevent_initial_call=True,
     )

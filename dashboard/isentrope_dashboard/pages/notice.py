@@ -33,6 +33,7 @@ def notification(title: str, message: str, color: str, *, key: str, seconds: flo
         "message": message,
         "color": color,
         "autoClose": int(1000 * seconds),
+        "closeButtonProps": {"aria-label": "Close this notification"},
     }
 
 
