@@ -34,6 +34,7 @@ class Rank:
         incarnation: str = "first",
         rank: int = 0,
         started_at: float | None = None,
+        sent_at: float = 0.0,
         project: str = "tests",
         name: str = "a run",
         config: Mapping[str, object] | None = None,
@@ -55,13 +56,16 @@ class Rank:
             capabilities=tuple(capabilities),
             initial_control=initial_control,
         )
+        self.sent_at = sent_at
         self.stub = server.stub()
         self.metadata = (("authorization", f"Bearer {server.owner_token}"),)
         self.seq = 0
         self.welcome = self.hello()
 
     def hello(self) -> pb.HelloReply:
-        request = pb.HelloRequest(run=run_started_to_pb(self.started), protocol_version=PROTOCOL_VERSION)
+        request = pb.HelloRequest(
+            run=run_started_to_pb(self.started), protocol_version=PROTOCOL_VERSION, sent_at=self.sent_at
+        )
         return self.stub.Hello(request, metadata=self.metadata, timeout=10)
 
     def send(self, *messages: Payload) -> pb.PushReply:

@@ -112,8 +112,8 @@ class TelemetryConnection:
         Raises:
             ServerAway, ServerRefuses
         """
-        request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION)
         asked_at = time.time()
+        request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
         try:
             reply = self._stub.Hello(request, timeout=CALL_SECONDS, metadata=self._metadata)
         except grpc.RpcError as error:

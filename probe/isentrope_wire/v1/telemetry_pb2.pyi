@@ -29,7 +29,12 @@ class HelloRequest(google.protobuf.message.Message):
 
     RUN_FIELD_NUMBER: builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
+    SENT_AT_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
+    sent_at: builtins.float
+    """Seconds since the Unix epoch by the sender's clock, which may be wrong: with run.started_at it says how long ago the
+    incarnation began. 0: not told.
+    """
     @property
     def run(self) -> Global___RunStarted: ...
     def __init__(
@@ -37,9 +42,10 @@ class HelloRequest(google.protobuf.message.Message):
         *,
         run: Global___RunStarted | None = ...,
         protocol_version: builtins.int = ...,
+        sent_at: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["protocol_version", b"protocol_version", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["protocol_version", b"protocol_version", "run", b"run", "sent_at", b"sent_at"]) -> None: ...
 
 Global___HelloRequest: typing_extensions.TypeAlias = HelloRequest
 

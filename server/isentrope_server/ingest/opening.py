@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.ingest.arrivals import LONGEST_NAME
 from isentrope_server.ingest.report_limits import STREAMS_OF_A_RUN
+from isentrope_server.ingest.succession import is_newest, placed
 from isentrope_server.store import audit, controls, runs, streams
 from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import RunChanged
+from isentrope_server.store.streams import Incarnation
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
@@ -30,8 +33,11 @@ class Welcome:
     control: ControlSnapshot | None
 
 
-def open_stream(transaction: Transaction, started: RunStarted, now: float) -> Welcome:
+def open_stream(transaction: Transaction, started: RunStarted, now: float, *, sent_at: float = 0.0) -> Welcome:
     """Make the run and the stream known, or find them again; safe to repeat.
+
+    Args:
+        sent_at: when the Hello was sent by the sender's clock; 0: it doesn't say.
 
     Raises:
         Unprocessable: an id that can't stand in an address.
@@ -50,7 +56,10 @@ def open_stream(transaction: Transaction, started: RunStarted, now: float) -> We
             acked_through=stream.acked_through,
             control=standing_snapshot(transaction, started.run_id, stream.run_key, now),
         )
-    run_key = _enter(transaction, started, now)
+    run_key = runs.key_of(connection, started.run_id)
+    known = [] if run_key is None else streams.incarnations(connection, run_key)
+    started = placed(known, started, sent_at=sent_at, now=now)
+    run_key = _enter(transaction, started, run_key, known, now)
     if streams.count(connection, run_key) >= STREAMS_OF_A_RUN:
         raise Unprocessable(f"Run {started.run_id} has {STREAMS_OF_A_RUN} ranks and incarnations, as many as one may.")
     streams.create(connection, run_key, started, now)
@@ -75,23 +84,19 @@ def _check(started: RunStarted) -> None:
         raise Unprocessable("planned_steps and control versions must be less than 2^63.")
 
 
-def _enter(transaction: Transaction, started: RunStarted, now: float) -> int:
+def _enter(
+    transaction: Transaction, started: RunStarted, run_key: int | None, known: Sequence[Incarnation], now: float
+) -> int:
     connection = transaction.connection
-    run_key = runs.key_of(connection, started.run_id)
     if run_key is None:
         run_key = runs.create(connection, started, now)
         _record_initial_control(transaction, run_key, started)
-    elif _is_newest(streams.incarnations(connection, run_key), started):
+    elif is_newest(known, started):
         runs.reopen(connection, run_key, started, now)
     else:
         # An old spool found its way up late; what the run says of itself now stays.
         runs.heard(connection, run_key, now)
     return run_key
-
-
-def _is_newest(known: list[streams.Incarnation], started: RunStarted) -> bool:
-    newest = known[-1]
-    return newest.name != started.incarnation and started.started_at >= newest.started_at
 
 
 def _record_initial_control(transaction: Transaction, run_key: int, started: RunStarted) -> None:

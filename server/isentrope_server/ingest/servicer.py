@@ -57,7 +57,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
             welcome: Welcome = await self._write(
-                context, lambda t: open_stream(t, started, time.time()), started.run_id
+                context, lambda t: open_stream(t, started, time.time(), sent_at=request.sent_at), started.run_id
             )
         except DataError as error:
             await _abort(
@@ -89,7 +89,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             )
         # Should the newest version end unapplied, an older one stands again; its probe has it already.
         newest_sent = 0
-        with self._backend.hub.listening(request.run_id) as listener:
+        # Not of each report: a heartbeat is due after so long without a control, however many reports come in.
+        with self._backend.hub.listening(request.run_id, ControlChanged) as listener:
             must_read, dropped = True, 0
             while not self._backend.hub.closing.is_set():
                 if must_read:

@@ -20,6 +20,8 @@ class Stream:
     incarnation: str
     rank: int
     started_at: float
+    opened_at: float
+    """When the server first heard of it, by the server's clock."""
     first_step: int | None
     last_step: int | None
     acked_through: int
@@ -31,6 +33,9 @@ class Incarnation:
 
     name: str
     started_at: float
+    """By the trainer's clock; moved behind an older incarnation's where that clock was set back in between."""
+    opened_at: float
+    """When the server first heard of it, by the server's clock."""
     first_step: int | None
     """The lowest step it reported; from here on it speaks for the run."""
     last_step: int | None
@@ -121,6 +126,7 @@ _STREAMS = select(
     streams.c.incarnation,
     streams.c.rank,
     streams.c.started_at,
+    streams.c.opened_at,
     streams.c.first_step,
     streams.c.last_step,
     streams.c.acked_through,
@@ -131,6 +137,7 @@ def _incarnation(name: str, members: list[Stream]) -> Incarnation:
     return Incarnation(
         name=name,
         started_at=min(s.started_at for s in members),
+        opened_at=min(s.opened_at for s in members),
         first_step=min((s.first_step for s in members if s.first_step is not None), default=None),
         last_step=max((s.last_step for s in members if s.last_step is not None), default=None),
         streams=tuple(members),
