@@ -420,6 +420,21 @@ def test_watch_sends_heartbeats_and_each_new_version(server: ServerInThread) -> 
     watching.close()
 
 
+def test_heartbeats_come_however_many_reports_come_in(server: ServerInThread) -> None:
+    rank = Rank(server)
+    watching = rank.watch()
+    step, beats = 0, 0
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as waiting:
+            heard = waiting.submit(watching.next_kind)
+            while not heard.done():
+                step += 1
+                rank.report(step)
+        beats += heard.result() == "heartbeat"
+    assert beats == 2
+    watching.close()
+
+
 def test_a_watch_that_lost_events_still_tells_the_newest_version(server: ServerInThread) -> None:
     rank = Rank(server)
     watching = rank.watch()

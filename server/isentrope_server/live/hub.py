@@ -15,12 +15,22 @@ QUEUE_LENGTH = 1_024
 class Listener:
     """The events of one run, from subscription on."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
+        """
+        Args:
+            kinds: of events it hears of; none: all.
+        """
+        self._kinds = kinds
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
         """How many events this listener lost by being slow; the store still has them."""
 
-    def put(self, event: RunEvent | None) -> None:
+    def put(self, event: RunEvent) -> None:
+        if not self._kinds or isinstance(event, self._kinds):
+            self.wake(event)
+
+    def wake(self, event: RunEvent | None) -> None:
+        """Hand it over, of whatever kind."""
         if self._queue.full():
             self._queue.get_nowait()
             self.dropped += 1
@@ -61,9 +71,13 @@ class Hub:
         self._loop.call_soon_threadsafe(self._tell_of_loss)
 
     @contextmanager
-    def listening(self, run_id: str) -> Iterator[Listener]:
-        """Subscribe first, then read the store: nothing falls between."""
-        listener = Listener()
+    def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
+        """Subscribe first, then read the store: nothing falls between.
+
+        Args:
+            kinds: of events to hear of, in place of all.
+        """
+        listener = Listener(kinds)
         self._listeners[run_id].add(listener)
         try:
             yield listener
@@ -76,7 +90,7 @@ class Hub:
         self.closing.set()
         for listeners in self._listeners.values():
             for listener in listeners:
-                listener.put(None)
+                listener.wake(None)
 
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -89,4 +103,4 @@ class Hub:
         for run_id, listeners in self._listeners.items():
             for listener in listeners:
                 listener.dropped += 1
-                listener.put(RunChanged(run_id=run_id))
+                listener.wake(RunChanged(run_id=run_id))
