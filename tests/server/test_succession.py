@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from isentrope.transport import telemetry_connection
 from isentrope_server.ingest.succession import placed
 from isentrope_server.store.streams import Incarnation
 from isentrope_wire.messages import RunStarted
@@ -60,6 +63,20 @@ def test_a_clock_that_was_an_hour_ahead_before_the_resume_keeps_it_back_no_longe
     first.report(0, loss=0.0)
     begin(server, "second", run_id=first.run_id).report(0, loss=10.0)
     assert loss_by_step(server, first) == {0: 10.0}
+
+
+def test_the_probes_own_connection_says_when_it_sends_its_hello(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = begin(server, "first")
+    set_back = SimpleNamespace(time=lambda: time.time() - HOUR, monotonic=time.monotonic)
+    monkeypatch.setattr(telemetry_connection, "time", set_back)
+    started = replace(first.started, incarnation="second", name="second", started_at=set_back.time())
+    with telemetry_connection.TelemetryConnection(
+        server.grpc_target, server.owner_token, started, receive_control=print, report_problem=print
+    ) as connection:
+        connection.hello()
+    assert server.http.get(first.path).json()["name"] == "second"
 
 
 def test_a_spool_that_lay_about_stays_the_older_one(server: ServerInThread) -> None:
