@@ -47,7 +47,8 @@ EXIT_OTHER_SHIPPER = 3
 class ShipperSettings:
     """How a shipper behaves."""
 
-    batch_records: int = 50
+    batch_records: int = 250
+    """Of a backlog: one COMMIT of the server is shared by so many."""
     batch_bytes: int = 1024 * 1024
     poll_seconds: float = 0.05
     """How often an empty spool is looked at: what a report waits at most before it is sent."""

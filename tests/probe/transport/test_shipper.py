@@ -112,8 +112,8 @@ def test_a_spool_left_behind_is_delivered_once_and_in_order(folder: SpoolFolder,
     assert list_segments(folder.path) == []
 
 
-def test_batches_hold_at_most_fifty_records(folder: SpoolFolder, server: FakeTelemetry) -> None:
-    ship(folder, QUICK, find_token=lambda: None)
+def test_batches_hold_at_most_as_many_records_as_they_may(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    ship(folder, replace(QUICK, batch_records=50), find_token=lambda: None)
     assert [len(batch) for batch in server.pushes] == [50, 50, 20]
 
 
