@@ -28,7 +28,7 @@ _KINDS = {
 
 def diagnosis_columns() -> list[dmc.GridCol]:
     """Two cards, to be filled in."""
-    table = dmc.Table(id=ids.TOKENS, data={"head": _HEAD, "body": []}, striped=True, className="num")
+    table = dmc.Table(id=ids.TOKENS, data={"head": [], "body": []}, striped=True, className="num")
     return [
         dmc.GridCol(
             panel(
@@ -52,11 +52,13 @@ def diagnosis_columns() -> list[dmc.GridCol]:
 
 def diagnosis_props(alerts: Sequence[AlertRow], tokens: CountedTokens) -> dict[str, dict[str, Any]]:
     """The content of both."""
-    of_step = MISSING if tokens.step is None else f"step {tokens.step:,}"
+    head = _HEAD if tokens.rows else []
+    of_step = "" if tokens.step is None else f", step {tokens.step:,}"
+    subtitle = f"Largest by size of r A S_c{of_step}; nats" if tokens.rows else "The newest report names none"
     return {
         ids.ALERTS: {"children": [_alert(row) for row in alerts] or dmc.Text("None so far", size="sm")},
-        ids.TOKENS: {"data": {"head": _HEAD, "body": [_cells(row) for row in tokens.rows]}},
-        ids.TOKENS_SUBTITLE: {"children": f"Largest by size of r A S_c, {of_step}; nats"},
+        ids.TOKENS: {"data": {"head": head, "body": [_cells(row) for row in tokens.rows]}},
+        ids.TOKENS_SUBTITLE: {"children": subtitle},
     }
 
 

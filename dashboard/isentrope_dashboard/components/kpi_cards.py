@@ -73,7 +73,7 @@ INDICATORS = (
 def kpi_cards() -> dmc.SimpleGrid:
     """The cards, without values."""
     return dmc.SimpleGrid(
-        [_card(indicator) for indicator in INDICATORS], cols={"base": 1, "xs": 2, "lg": 4}, spacing="md"
+        [_card(indicator) for indicator in INDICATORS], cols={"base": 2, "lg": 4}, spacing={"base": "xs", "xs": "md"}
     )
 
 
@@ -140,6 +140,7 @@ def _card(indicator: Indicator) -> dmc.Card:
         fillOpacity=0.14,
         strokeWidth=1.6,
         curveType="monotone",
+        className="kpi-spark",
     )
     bottom = dmc.Group(
         [dmc.Stack([value, difference], gap=6), spark], justify="space-between", align="flex-end", wrap="nowrap", mt=8

@@ -44,7 +44,8 @@ def panel(
 def chart(component_id: str, height: int, description: str, *, grows: bool = True) -> html.Div:
     """An empty chart, drawn by the browser from its store; `description` is what a screen reader says.
 
-    It takes what height its card has left and `height` at least; exactly that when it does not grow.
+    In a stretched card it takes what height is left and `height` at least; exactly that when it does not grow. Elsewhere it
+    must not grow: where nothing says how high it is, plotly takes a height of its own, and the card cuts it off.
     """
     graph = dcc.Graph(
         id=component_id,

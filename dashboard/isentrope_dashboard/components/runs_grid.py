@@ -12,13 +12,14 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.grid_options import COLUMN, COUNT, OPTIONS
 from isentrope_dashboard.records import RunSummary
 
+# A telephone shows the first three: which run, whether it runs, and how far it is.
 _COLUMNS: list[dict[str, Any]] = [
-    {"field": "name", "headerName": "Run", "flex": 2, "minWidth": 180, "cellRenderer": "IsentropeRunLink"},
-    {"field": "id", "headerName": "Id", "flex": 1, "minWidth": 140, "cellClass": "mono"},
-    {"field": "project", "headerName": "Project", "flex": 1, "minWidth": 110},
+    {"field": "name", "headerName": "Run", "flex": 2, "minWidth": 140, "cellRenderer": "IsentropeRunLink"},
     {"field": "status", "headerName": "Status", "width": 120, "cellRenderer": "IsentropeState"},
     {"field": "step", "headerName": "Step", "width": 100, **COUNT},
     {"field": "planned", "headerName": "Planned", "width": 100, **COUNT},
+    {"field": "id", "headerName": "Id", "flex": 1, "minWidth": 140, "cellClass": "mono"},
+    {"field": "project", "headerName": "Project", "flex": 1, "minWidth": 110},
     {
         "field": "created",
         "headerName": "Started",

@@ -101,7 +101,9 @@ def _law_panel() -> dmc.Card:
     body = html.Div(
         [
             unread_note(ids.LAW_GRAPH),
-            chart(ids.LAW_GRAPH, law.HEIGHT, "Reward against entropy, with the fitted law and its ceiling"),
+            chart(
+                ids.LAW_GRAPH, law.HEIGHT, "Reward against entropy, with the fitted law and its ceiling", grows=False
+            ),
             html.Div([], id=ids.LAW_FACTS, className="law-facts"),
         ],
         className="law",
@@ -110,13 +112,14 @@ def _law_panel() -> dmc.Card:
 
 
 def _score_panel() -> dmc.Card:
-    drawn = chart(ids.SCORE_GRAPH, score_distribution.HEIGHT, "Distribution of the centred score over steps")
+    height = score_distribution.HEIGHT
+    drawn = chart(ids.SCORE_GRAPH, height, "Distribution of the centred score over steps", grows=False)
     body = or_unread(ids.SCORE_GRAPH, drawn)
     return panel([*score_symbol(), " distribution"], "", body, subtitle_id=ids.SCORE_SUBTITLE)
 
 
 def _split_panel() -> dmc.Card:
-    drawn = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction, split into its parts")
+    drawn = chart(ids.SPLIT_GRAPH, change_split.HEIGHT, "Unit prediction, split into its parts", grows=False)
     view = dmc.SegmentedControl(
         id=ids.SPLIT_VIEW,
         data=[{"value": "quadrant", "label": "Quadrant"}],

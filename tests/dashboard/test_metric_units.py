@@ -1,0 +1,27 @@
+"""A metric's unit stands beside its name wherever it is charted."""
+
+from __future__ import annotations
+
+import pytest
+
+from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
+from isentrope_dashboard.metric_units import with_unit
+from isentrope_dashboard.records import SeriesColumns
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("entropy/mean", "entropy/mean, nats"),
+        ("hold/drift", "hold/drift, nats a step"),
+        ("change/positive_high", "change/positive_high, nats per unit gain"),
+        ("score/self_check_z", "score/self_check_z, standard errors"),
+        ("reward/mean", "reward/mean"),
+        ("mine", "mine"),
+    ],
+)
+def test_a_unit_is_said_where_the_metric_has_one(metric: str, named: str) -> None:
+    assert with_unit(metric) == named
+    line = MetricLine("run", 0, SeriesColumns(steps=[1], values=[1.0]))
+    figure = metric_panels_figure([MetricPanel(metric, [line])], revision="r", empty="")
+    assert figure.layout.annotations[0].text == named
