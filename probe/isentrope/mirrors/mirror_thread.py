@@ -65,16 +65,19 @@ class MirrorThread:
                 self._thread.start()
             self._queue.put(report)
 
-    def close(self, timeout_seconds: float) -> None:
-        """Write what fits in the time. The tracker's run stays open."""
+    def end(self) -> None:
+        """Say that there are no more reports."""
+        self._queue.put(None)
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Until all is written, or the time is up. The tracker's run stays open."""
         if self._thread is None:
             return
-        self._queue.put(None)
         self._thread.join(max(timeout_seconds, 0.0))
         left = self._queue.qsize()
         if self._thread.is_alive():
             logger.warning(
-                "%s did not take the last reports in time: about %d are missing there.",
+                "%s has not taken the last reports yet, about %d of them: those it has not when the process ends are missing.",
                 self._destination.name,
                 max(left, 1),
             )

@@ -49,4 +49,6 @@ class OpenMirrors:
         """Write what fits in the time, all mirrors together."""
         end = time.monotonic() + timeout_seconds
         for mirror in self._mirrors:
-            mirror.close(end - time.monotonic())
+            mirror.end()
+        for mirror in self._mirrors:
+            mirror.wait(end - time.monotonic())
