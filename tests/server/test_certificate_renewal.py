@@ -101,6 +101,8 @@ def test_a_file_that_is_repaired_counts_and_one_that_breaks_again_is_told_again(
     for name in ("second", "third"):
         caplog.clear()
         shown.key.unlink()
+        handshake(context, trusted)
+        os.utime(shown.certificate, ns=(1, 1))
         assert [handshake(context, trusted) for _ in range(2)] == ["before" if name == "second" else "second"] * 2
         (refusal,) = caplog.messages
         assert "shown.key of --tls-key can't be read" in refusal

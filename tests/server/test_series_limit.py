@@ -71,6 +71,10 @@ def test_what_is_sent_again_is_acknowledged_and_quarantines_nothing(limited: Ser
 
 def test_what_every_probe_promises_and_other_runs_have_room(limited: ServerInThread) -> None:
     rank, other = Rank(limited), Rank(limited)
+    promised = {"entropy/gain": 0.5, "reward/mean": 1.0, "ratio/mean": 1.0}
+    rank.send(step_report(0, promised))
+    rank.send(step_report(0, {f"own/{number}": 1.0 for number in range(LIMIT)}))
+    assert names(limited, rank) == sorted([*promised, *(f"own/{number}" for number in range(LIMIT))])
     for step in range(8):
         step_in_the_name(rank, step)
     histograms = [ScoreHistogram(name=name, low=0.0, high=1.0, counts=(1,)) for name in ("entropy/token", "my/own")]

@@ -76,7 +76,7 @@ class SeriesLimit:
         new = {*report.scalars, *histograms} - known
         known |= new & _PROMISED
         others = sorted(new - _PROMISED)
-        room = max(0, self._limit - len(known))
+        room = max(0, self._limit - (len(known) - len(known & _PROMISED)))
         known.update(others[:room])
         return set(others[room:])
 
