@@ -145,18 +145,20 @@ async def _read(request: _Request | None, context: _Context) -> _Request:
 
 async def _until(gone: asyncio.Future[None], replies: Any) -> AsyncIterator[object]:
     """The replies, until `gone` is done."""
+    following: asyncio.Future[Any] | None = None
     try:
         while not gone.done():
             following = asyncio.ensure_future(anext(replies, _END))
             await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                following.cancel()
-                # A generator can't be closed while it runs.
-                await asyncio.wait((following,))
             if gone.done() or (reply := following.result()) is _END:
                 return
             yield reply
     finally:
+        if following is not None:
+            # Also when the client hangs up, which cancels the wait above but not what it waits for: a generator can't
+            # be closed while it runs, and gRPC would try to tell the client, who is gone, of that mistake.
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         await replies.aclose()
 
 
