@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from dash import Dash
-from fastapi import FastAPI
+from dash.backends._fastapi import reset_current_request, set_current_request
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+from starlette.exceptions import HTTPException
 
 from isentrope_dashboard.api_client import ApiSource
 from isentrope_dashboard.components.shell import shell
@@ -40,7 +43,7 @@ def attach(app: FastAPI, *, api_url: str) -> None:
     """Serve the dashboard's pages from `app`.
 
     Args:
-        app: the server's application with all of its own routes, because Dash answers every other GET with a page.
+        app: the server's application with all of its own routes: any other address is answered here, with a page or 404.
         api_url: where the REST API is reached over HTTP, e.g. `http://127.0.0.1:7070`. Calls are made with the
             browser user's own cookie or token.
     """
@@ -68,12 +71,32 @@ def attach(app: FastAPI, *, api_url: str) -> None:
     compare.register(dash_app, source)
     browser.register(dash_app)
     form.register(dash_app)
-    # Dash does the first at the first request under its own prefix and the second when a lifespan event passes its
-    # middleware. A deep link may come before the one, and a server that runs its lifespan itself never does the other.
+    # Dash would do it at the first request under its own prefix, and a deep link may come before.
     dash_app._setup_server()
-    dash_app.backend._setup_catchall()
+    _answer_every_address(app, dash_app)
     _allow_inline_scripts(app, dash_app.csp_hashes())
     app.add_middleware(CredentialsMiddleware)
+
+
+def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
+    """As Dash's own catch-all, which would call whatever address a page."""
+
+    @app.get("/{path:path}", include_in_schema=False)
+    async def shell_of(path: str, request: Request) -> HTMLResponse:
+        if routing.is_page(f"/{path}"):
+            return HTMLResponse(_shell(dash_app, request))
+        if "text/html" not in request.headers.get("accept", ""):
+            raise HTTPException(404)
+        # The page says so itself, and where the runs are.
+        return HTMLResponse(_shell(dash_app, request), 404)
+
+
+def _shell(dash_app: Dash, request: Request) -> str:
+    token = set_current_request(request)
+    try:
+        return str(dash_app.index())
+    finally:
+        reset_current_request(token)
 
 
 def _allow_inline_scripts(app: FastAPI, hashes: list[str]) -> None:

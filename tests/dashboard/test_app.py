@@ -42,12 +42,20 @@ def attached(monkeypatch: pytest.MonkeyPatch, fake: FakeApi) -> dash.Dash:
     return made[0]
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/some-run"])
+@pytest.mark.parametrize("path", ["/", "/runs", "/runs/some-run", "/compare"])
 def test_a_deep_link_may_be_the_first_request(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
     assert "<title>Isentrope</title>" in answer.text
     assert '<html lang="en">' in answer.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/nonsense"])
+def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(client: TestClient, path: str) -> None:
+    shown = client.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (shown.status_code, "<title>Isentrope</title>" in shown.text) == (404, True)
+    told = client.get(path)
+    assert (told.status_code, told.headers["content-type"]) == (404, "application/json")
 
 
 def test_nothing_in_the_page_comes_from_outside(client: TestClient) -> None:

@@ -64,7 +64,10 @@ def test_a_page_cannot_hide_unknown_addresses_of_the_api(make_server: MakeServer
     server = make_server(dashboard=True)
     assert error_of(server.http.get("/api/v1/nothing"))["code"] == "not_found"
     assert error_of(server.http.get("/api/v1/runs/nobody/what-if"))["code"] == "not_found"
-    assert server.http.get("/any/page").headers["content-type"].startswith("text/html")
+    assert server.http.get("/runs/any").headers["content-type"].startswith("text/html")
+    for path in ("/docs", "/redoc", "/any/page"):
+        answer = server.http.get(path)
+        assert (answer.status_code, error_of(answer)["code"]) == (404, "not_found")
 
 
 def test_bodies_are_limited_even_when_their_length_is_not_told(server: ServerInThread) -> None:

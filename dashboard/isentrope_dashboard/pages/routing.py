@@ -22,6 +22,8 @@ from isentrope_dashboard.snapshots import read_snapshot
 from isentrope_dashboard.unread import RUNS, Reading
 
 _RUN_PREFIX = "/runs/"
+_RUNS_PATHS = ("", "/", "/runs", "/runs/")
+_COMPARE_PATHS = (compare.PATH, compare.PATH + "/")
 
 
 def run_of_path(path: str | None) -> str | None:
@@ -29,6 +31,11 @@ def run_of_path(path: str | None) -> str | None:
     if not path or not path.startswith(_RUN_PREFIX):
         return None
     return unquote(path.removeprefix(_RUN_PREFIX)).strip("/") or None
+
+
+def is_page(path: str) -> bool:
+    """Whether there is a page at this address, though maybe no run of that name."""
+    return run_of_path(path) is not None or path in (*_RUNS_PATHS, *_COMPARE_PATHS)
 
 
 def register(app: Dash, source: ApiSource) -> None:
@@ -60,9 +67,9 @@ async def _page_of(api: ApiClient, path: str | None, search: str | None) -> tupl
         snapshot, runs = await asyncio.gather(read_snapshot(api, run_id, view), reading.part(RUNS, api.runs(), []))
         shown = await asyncio.to_thread(run_page, snapshot, runs, view, reading.unread.get(RUNS, ""))
         return shown, run_id, f"{snapshot.run.name} · Isentrope"
-    if path in (None, "", "/", "/runs", "/runs/"):
+    if path is None or path in _RUNS_PATHS:
         return runs_page(await api.runs()), "", "Runs · Isentrope"
-    if path in (compare.PATH, compare.PATH + "/"):
+    if path in _COMPARE_PATHS:
         return compare.compare_page(await api.runs(), search), "", "Compare runs · Isentrope"
     return _refusal("No such page", f"There is no page {path}. The list of runs is at /.")
 
