@@ -54,8 +54,10 @@ from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.interventions.threshold_statistics import threshold_sums
 from isentrope.learning_rates import LearningRates, learning_rates_of
 from isentrope.mirrors.open_mirrors import OpenMirrors
+from isentrope.process_end import named
 from isentrope.rank_meeting import RankMeeting
 from isentrope.ranks import OneRank, ranks_of
+from isentrope.run_end import RunEnd
 from isentrope.run_start import announce, begin_run, transport_of
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
@@ -68,18 +70,13 @@ from isentrope.step_closing import StepCloser, entropies_after_update, momentum_
 from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import RunFinished, StepReport
+from isentrope_wire.messages import StepReport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
 logger = logging.getLogger(__name__)
-
-LONGEST_END_SECONDS = 1.0
-"""How long the end of a run may take, whatever hangs."""
-LAST_MEETING_SECONDS = 0.6
-"""How much of it goes to the other ranks' part of the last report: ranks end within moments of each other, or hang."""
 
 RescoredTokens = TokenScores | Sequence[TokenScores]
 
@@ -161,7 +158,7 @@ class Probe:
         self._logged: dict[str, float | Tensor] = {}
         self._seconds = 0.0
         self._process = os.getpid()
-        self._finished = False
+        self._end = RunEnd(self._boundary, self._meeting, self._transport, self._mirrors, self._guard)
         self._scores_to_gate = self._told_of_gate = False
         if transport is None:
             announce(self.config)
@@ -429,6 +426,7 @@ class Probe:
             with self._timed():
                 self._report(step, optimizer, learning_rates, source)
             self._guard.settled = True
+            self._end.goes_on()
             # What `rescore` scored is for no gate.
             self._scores_to_gate = False
 
@@ -473,24 +471,13 @@ class Probe:
         )
 
     def finish(self, status: str = "finished", error: str = "") -> None:
-        """Say goodbye. What is spooled goes up without this process; safe to repeat."""
-        if self._inactive() or self._finished:
-            return
-        self._finished = True
-        end = time.monotonic() + LONGEST_END_SECONDS
-        with self._guard.protect("finishing the run"):
-            goodbye = RunFinished(
-                status=status,
-                finished_at=time.time(),
-                step=self._boundary.last_step,
-                error=error[:2000],
-                outcomes=self._boundary.untold,
-            )
-            # The last report holds the other ranks' numbers too.
-            self._meeting.settle(LAST_MEETING_SECONDS)
-            self._transport.put(lambda: goodbye)
-            self._transport.close(timeout_seconds=end - time.monotonic())
-            self._mirrors.close(timeout_seconds=end - time.monotonic())
+        """Say goodbye. What is spooled goes up without this process; safe to repeat.
+
+        A process that ends without it does so by itself: `failed` after an error that nobody handled or a `sys.exit` with
+        a status, else `finished`. One that is killed tells nobody.
+        """
+        if not self._inactive():
+            self._end.say(status, error)
 
     def __enter__(self) -> Self:
         return self
@@ -501,7 +488,7 @@ class Probe:
         if error is None:
             self.finish()
         else:
-            self.finish("failed", f"{type(error).__name__}: {error}")
+            self.finish("failed", named(error))
 
     def _selected(self, batch: TokenBatch) -> Tensor:
         """What the control in force makes of a micro-batch, which is recorded with it: the factors of its gradients."""
