@@ -184,7 +184,9 @@ def control(
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC, or as spooled]")
 @click.option(
     "--give-up-after",
@@ -195,14 +197,19 @@ def control(
     help="How long a server may stay away.",
 )
 @as_json_option
-def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) -> None:
-    """Upload the spools below DIR that training processes left behind. Safe to repeat."""
+def sync(folder: Path | None, target: str | None, give_up_after: float, as_json: bool) -> None:
+    """Upload the spools below DIR that training processes left behind. Safe to repeat.
+
+    Without DIR: those of this machine's home, in ISENTROPE_HOME/spool.
+    """
     import os
     from dataclasses import asdict
 
     from isentrope.transport.spool_folder import find_spool_folders
     from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
+    from isentrope_wire import environment
 
+    folder = folder or environment.home() / "spool"
     folders = find_spool_folders(folder)
     if not folders and not as_json:
         click.echo(f"Nothing to deliver in {folder}")
@@ -217,7 +224,7 @@ def sync(folder: Path, target: str | None, give_up_after: float, as_json: bool) 
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]
     if left:
         raise SpoolsLeft(
-            f"{len(left)} of {len(results)} spools stay where they are. Run {left[0].run}: {left[0].detail} "
+            f"{len(left)} of {len(results)} spools stay where they are. Run {left[0].run}: {left[0].detail.rstrip('. ')}. "
             "Start the server, or name another with --grpc."
         )
 
