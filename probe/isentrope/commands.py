@@ -238,8 +238,8 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
 def import_history(path: Path, name: str | None, project: str, target: str | None, as_json: bool) -> None:
     """Make a run of what another tool wrote down.
 
-    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), or prime-rl's token_exports folder. Safe to
-    repeat: the same file is the same run.
+    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), what `isentrope export` wrote (.parquet, .csv,
+    .jsonl), or prime-rl's token_exports folder. Safe to repeat: the same file is the same run.
     """
     from dataclasses import asdict
 
@@ -261,7 +261,8 @@ def import_history(path: Path, name: str | None, project: str, target: str | Non
         click.echo(json.dumps(asdict(imported), indent=2))
         return
     click.echo(f"run: {imported.run}")
-    click.echo(f"{imported.reports} reports, steps {imported.first_step} to {imported.last_step}")
+    reports_in_words = "1 report" if imported.reports == 1 else f"{imported.reports} reports"
+    click.echo(f"{reports_in_words}, steps {imported.first_step} to {imported.last_step}")
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,45 @@ def test_nonsense_is_refused_in_one_sentence_that_says_where(write: Write, name:
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"PAR1\xff\xfe\x00\x81")
+    (tmp_path / "a.csv").write_bytes(b"GIF8\xff\xfe\x00\x81")
     with pytest.raises(ImportRefused, match="no text a history could be in"):
         read_history(tmp_path / "a.csv")
+
+
+def test_a_folder_that_is_no_export_is_refused_with_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "rank_0.jsonl").mkdir(parents=True)
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "rank_0.jsonl"):
+        assert not is_token_export(folder)
+        with pytest.raises(ImportRefused, match=r"is a folder.* prime-rl .*trainer_state\.json"):
+            read_history(folder)
+
+
+def test_a_run_exported_as_parquet_can_be_imported(
+    server: ServerInThread, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write("origin.csv", "step,time,entropy,x\n0,1700000000.5,2.0,\n1,1700000001.5,1.5,nan\n")
+    origin = json.loads(run_import(server, path, monkeypatch, "--json").output)["run"]
+    exported_run = server.http.get(f"/api/v1/runs/{origin}/export?format=parquet").content
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(exported_run)
+    first, second = read_history(copy)
+    assert (first.step, first.recorded_at, first.scalars) == (0, 1700000000.5, {"entropy/mean": 2.0})
+    assert (second.step, set(second.scalars)) == (1, {"entropy/mean", "x"})
+    assert math.isnan(second.scalars["x"])
+    imported = json.loads(run_import(server, copy, monkeypatch, "--json").output)
+    assert (imported["reports"], imported["last_step"]) == (2, 1)
+
+
+def test_parquet_that_is_torn_or_can_not_be_read_here_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(b"PAR1 and then the disk was full")
+    with pytest.raises(ImportRefused, match="can't be read as Parquet"):
+        read_history(torn)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportRefused, match=r"takes pyarrow: pip install pyarrow, or export with --format jsonl"):
+        read_history(torn)
 
 
 def exported(step: int, **changes: Any) -> str:

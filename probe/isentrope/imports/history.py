@@ -1,4 +1,4 @@
-"""Histories of scalars: what TRL logs, and what W&B exports.
+"""Histories of scalars: what TRL logs, what W&B exports, and what `isentrope export` wrote.
 
 Rows that name the same step make one report; where both hold a metric the later row counts. Names that mean what a
 promised metric means get its name, all others keep theirs. Text and lists are passed over.
@@ -7,10 +7,12 @@ promised metric means get its name, all others keep theirs. Text and lists are p
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from isentrope.imports.errors import ImportRefused
 from isentrope_wire.messages import StepReport
@@ -29,6 +31,8 @@ _PROMISED = {
     "sampling/importance_sampling_ratio/mean": "ratio/mean",
 }
 """TRL's names, also behind `train/`."""
+_KINDS = "a history as .csv, .jsonl or .parquet, or a trainer_state.json"
+_PARQUET_MAGIC = b"PAR1"
 _LARGEST_STEP = 2**63 - 1
 _LONGEST_NAME = 200
 
@@ -39,6 +43,11 @@ def read_history(file: Path) -> list[StepReport]:
     Raises:
         ImportRefused: with the place of what can't be a history.
     """
+    if file.is_dir():
+        raise ImportRefused(
+            f"{file} is a folder, and holds no rank_*.jsonl of a prime-rl token export. Name that export's token_exports "
+            f"folder, or one file: {_KINDS}."
+        )
     written_at = file.stat().st_mtime
     merged: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
@@ -57,7 +66,9 @@ def read_history(file: Path) -> list[StepReport]:
 def _rows(file: Path) -> Iterator[tuple[str, Row]]:
     """Each row with the words that say where it stands."""
     try:
-        if file.suffix == ".csv":
+        if _is_parquet(file):
+            yield from _parquet_rows(file)
+        elif file.suffix == ".csv":
             with file.open(encoding="utf-8-sig", newline="") as text:
                 yield from ((f"{file}, line {number}", row) for number, row in enumerate(csv.DictReader(text), 2))
         elif file.suffix == ".json":
@@ -67,7 +78,33 @@ def _rows(file: Path) -> Iterator[tuple[str, Row]]:
                 lines = ((f"{file}, line {number}", line) for number, line in enumerate(text, 1))
                 yield from ((place, _object(place, line)) for place, line in lines if line.strip())
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ImportRefused(f"{file} is no text a history could be in: {error}.") from error
+        raise ImportRefused(f"{file} is no text a history could be in ({error}); expected was {_KINDS}.") from error
+
+
+def _is_parquet(file: Path) -> bool:
+    """By its first bytes, or, where it has none of Parquet's, by its name."""
+    with file.open("rb") as content:
+        return content.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC or file.suffix == ".parquet"
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        # Of what `import` reads, Parquet alone needs a library; it comes with the server.
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise ImportRefused(
+            f"{file} is Parquet, and to read it takes pyarrow: pip install pyarrow, or export with --format jsonl."
+        ) from error
+    number = 0
+    try:
+        with parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{file}, row {number}", row
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, OSError) as error:
+        raise ImportRefused(f"{file} can't be read as Parquet ({error}); export it once more.") from error
 
 
 def _log_history(file: Path) -> Iterator[tuple[str, Row]]:

@@ -41,7 +41,7 @@ class _Step:
 
 def is_token_export(path: Path) -> bool:
     """Whether a path is a `token_exports` folder, a step of one, or one rank's file."""
-    return bool(_files(path)) or (path.name.startswith("rank_") and path.suffix == ".jsonl")
+    return bool(_files(path)) or (path.name.startswith("rank_") and path.suffix == ".jsonl" and path.is_file())
 
 
 def read_token_export(path: Path) -> list[StepReport]:
@@ -65,7 +65,8 @@ def read_token_export(path: Path) -> list[StepReport]:
 
 def _files(path: Path) -> list[Path]:
     patterns = ("rank_*.jsonl", "step_*/rank_*.jsonl", "token_exports/step_*/rank_*.jsonl")
-    return sorted({file for pattern in patterns for file in path.glob(pattern)}) if path.is_dir() else []
+    found = {file for pattern in patterns for file in path.glob(pattern)} if path.is_dir() else set()
+    return sorted(file for file in found if file.is_file())
 
 
 def _sequences(file: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
