@@ -21,6 +21,7 @@ import httpx
 from isentrope.atomic_file import write_atomically
 from isentrope.client import Client
 from isentrope.errors import ConfigurationError
+from isentrope.rest_connection import ScopeTooSmall, ServerUnreachable
 from isentrope.transport.ingest_channel import open_channel
 from isentrope.transport.process_lock import ProcessLock
 from isentrope.transport.segments import list_segments
@@ -28,6 +29,8 @@ from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.trusted_servers import Credentials, advice_on
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 _NEEDED = ("isentrope", "click", "grpcio", "httpx", "protobuf")
 _EXTRAS = ("torch", "transformers", "trl", "fastapi", "sqlalchemy", "dash")
@@ -157,20 +160,61 @@ def _server() -> Finding:
 
 
 def _token() -> Finding:
-    advice = "Set ISENTROPE_TOKEN to a token of this server (`isentrope token create --scope control`)."
-    if environment.token() is None:
+    advice = "Set ISENTROPE_TOKEN to a token of this server; where it runs, `isentrope token create --scope control` makes one."
+    token = environment.token()
+    if token is None:
         return Finding(check="token", ok=False, found="there is none", advice=advice)
     source = "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(environment.owner_token_file())
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
             client.runs(q="doctor")
+    except ScopeTooSmall:
+        return _reporting_token(token, source)
     except PermissionError:
-        return Finding(check="token", ok=False, found=f"the server refuses the one from {source}", advice=advice)
+        return Finding(check="token", ok=False, found=f"the server does not know the one from {source}", advice=advice)
     except ConfigurationError as error:
         return Finding(check="token", ok=False, found=f"the one from {source} can't be one: {error}", advice=advice)
+    except ServerUnreachable:
+        return Finding(check="token", ok=False, found="could not be tried", advice="See the server above.")
     except IsentropeError as error:
         return Finding(check="token", ok=False, found=f"could not be tried: {error}", advice="See the server above.")
     return Finding(check="token", ok=True, found=f"the server takes the one from {source}")
+
+
+def _reporting_token(token: str, source: str) -> Finding:
+    """One that may not read: whether it may report."""
+    # Nobody asked to follow a run that isn't there learns or changes anything, and the gate comes first.
+    request = pb.WatchRequest(run_id="none", incarnation="none")
+    metadata = (("authorization", f"Bearer {token}"),)
+    try:
+        with open_channel(environment.grpc_target()) as channel:
+            next(iter(TelemetryStub(channel).Watch(request, timeout=_CONNECT_SECONDS, metadata=metadata)), None)
+    except ConfigurationError:
+        code = grpc.StatusCode.UNAVAILABLE
+    except grpc.RpcError as error:
+        # Errors of a call are RpcError and Call at once; the type stubs can't say so.
+        code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+    else:
+        code = grpc.StatusCode.OK
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return Finding(
+            check="token",
+            ok=False,
+            found=f"the one from {source} may neither read nor report",
+            advice="Look whether ISENTROPE_URL and ISENTROPE_GRPC name the same server.",
+        )
+    if code in (grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND):
+        return Finding(
+            check="token",
+            ok=True,
+            found=f"the one from {source} may report only; `isentrope runs` and `control` need another scope",
+        )
+    return Finding(
+        check="token",
+        ok=False,
+        found=f"the one from {source} may not read; whether it may report could not be tried",
+        advice="See the ingest below.",
+    )
 
 
 def _ingest() -> Finding:

@@ -31,6 +31,10 @@ class NotAllowed(IsentropeError, PermissionError):
     """The token is missing, wrong, or of a scope that doesn't allow this."""
 
 
+class ScopeTooSmall(NotAllowed):
+    """The server knows the token; its scope doesn't allow this."""
+
+
 class NotFound(IsentropeError, KeyError):
     """The server has no such run or step."""
 
@@ -180,7 +184,8 @@ def _checked(response: httpx.Response, url: str) -> Json:
     message = _error_message(body)
     match response.status_code:
         case 401 | 403:
-            raise NotAllowed(f"The server at {url} refuses the token: {message or 'no reason given'}")
+            refusal = ScopeTooSmall if response.status_code == 403 else NotAllowed
+            raise refusal(f"The server at {url} refuses the token: {message or 'no reason given'}")
         case 404 if message:
             raise NotFound(message)
         case 412:

@@ -299,6 +299,27 @@ def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> Non
     assert result.exit_code == 0
 
 
+def test_the_doctor_tells_a_token_that_may_only_report_from_one_nobody_knows(server: RunningServer) -> None:
+    def said_of(token: str, **environment: str) -> tuple[int, str]:
+        result = isentrope_command(server, "doctor", ISENTROPE_TOKEN=token, **environment)
+        return result.exit_code, next(line for line in result.stdout.splitlines() if line.split()[1] == "token")
+
+    with Client(server.url, server.token) as client:
+        reports = client.create_access_token("ingest")["token"]
+        bound = client.create_access_token("ingest", run="another")["token"]
+    for token in (reports, bound):
+        status, line = said_of(token)
+        assert (status, line.startswith("ok ")) == (0, True), line
+        assert "may report only" in line
+    status, line = said_of("wrong")
+    assert (status, "does not know the one from ISENTROPE_TOKEN" in line) == (1, True)
+    assert "where it runs, `isentrope token create" in line
+    status, line = said_of(reports, ISENTROPE_GRPC=f"127.0.0.1:{free_port()}")
+    assert (status, "whether it may report could not be tried. See the ingest" in line) == (1, True)
+    status, line = said_of("any", ISENTROPE_URL=f"http://127.0.0.1:{free_port()}")
+    assert line.split(maxsplit=2)[2] == "could not be tried. See the server above."
+
+
 def test_the_doctor_says_which_kernels_score_and_why(
     server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
