@@ -73,9 +73,14 @@ def create_token(scope: str, name: str | None, run: str | None, project: str | N
     """Make a token and print it. It is shown once."""
     if (run or project) and scope != "ingest":
         raise click.UsageError(f"--run and --project bind tokens of scope ingest, not of scope {scope}.")
-    with _token_access() as access:
+    with _token_access(makes_database=True) as access:
         created = access.create(scope, name or scope, run=run, project=project)
-    click.echo(json.dumps(created) if as_json else created["token"])
+        place = access.place
+    if as_json:
+        click.echo(json.dumps(created))
+        return
+    click.echo(f"A token of {place}:", err=True)
+    click.echo(created["token"])
 
 
 @token.command("list")
@@ -97,6 +102,7 @@ def revoke_token(token_id: str) -> None:
     """Revoke a token by its id."""
     with _token_access() as access:
         access.revoke(token_id)
+        click.echo(f"Token {token_id} is revoked; it was one of {access.place}.")
 
 
 @click.group()
@@ -180,13 +186,13 @@ def _settings(**given: object) -> Settings:
 
 
 @contextmanager
-def _token_access() -> Iterator[TokenAccess]:
+def _token_access(*, makes_database: bool = False) -> Iterator[TokenAccess]:
     from isentrope_server.errors import StartupError
     from isentrope_server.token_access import open_token_access
     from isentrope_wire.errors import IsentropeError
 
     try:
-        yield open_token_access(_settings())
+        yield open_token_access(_settings(), makes_database=makes_database)
     except StartupError as error:
         _fail(str(error), _USAGE)
     except IsentropeError as error:

@@ -123,6 +123,12 @@ class Settings(BaseSettings):
         return self.home / "isentrope.db"
 
     @property
+    def has_database(self) -> bool:
+        """Whether there is a database; a database server is taken at its word."""
+        named = make_url(self.resolved_database_url).database
+        return not self.uses_sqlite or (named is not None and Path(named).exists())
+
+    @property
     def database_name(self) -> str:
         """The database as a message may show it: without a password."""
         return make_url(self.resolved_database_url).render_as_string(hide_password=True)

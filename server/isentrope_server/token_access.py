@@ -20,6 +20,7 @@ from isentrope_server.security.issuing import issue_token, revoke_token
 from isentrope_server.security.tokens import Scope
 from isentrope_server.settings import Settings
 from isentrope_server.store import audit, tokens
+from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 
 _T = TypeVar("_T")
@@ -32,6 +33,10 @@ class TokenAccessError(IsentropeError, RuntimeError):
 
 class TokenAccess(Protocol):
     """What `isentrope token` and `isentrope audit` can do."""
+
+    @property
+    def place(self) -> str:
+        """Whose tokens these are."""
 
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         """Raises Unprocessable when a token that doesn't report is bound to a run or a project."""
@@ -48,15 +53,37 @@ class TokenAccess(Protocol):
         """Whether the audit trail is whole."""
 
 
-def open_token_access(settings: Settings) -> TokenAccess:
-    """SQLite may have one writing process: while a server holds the home, it makes the change."""
+def open_token_access(settings: Settings, *, makes_database: bool = False) -> TokenAccess:
+    """SQLite may have one writing process: while a server holds the home, it makes the change.
+
+    Args:
+        makes_database: whether a home that no server ever ran with gets a database.
+    Raises:
+        TokenAccessError: this home is not the server's that is meant.
+    """
     url = running_server_url(settings.home)
-    return _InDatabase(settings) if url is None else _ThroughServer(settings, url)
+    if url is not None:
+        return _ThroughServer(settings, url)
+    meant = environment.url()
+    if not settings.has_database and not (makes_database and environment.is_on_this_machine(meant)):
+        raise TokenAccessError(
+            f"There is no database at {settings.database_name}, and no server runs with the home {settings.home}. "
+            + (
+                "Set ISENTROPE_HOME to the server's home."
+                if environment.is_on_this_machine(meant)
+                else f"Tokens of {meant} are made where that server runs, with its ISENTROPE_HOME."
+            )
+        )
+    return _InDatabase(settings)
 
 
 class _InDatabase:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+
+    @property
+    def place(self) -> str:
+        return f"any server that starts with the database {self._settings.database_name}"
 
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         async def work(backend: Backend) -> dict[str, object]:
@@ -108,6 +135,10 @@ class _ThroughServer:
     def __init__(self, settings: Settings, url: str) -> None:
         self._settings = settings
         self._url = url
+
+    @property
+    def place(self) -> str:
+        return f"the server at {self._url}, whose home is {self._settings.home}"
 
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         wanted = {"scope": scope, "name": name, "run": run, "project": project}

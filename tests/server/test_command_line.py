@@ -182,3 +182,43 @@ def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
     assert_one_sentence(call("audit verify", elsewhere), 1)
     machine = call("audit verify --json", elsewhere)
     assert (machine.exit_code, json.loads(machine.stdout)["is_whole"]) == (1, False)
+
+
+def test_a_token_comes_with_the_words_whose_it_is_and_goes_with_them(
+    told: dict[str, str | None], server: ServerInThread
+) -> None:
+    made = call("token create --scope read", told)
+    assert made.stderr == f"A token of the server at {server.url}, whose home is {server.home}:\n"
+    with server.client(made.stdout.strip()) as reader:
+        assert reader.get("/api/v1/runs").status_code == 200
+    token_id = json.loads(call("token list --json", told).stdout)[-1]["id"]
+    gone = call(f"token revoke {token_id}", told)
+    assert (
+        gone.stdout
+        == f"Token {token_id} is revoked; it was one of the server at {server.url}, whose home is {server.home}.\n"
+    )
+
+
+@pytest.mark.parametrize("words", ["token list", "token revoke x", "audit list", "audit verify"])
+def test_looking_into_a_home_without_a_database_makes_none(
+    words: str, told: dict[str, str | None], tmp_path: Path
+) -> None:
+    empty = tmp_path / "home"
+    result = call(words, told | {"ISENTROPE_HOME": str(empty)})
+    assert_one_sentence(result, 1)
+    assert f"no server runs with the home {empty}" in result.stderr
+    assert not empty.exists()
+
+
+def test_a_token_for_a_server_elsewhere_is_refused_where_no_server_ever_ran(
+    told: dict[str, str | None], tmp_path: Path
+) -> None:
+    empty = tmp_path / "home"
+    here = told | {"ISENTROPE_HOME": str(empty), "ISENTROPE_TOKEN": None}
+    result = call("token create --scope read", here | {"ISENTROPE_URL": "https://isentrope.example"})
+    assert_one_sentence(result, 1)
+    assert "Tokens of https://isentrope.example are made where that server runs" in result.stderr
+    assert not empty.exists()
+    made = call("token create --scope read", here | {"ISENTROPE_URL": None})
+    assert made.exit_code == 0
+    assert f"A token of any server that starts with the database sqlite:///{empty}/isentrope.db:" in made.stderr
