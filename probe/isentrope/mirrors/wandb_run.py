@@ -15,9 +15,11 @@ from typing import Any
 from isentrope.mirrors.destination import PREFIX, StepScalars
 
 STEP = f"{PREFIX}step"
-MOST_HELD = 16
-"""Reports that wait for a row of their own. More only where W&B's step is beyond the trainer's (a run that counts tokens,
-say) and the trainer logs seldom: there its next step is not near, and rows are closed from here."""
+MOST_HELD = 2048
+"""Reports that wait for a row of their own, a few MB; the oldest goes where more wait."""
+FAR = 4096
+"""A W&B step this far beyond the report's is no number of the trainer's steps (it may count tokens), nor is the report
+late: no more than this may wait. There the trainer's next number is not near, and rows are closed from here."""
 
 
 class WandbRun:
@@ -33,7 +35,7 @@ class WandbRun:
         """
         self._run = run
         self._axis_defined = False
-        self._held: deque[dict[str, float]] = deque()
+        self._held: deque[dict[str, float]] = deque(maxlen=MOST_HELD)
         self._occupied_row: int | None = None
         """The W&B step in whose open row the last report lies."""
         self._last: dict[str, float] = {}
@@ -73,8 +75,7 @@ class WandbRun:
             row = self._run.step
             if row == self._occupied_row:
                 # The trainer may number from 0 what the probe numbers from 1, and may yet log this very step again.
-                beyond = step is None or row + 1 < step or len(self._held) > MOST_HELD
-                if not beyond:
+                if step is not None and step - 1 <= row <= step + FAR:
                     return
                 # With the row's number: had the trainer closed it just now, W&B ignores this rather than close the next.
                 self._run.log(self._last, step=row, commit=True)

@@ -89,7 +89,7 @@ def test_trackio_shows_each_report_at_the_trainers_own_step(trackio_run: Any, gi
     trackio.log({"loss": 0.5}, step=9)
     reported = mirrored_steps(trackio_run if given else "trackio")
     trackio.log({"loss": 0.25}, step=10)
-    trackio.finish()
+    trackio_run.finish()
     logs = SQLiteStorage.get_logs("test", "ada")
     ours = [log for log in logs if "isentrope/entropy/mean" in log]
     assert [log["step"] for log in ours] == [7, 8, 9]
@@ -126,7 +126,9 @@ def test_mlflow_is_written_by_the_id_of_the_run_that_is_active_on_the_training_t
         assert math.isnan(loss.value)
         (kl,) = client.get_metric_history(run.info.run_id, "isentrope/kl")
         assert kl.value > 1e308
-        assert mlflow.active_run().info.run_id == run.info.run_id
+        active = mlflow.active_run()
+        assert active is not None
+        assert active.info.run_id == run.info.run_id
 
 
 def test_a_run_that_is_opened_after_the_first_step_is_mirrored_from_then_on(store: str) -> None:
