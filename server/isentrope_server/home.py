@@ -26,15 +26,29 @@ def locked_home(home: Path, url: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StartupError(
-                f"Another Isentrope server{_told(lock)} already uses the home {home}. "
-                "Stop it, or give this one a home of its own with ISENTROPE_HOME."
-            ) from None
+            raise _in_use(home, lock) from None
         _tell(lock, url)
         try:
             yield
         finally:
             _tell(lock, None)
+
+
+def check_unlocked(home: Path) -> None:
+    """Before the ports are opened, which the server that holds the home has opened too.
+
+    Raises:
+        StartupError: the home belongs to a running server.
+    """
+    try:
+        lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
+    except OSError:
+        return  # `locked_home` makes it, or says why not
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _in_use(home, lock) from None
 
 
 def running_server_url(home: Path) -> str | None:
@@ -92,6 +106,13 @@ def _read(lock: IO[str]) -> dict[str, str]:
     except json.JSONDecodeError:
         return {}
     return told if isinstance(told, dict) else {}
+
+
+def _in_use(home: Path, lock: IO[str]) -> StartupError:
+    return StartupError(
+        f"Another Isentrope server{_told(lock)} already uses the home {home}. To train against it: `isentrope train`. "
+        "For a second server, set ISENTROPE_HOME to a home of its own and give it other ports."
+    )
 
 
 def _told(lock: IO[str]) -> str:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from isentrope_server.app import create_app
 from isentrope_server.errors import StartupError
+from isentrope_server.home import check_unlocked
 from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.ports import Port, listening_socket
 from isentrope_server.security.certificate_renewal import RenewedContext
@@ -37,9 +38,11 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     Args:
         announce: called once, when everything answers, with the address that logs a browser in and the gRPC port.
     Raises:
-        StartupError: a port is taken, the home or the certificates can't be used, or the network would see tokens.
+        StartupError: a port is taken, the home or the certificates can't be used or another server has the home, or the
+            network would see tokens.
     """
     check_transport_security(settings)
+    check_unlocked(settings.home)
     _check_ports(settings)
     with contextlib.ExitStack() as sockets:
         http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))

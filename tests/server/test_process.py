@@ -102,6 +102,16 @@ def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) 
     assert "no token" in one_sentence(again)
 
 
+def test_a_second_server_is_told_of_the_first_and_not_of_its_ports(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, url, _):
+        taken = grpc_port(process)
+        port = url.rpartition(":")[2]
+        second = isentrope("up", "--http-port", port, "--grpc-port", str(taken), home=tmp_path)
+    assert second.returncode == 2
+    assert f"(process {process.pid}, {url}) already uses the home" in one_sentence(second)
+    assert "To train against it: `isentrope train`." in second.stderr
+
+
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     started = RunStarted(
         run_id="r", incarnation="a", rank=0, world_size=1, name="", project="", started_at=1.0, probe_version="0"
