@@ -44,6 +44,33 @@ def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
         )
 
 
+def check_first_mask(mask: Tensor | None) -> None:
+    """A mask of the first step says yes or no. One of weights would be read as yes, and the weights be lost.
+
+    Raises:
+        InputError: a number that is neither 0 nor 1 in a mask of floating-point numbers.
+    """
+    if isinstance(mask, Tensor) and mask.is_floating_point():
+        odd = mask[(mask != 0) & (mask != 1)]
+        if odd.numel():
+            raise InputError(
+                f"mask says which tokens count: True or False, or 0 and 1; got {odd[0].item():g}. Weights of tokens belong "
+                "into the loss; tell the probe of them with loss_weights."
+            )
+
+
+def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
+    """What to say of the first step's advantages; empty when they are well. Waits for the device."""
+    broken = int((mask & ~advantages.isfinite()).sum())
+    if not broken:
+        return ""
+    return (
+        f"{broken} of {int(mask.sum())} advantages are NaN or infinite where the mask counts them. Such tokens are left out "
+        "of what is measured (token/not_finite), but not out of the loss: are the rewards of a group all alike, and "
+        "divided by their spread?"
+    )
+
+
 def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
     """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
     if not isinstance(advantages, Tensor):

@@ -36,11 +36,13 @@ from isentrope.control.step_boundary import StepBoundary, Wish
 from isentrope.errors import InputError
 from isentrope.gate_inputs import (
     broadcast_advantages,
+    check_first_mask,
     check_first_values,
     first_pass_parts,
     group_ids_of,
     loggable,
     matching,
+    not_finite_advantages,
     ratios_to_sampler,
     step_number,
     told_of_tokens,
@@ -159,7 +161,8 @@ class Probe:
         self._seconds = 0.0
         self._process = os.getpid()
         self._end = RunEnd(self._boundary, self._meeting, self._transport, self._mirrors, self._guard)
-        self._scores_to_gate = self._told_of_gate = False
+        self._scores_to_gate = False
+        self._told_of: set[str] = set()
         if transport is None:
             announce(self.config)
 
@@ -294,8 +297,10 @@ class Probe:
 
         Args:
             scores: of `score`, shape [batch, tokens] (or any).
-            advantages: same shape, or one per sequence: [batch] or [batch, 1].
-            mask: same shape, True (or non-zero) where the token counts. None: everywhere.
+            advantages: same shape, or one per sequence: [batch] or [batch, 1]. A token whose advantage is not finite is
+                counted in `token/not_finite`, and left out of all else that is measured.
+            mask: same shape, True (or non-zero) where the token counts. None: everywhere. Floating-point masks hold 0
+                and 1; other numbers are an error in the first step.
             sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy,
                 and lets the methods act that look at the importance ratio.
             token_ids: of the tokens, same shape, to be shown with those that count most. Default: those that `score`
@@ -318,9 +323,11 @@ class Probe:
             self._scores_to_gate = False
             self._open_step()
             advantages = broadcast_advantages(advantages, scores.logprobs)
-            mask = valid_mask(mask, scores.logprobs)
+            given_mask, mask = mask, valid_mask(mask, scores.logprobs)
             if not self._guard.settled:
+                check_first_mask(given_mask)
                 check_first_values(scores, mask)
+                self._tell_once("advantages", not_finite_advantages(advantages, mask))
             ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
             batch = TokenBatch(
                 detached(scores),
@@ -376,7 +383,8 @@ class Probe:
         """Close a step after its optimiser update, and send its report.
 
         Args:
-            step: the number of the optimiser update. It may go backwards (a resume), nothing is overwritten.
+            step: the number of the optimiser update. It may go backwards (a resume), nothing is overwritten; it is said
+                once.
             optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
                 call `scheduler.step()` after this, for the rate is that of the update just made.
             rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
@@ -396,6 +404,7 @@ class Probe:
                     batches = self._take_batches()
                     step = step_number(step)
                     self._check_gated(step, batches)
+                    self._check_rises(step)
                 after = self._rescored(rescore, batches)
                 with self._timed():
                     source, thresholds = self._thresholds.known()
@@ -538,13 +547,26 @@ class Probe:
         self._scores_to_gate |= token_ids.numel() > 0
 
     def _check_gated(self, step: int, batches: Sequence[TokenBatch]) -> None:
-        if self._scores_to_gate and not batches and not self._ledger.overflowed and not self._told_of_gate:
-            self._told_of_gate = True
-            logger.warning(
-                "Step %d was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
+        if self._scores_to_gate and not batches and not self._ledger.overflowed:
+            self._tell_once(
+                "gate",
+                f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
                 "Take the log-probs of the loss from probe.gate(scores, advantages, mask).",
-                step,
             )
+
+    def _check_rises(self, step: int) -> None:
+        last = self._boundary.last_step
+        if last is not None and step <= last:
+            self._tell_once(
+                "step",
+                f"Step {step} was closed after step {last}: pass the count of optimiser updates, which rises. Both reports "
+                "are stored, and charts show one for each number.",
+            )
+
+    def _tell_once(self, about: str, message: str) -> None:
+        if message and about not in self._told_of:
+            self._told_of.add(about)
+            logger.warning(message)
 
     def _rescored(
         self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch]

@@ -112,7 +112,7 @@ class Alert:
     """Something a person should know, said at the step it was found."""
 
     kind: str
-    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob` or `zero_advantage`."""
+    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob`, `zero_advantage` or `not_finite`."""
     reason: str
     evidence: Mapping[str, float] = field(default_factory=dict)
     """The numbers the reason is made from."""

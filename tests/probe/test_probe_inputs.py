@@ -12,7 +12,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import ConfigurationError, InputError
-from tests.probe.tiny_loop import probe_and_transport, reports
+from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
 @pytest.mark.parametrize(
@@ -158,3 +158,49 @@ def tiny_scores(probe: isentrope.Probe) -> isentrope.TokenScores:
 def rescored_by_nothing(probe: isentrope.Probe) -> None:
     probe.gate(tiny_scores(probe), torch.zeros(1))
     probe.step(0, rescore=lambda: None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("weight", [0.5, float("nan")])
+def test_a_mask_of_weights_is_refused_in_the_first_step(weight: float) -> None:
+    loop = TinyLoop()
+    probe, _ = probe_and_transport()
+    logits, token_ids, advantages = loop.sample()
+    mask = loop.mask.float()
+    assert probe.gate(probe.score(logits, token_ids), advantages, mask).shape == mask.shape
+    mask[0, 0] = weight
+    with pytest.raises(InputError, match=r"True or False, or 0 and 1; got .*loss_weights"):
+        probe.gate(probe.score(logits, token_ids), advantages, mask)
+
+
+def test_advantages_that_are_not_finite_are_left_out_told_at_once_and_raise_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    clean, clean_transport = probe_and_transport()
+    logits, token_ids, advantages = loop.sample()
+    broken, mask = advantages.clone(), torch.ones_like(loop.mask)
+    broken[0, :3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+    mask[0, :3] = False
+    for _ in range(2):
+        probe.gate(probe.score(logits, token_ids), broken)
+        clean.gate(clean.score(logits, token_ids), advantages, mask)
+    probe.step(1)
+    clean.step(1)
+    (report,), (without) = reports(transport), reports(clean_transport)[0]
+    assert report.scalars["token/not_finite"] == 6
+    for name in ("token/count", "entropy/mean", "entropy/unit_predicted_change", "covariance/advantage_logprob"):
+        assert report.scalars[name] == without.scalars[name]
+    (alert,) = report.alerts
+    assert (alert.kind, alert.evidence) == ("not_finite", {"not_finite": 6.0, "tokens": 160.0})
+    assert without.alerts == ()
+    assert [record.getMessage()[:20] for record in caplog.records] == ["3 of 80 advantages a"]
+
+
+def test_a_step_number_that_does_not_rise_is_said_once_and_its_report_kept(caplog: pytest.LogCaptureFixture) -> None:
+    probe, transport = probe_and_transport()
+    for step in (1, 2, 2, 1):
+        probe.step(step)
+    assert [report.step for report in reports(transport)] == [1, 2, 2, 1]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Step 2 was closed after step 2")

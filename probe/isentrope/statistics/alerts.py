@@ -54,11 +54,11 @@ class _Trigger:
     clear: int = REARM
     said: bool = False
 
-    def fires(self, holds: bool) -> bool:
+    def fires(self, holds: bool, *, after: int = PERSISTENCE) -> bool:
         self.held, self.clear = (self.held + 1, 0) if holds else (0, self.clear + 1)
         if self.clear >= REARM:
             self.said = False
-        if self.held < PERSISTENCE or self.said:
+        if self.held < after or self.said:
             return False
         self.said = True
         return True
@@ -112,12 +112,18 @@ class AlertWatch:
             "prediction": self._prediction(finite.get("entropy/prediction_r2")),
             "dead_knob": _dead_knob(labels.get("control/dead")),
             "zero_advantage": self._zero_advantage(finite.get("advantage/zero_group_fraction")),
+            "not_finite": _not_finite(finite.get("token/not_finite", 0.0), finite.get("token/count", 0.0)),
         }
         return tuple(
             Alert(kind=kind, reason=what[0], evidence=what[1])
             for kind, what in found.items()
-            if self._triggers.setdefault(kind, _Trigger()).fires(what is not None) and what is not None
+            if self._fires(kind, what is not None) and what is not None
         )
+
+    def _fires(self, kind: str, holds: bool) -> bool:
+        # One NaN in a loss is in the weights from then on: there is nothing to wait for.
+        after = 1 if kind == "not_finite" else PERSISTENCE
+        return self._triggers.setdefault(kind, _Trigger()).fires(holds, after=after)
 
     def _arrivals(self, scalars: Mapping[str, float]) -> dict[str, Found | None]:
         """Collapse and explosion: at this rate the entropy gets there before the run is half as old again.
@@ -229,3 +235,13 @@ class AlertWatch:
 
 def _dead_knob(reasons: str | None) -> Found | None:
     return (reasons, {}) if reasons else None
+
+
+def _not_finite(not_finite: float, measured: float) -> Found | None:
+    if not not_finite:
+        return None
+    reason = (
+        f"{not_finite:.0f} of {not_finite + measured:.0f} tokens that the mask counts hold NaN or an infinity in their "
+        "advantage, score or ratio. They are left out of every number here; the loss may still hold them."
+    )
+    return reason, {"not_finite": not_finite, "tokens": not_finite + measured}
