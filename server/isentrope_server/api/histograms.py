@@ -55,7 +55,7 @@ def _read(connection: Connection, run: Run, name: str, wanted: StepRange, points
     if not histograms.is_known(connection, run.key, name):
         raise UnknownHistogram(
             f"Run {run.id} never reported a histogram {name[:100]!r}; "
-            f"GET runs/{{run_id}}/steps/{run.step} shows those of its newest step.",
+            f"GET /api/v1/runs/{run.id}/steps/{run.step} shows those of its newest step.",
             name=name[:100],
         )
     return found
