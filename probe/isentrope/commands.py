@@ -49,8 +49,11 @@ def runs(project: str | None, status: str | None, query: str | None, as_json: bo
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
-    rows = [[run["id"], run["project"], run["status"], _step(run), _age(run["last_report_at"])] for run in found]
-    _print_table(["run", "project", "status", "step", "last report"], rows)
+    rows = [
+        [run["id"], run["name"], run["project"], run["status"], _step(run), _age(run["last_report_at"])]
+        for run in found
+    ]
+    _print_table(["id", "name", "project", "status", "step", "last report"], rows)
 
 
 @click.command()

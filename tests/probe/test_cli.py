@@ -80,7 +80,8 @@ def test_as_a_process_it_ends_with_the_status_and_the_sentence() -> None:
 
 def test_runs_are_listed(server: RunningServer, run: str) -> None:
     table = isentrope_command(server, "runs", "--query", run)
-    assert table.stdout.splitlines()[1].split()[:2] == [run, "demo"]
+    assert table.stdout.splitlines()[0].split()[:3] == ["id", "name", "project"]
+    assert table.stdout.splitlines()[1].split()[:3] == [run, "countdown", "demo"]
     as_json = json.loads(isentrope_command(server, "runs", "--query", run, "--json").stdout)
     assert [(item["id"], item["step"]) for item in as_json] == [(run, 4)]
 
@@ -223,7 +224,9 @@ def test_wrong_use_is_one_sentence_and_exit_status_2_before_any_server_is_asked(
         (["runs"], {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}, "isentrope up"),
         (["runs"], {"ISENTROPE_URL": "no address"}, "no address"),
         (["metrics", "nobody", "--name", "entropy/mean"], {}, "nobody"),
+        (["metrics", "countdown"], {}, f"that is a name, and the newest run of that name has the id {RUN}."),
         (["metrics", RUN, "--name", "entropy/maen"], {}, "entropy/mean"),
+        (["metrics", RUN, "--name", "entropy/maen"], {}, f"`isentrope metrics {RUN}` lists"),
     ],
 )
 def test_a_failure_is_one_sentence_and_exit_status_1(

@@ -209,3 +209,23 @@ def test_readiness_fails_when_another_version_migrated_the_database(make_server:
     version = text("UPDATE alembic_version SET version_num = 'later'")
     server.backend.writer.submit(lambda t: t.connection.execute(version)).result(timeout=10)
     assert not_ready(server) == "schema_differs"
+
+
+def test_a_name_in_place_of_an_id_is_answered_with_the_id_of_its_newest_run(server: ServerInThread) -> None:
+    older, newer, gone = (Rank(server, name="so called") for _ in range(3))
+    gone.send(RunFinished(status="finished", finished_at=2.0))
+    assert server.http.delete(gone.path).status_code == 204
+    answer = server.http.get("/api/v1/runs/so called/control")
+    assert (answer.status_code, error_of(answer)["code"]) == (404, "not_found")
+    assert error_of(answer)["details"] == {"run_id": "so called", "newest_of_that_name": newer.run_id}
+    assert older.run_id not in answer.text
+
+
+def test_no_error_shows_an_address_that_is_not_filled_in(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.report(3, x=1.0)
+    for path in ("metrics/series?name=y", "histograms/score/nothing"):
+        answer = server.http.get(f"{rank.path}/{path}")
+        assert answer.status_code == 404
+        assert "{" not in error_of(answer)["message"]
+        assert rank.run_id in error_of(answer)["message"]

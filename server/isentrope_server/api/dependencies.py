@@ -39,7 +39,7 @@ async def _run(run_id: Annotated[str, Path(description="The run's id.")], backen
     silent_after = backend.settings.silent_after_seconds
     run = await backend.read(lambda connection: runs.find(connection, run_id, silent_after_seconds=silent_after))
     if run is None:
-        raise no_such_run(run_id)
+        raise no_such_run(run_id, await backend.read(lambda connection: runs.newest_named(connection, run_id)))
     return run
 
 
@@ -64,8 +64,19 @@ def check_still_there(connection: Connection, run: Run) -> None:
         raise no_such_run(run.id)
 
 
-def no_such_run(run_id: str) -> NotFound:
-    return NotFound(f"There is no run {run_id[:140]!r} on this server.", run_id=run_id[:140])
+def no_such_run(run_id: str, newest_of_that_name: str | None = None) -> NotFound:
+    """
+    Args:
+        newest_of_that_name: the id of the newest run whose name was given for its id.
+    """
+    said = f"There is no run {run_id[:140]!r} on this server."
+    if newest_of_that_name is None:
+        return NotFound(said, run_id=run_id[:140])
+    return NotFound(
+        f"{said[:-1]}; that is a name, and the newest run of that name has the id {newest_of_that_name}.",
+        run_id=run_id[:140],
+        newest_of_that_name=newest_of_that_name,
+    )
 
 
 StepParam = Annotated[int | None, Query(ge=0, le=2**63 - 1)]

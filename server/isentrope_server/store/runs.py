@@ -74,6 +74,12 @@ def find(connection: Connection, run_id: str, *, silent_after_seconds: float) ->
     return None if row is None else _run(row, _silent_before(silent_after_seconds))
 
 
+def newest_named(connection: Connection, name: str) -> str | None:
+    """The id of the newest run with this name."""
+    query = select(runs.c.id).where(runs.c.name == name, runs.c.state != DELETING).order_by(runs.c.key.desc()).limit(1)
+    return connection.execute(query).scalar_one_or_none()
+
+
 def page(
     connection: Connection, wanted: RunFilter, *, before_key: int | None, limit: int, silent_after_seconds: float
 ) -> list[Run]:
