@@ -89,7 +89,8 @@ def test_trackio_shows_each_report_at_the_trainers_own_step(trackio_run: Any, gi
     trackio.log({"loss": 0.5}, step=9)
     reported = mirrored_steps(trackio_run if given else "trackio")
     trackio.log({"loss": 0.25}, step=10)
-    trackio_run.finish()
+    end_current_run: Any = trackio.finish
+    end_current_run()
     logs = SQLiteStorage.get_logs("test", "ada")
     ours = [log for log in logs if "isentrope/entropy/mean" in log]
     assert [log["step"] for log in ours] == [7, 8, 9]

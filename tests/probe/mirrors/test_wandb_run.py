@@ -139,6 +139,7 @@ def test_a_run_whose_steps_are_far_beyond_the_trainers_gets_every_report(run: An
     run.log({"loss": 1.0}, step=1_000_000)
     for step in range(40):
         mirror.write(report(step))
+    assert not mirror._held
     run.log({"loss": 2.0}, step=2_000_000)
     mirror.close()
     history = rows(run)
