@@ -22,22 +22,43 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from isentrope import scores
-    from isentrope.client import Client
-    from isentrope.errors import IsentropeError
+    from isentrope.client import Client, ControlTimeout
+    from isentrope.errors import CheckpointError, ConfigurationError, ControlError, InputError, IsentropeError
     from isentrope.integrations.transformers import IsentropeCallback
     from isentrope.integrations.trl import attach, detach
     from isentrope.probe import Probe
+    from isentrope.rest_connection import (
+        ControlConflict,
+        NotAllowed,
+        NotFound,
+        RequestRefused,
+        ScopeTooSmall,
+        ServerFailed,
+        ServerUnreachable,
+    )
     from isentrope.scores import TokenScores
     from isentrope_wire.control import Control
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointError",
     "Client",
+    "ConfigurationError",
     "Control",
+    "ControlConflict",
+    "ControlError",
+    "ControlTimeout",
+    "InputError",
     "IsentropeCallback",
     "IsentropeError",
+    "NotAllowed",
+    "NotFound",
     "Probe",
+    "RequestRefused",
+    "ScopeTooSmall",
+    "ServerFailed",
+    "ServerUnreachable",
     "TokenScores",
     "__version__",
     "attach",
@@ -46,11 +67,23 @@ __all__ = [
 ]
 
 _HOME_OF = {
+    "CheckpointError": "isentrope.errors",
     "Client": "isentrope.client",
+    "ConfigurationError": "isentrope.errors",
     "Control": "isentrope_wire.control",
+    "ControlConflict": "isentrope.rest_connection",
+    "ControlError": "isentrope.errors",
+    "ControlTimeout": "isentrope.client",
+    "InputError": "isentrope.errors",
     "IsentropeCallback": "isentrope.integrations.transformers",
     "IsentropeError": "isentrope.errors",
+    "NotAllowed": "isentrope.rest_connection",
+    "NotFound": "isentrope.rest_connection",
     "Probe": "isentrope.probe",
+    "RequestRefused": "isentrope.rest_connection",
+    "ScopeTooSmall": "isentrope.rest_connection",
+    "ServerFailed": "isentrope.rest_connection",
+    "ServerUnreachable": "isentrope.rest_connection",
     "TokenScores": "isentrope.scores",
     "attach": "isentrope.integrations.trl",
     "detach": "isentrope.integrations.trl",

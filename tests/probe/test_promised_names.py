@@ -1,0 +1,30 @@
+"""What `import isentrope` gives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import isentrope
+from isentrope import client, errors, rest_connection
+
+
+def test_every_error_a_user_may_catch_can_be_had_from_the_package() -> None:
+    raised = {
+        error
+        for module in (client, errors, rest_connection)
+        for error in vars(module).values()
+        if isinstance(error, type) and issubclass(error, isentrope.IsentropeError)
+    }
+    # Between probe and server, and of no call that a user makes.
+    for error in raised - {errors.CodecError}:
+        assert getattr(isentrope, error.__name__) is error
+        assert error.__name__ in isentrope.__all__
+
+
+@pytest.mark.parametrize("name", ["NotFound", "ControlConflict", "InputError"])
+def test_to_name_an_error_imports_no_torch(name: str) -> None:
+    code = f"import sys, isentrope; isentrope.{name}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
