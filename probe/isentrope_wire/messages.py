@@ -15,6 +15,9 @@ from isentrope_wire.what_if import WhatIfSums
 
 PROTOCOL_VERSION = 1
 
+_SHOWN_FIRST = ("entropy/mean", "entropy/predicted_change", "entropy/observed_change", "clip/fraction", "reward/mean")
+"""Of a report's scalars, when it is printed; the rest are counted."""
+
 
 class OutcomeState(StrEnum):
     """How one rank ended one control version. Each version ends in exactly one of these."""
@@ -136,6 +139,16 @@ class StepReport:
     tokens: tuple[DrivingToken, ...] = ()
     """Those that count most, largest first."""
     alerts: tuple[Alert, ...] = ()
+
+    def __repr__(self) -> str:
+        # Field by field it would fill some screens: thousands of sums and bins.
+        shown = {name: self.scalars[name] for name in _SHOWN_FIRST if name in self.scalars}
+        words = [f"step={self.step}", *(f"{name}={value:.4g}" for name, value in shown.items())]
+        words.append(f"{len(self.scalars) - len(shown)} more scalars")
+        for count, of in ((len(self.histograms), "histograms"), (len(self.tokens), "tokens")):
+            words += [f"{count} {of}"] if count else []
+        words += [f"alert {alert.kind}" for alert in self.alerts]
+        return f"StepReport({', '.join(words)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,19 @@ def test_a_probe_says_what_it_is() -> None:
     assert repr(probe) == "Probe(run_id='r-7', project='demo', mode='offline', rank=0, step=4, control='clip_v')"
 
 
+def test_the_latest_report_is_printed_in_a_line() -> None:
+    probe, transport = probe_and_transport()
+    probe.log({"reward/mean": 0.25})
+    run_steps(TinyLoop(), probe, 1, first=7)
+    (report,) = reports(transport)
+    assert probe.latest == report
+    printed = repr(probe.latest)
+    assert printed.startswith(f"StepReport(step=7, entropy/mean={report.scalars['entropy/mean']:.4g}, ")
+    assert "reward/mean=0.25" in printed
+    assert f"{len(report.histograms)} histograms" in printed
+    assert len(printed) < 400
+
+
 def test_a_later_batch_of_nan_is_counted_not_raised() -> None:
     loop = TinyLoop()
     probe, transport = probe_and_transport()
