@@ -29,7 +29,7 @@ class Administration(RestConnection):
 
     def access_tokens(self) -> list[Json]:
         """Every token, revoked ones too, without its secret."""
-        return list(self._items("access-tokens", {}))
+        return self._all("access-tokens")
 
     def create_access_token(
         self, scope: str, *, name: str | None = None, run: str | None = None, project: str | None = None

@@ -88,11 +88,11 @@ class Client(Administration):
 
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics a run has reported."""
-        return [str(item["name"]) for item in self._items(f"runs/{segment(run_id)}/metrics", {})]
+        return [str(item["name"]) for item in self._all(f"runs/{segment(run_id)}/metrics")]
 
     def latest(self, run_id: str) -> list[Json]:
         """Every metric a run has reported, by `name`, with its newest `value` and the `step` it is of."""
-        items = self._items(f"runs/{segment(run_id)}/metrics", {})
+        items = self._all(f"runs/{segment(run_id)}/metrics")
         return [item | {"value": _number(item["value"])} for item in items]
 
     def metrics(
@@ -295,7 +295,7 @@ class Client(Administration):
 
     def methods(self) -> list[Json]:
         """Every method a control can name, with its parameters, their bounds and defaults."""
-        return list(self._items("methods", {}))
+        return self._all("methods")
 
     def alerts(self, run_id: str, *, limit: int | None = None) -> list[Json]:
         """What a person should know of a run, newest first: `step`, `kind`, `reason`, `evidence`."""

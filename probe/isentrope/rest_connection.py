@@ -95,6 +95,11 @@ class RestConnection:
         """Give the connections back."""
         self._http.close()
 
+    def _all(self, path: str) -> list[Json]:
+        """The items of a list that comes whole."""
+        items: list[Json] = self._json("GET", path)["items"]
+        return items
+
     def _items(self, path: str, params: Mapping[str, object], limit: int | None = None) -> Iterable[Json]:
         """A list's items, page by page; of a limit no more than so many."""
         cursor: str | None = None

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points, version
 from typing import NoReturn
 
 import httpx
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
@@ -35,6 +35,7 @@ from isentrope_server.api import (
     tokens,
     what_if,
 )
+from isentrope_server.api.query_parameters import refuse_unknown_parameters
 from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.housekeeping import house_kept
@@ -117,7 +118,7 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
     app.include_router(prometheus.router)
     for module in _API_MODULES:
-        app.include_router(module.router, prefix=API_PREFIX)
+        app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
     # A page's catch-all would answer unknown addresses of the API with itself.
     app.add_api_route(
         "/api{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None

@@ -229,3 +229,23 @@ def test_no_error_shows_an_address_that_is_not_filled_in(server: ServerInThread)
         assert answer.status_code == 404
         assert "{" not in error_of(answer)["message"]
         assert rank.run_id in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("/what-if?mu_lo=1", "query.mu_lo: there is no such parameter; did you mean mu_low."),
+        ("/metrics/series?name=x&form_step=2", "did you mean from_step."),
+        ("/law?colour=blue", "there are points."),
+        ("?limit=3", "query.limit: this address takes no parameters."),
+        ("/live?since_=x", "did you mean since."),
+    ],
+)
+def test_a_parameter_nobody_knows_is_refused_with_the_nearest_there_is(
+    server: ServerInThread, asked: str, words: str
+) -> None:
+    rank = Rank(server)
+    rank.report(0, x=1.0)
+    answer = server.http.get(f"{rank.path}{asked}")
+    assert (answer.status_code, error_of(answer)["code"]) == (422, "invalid_request")
+    assert words in error_of(answer)["message"]
