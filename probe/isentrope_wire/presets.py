@@ -25,6 +25,9 @@ denominator shrinks, and Clip_V leaves out at most one token in ten thousand.
 """
 
 
+_PRESET_NAMES = ", ".join(dict.fromkeys(name for _, name in PRESETS))
+
+
 def preset(method: Method, name: object) -> Mapping[str, object]:
     """The fields of a control that the preset stands for.
 
@@ -33,6 +36,10 @@ def preset(method: Method, name: object) -> Mapping[str, object]:
     """
     found = PRESETS.get((method, str(name)))
     if found is None:
-        known = [f"{preset_name} of {preset_method}" for preset_method, preset_name in PRESETS]
-        raise ControlError(f"parameters.preset must be one of {', '.join(known)}; got {name!r} with method {method}.")
+        known = ", ".join(preset_name for preset_method, preset_name in PRESETS if preset_method == method)
+        raise ControlError(
+            f"parameters.preset must be one of {known} with method {method}, got {name!r}."
+            if known
+            else f"parameters.preset goes with clip_b and clip_v ({_PRESET_NAMES}), got {name!r} with method {method}."
+        )
     return found

@@ -25,3 +25,13 @@ def test_what_to_do_about_an_absent_server_is_a_sentence_of_its_own(server: Runn
     assert result.exit_code == 1
     assert ". Start the server" in result.stderr
     assert ".. " not in result.stderr
+
+
+def test_one_record_is_one_and_a_refused_token_is_advised_on_once(server: RunningServer, tmp_path: Path) -> None:
+    leave_spool(tmp_path, "short", steps=0, grpc_target=server.grpc_target)
+    refused = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path), ISENTROPE_TOKEN="wrong")
+    assert refused.exit_code == 1
+    assert refused.stderr.lower().count("set isentrope_token") == 1
+    assert "isentrope sync" in refused.stderr
+    result = isentrope_command(server, "sync", ISENTROPE_HOME=str(tmp_path))
+    assert result.stdout.split(maxsplit=4)[4] == "1 record is stored\n"

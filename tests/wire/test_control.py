@@ -50,7 +50,14 @@ from isentrope_wire.presets import PRESETS
         ({"method": "unlikely", "scope": "negative"}, "weights positive samples"),
         ({"method": "clip_v", "mu_low": 1, "parameters": {"max_fraction": 0}}, "max_fraction"),
         ({"method": "clip_v", "mu_low": 1, "parameters": {"denominator": "grow"}}, "one of keep, shrink; got 'grow'"),
-        ({"method": "clip_v", "parameters": {"preset": "mine"}}, "preset must be one of paper of clip_b"),
+        (
+            {"method": "clip_v", "parameters": {"preset": "mine"}},
+            "preset must be one of paper, trinity with method clip_v, got 'mine'",
+        ),
+        (
+            {"method": "none", "parameters": {"preset": "mine"}},
+            "goes with clip_b and clip_v .paper, trinity., got 'mine' with method none",
+        ),
         ({"method": "kl_cov", "parameters": {"preset": "paper"}}, "with method kl_cov"),
         ({"method": "clip_v", "mu_low": 10**400}, "mu_low .* finite and not negative, got 10000"),
         ({"method": "clip_v", "mu_low": 10**5000}, "mu_low .* thousands of digits"),

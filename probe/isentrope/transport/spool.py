@@ -135,13 +135,16 @@ class SpoolTransport:
             return
         undelivered = self._writer.spooled_through - status.acked_through
         if undelivered > 0:
+            one = undelivered == 1
             logger.warning(
-                "%d records are not delivered yet (%s: %s); they stay in %s, `isentrope sync %s` uploads them.",
-                undelivered,
+                "%s not delivered yet (%s: %s); %s in %s, `isentrope sync %s` uploads %s.",
+                "1 record is" if one else f"{undelivered} records are",
                 status.state,
                 " ".join(status.error.split()).rstrip("."),
+                "it stays" if one else "they stay",
                 self.folder.path,
                 shlex.quote(str(self.folder.path)),
+                "it" if one else "them",
             )
 
     def _start_shipper(self, supervisor: ShipperSupervisor) -> None:

@@ -101,9 +101,14 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
     if status is None:
         return SyncOutcome.BUSY, "another shipper delivers it now"
     if status.state is ShipperState.DRAINED:
-        return SyncOutcome.DELIVERED, f"{status.acked_through} records are stored"
+        return SyncOutcome.DELIVERED, f"{in_words(status.acked_through)} stored"
     server = target or folder.grpc_target()
     return SyncOutcome.LEFT, f"{server} stored it up to record {status.acked_through}, then {status.error}"
+
+
+def in_words(records: int) -> str:
+    """`1 record is`, `2 records are`."""
+    return f"{records} record is" if records == 1 else f"{records} records are"
 
 
 def _remove_if_delivered(folder: SpoolFolder) -> None:

@@ -193,7 +193,10 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     code, details = error.code(), error.details() or "no reason given"
     sentence = f"{code.name}: {details}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return TokenRefused(f"{sentence} Set ISENTROPE_TOKEN to a token with scope ingest, then `isentrope sync`.")
+        # A server that knows its way around has said what to set.
+        told = "ISENTROPE_TOKEN" in details
+        remedy = "Then deliver with" if told else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
+        return TokenRefused(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     sentence = f"{sentence} {advice}" if advice else sentence
     return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)
