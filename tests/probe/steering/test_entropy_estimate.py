@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from isentrope.steering.effect import Effect
-from isentrope.steering.entropy_estimate import DRIFT_WEIGHT, LARGEST_MISSED, MISSED_WEIGHT, NEWEST_WEIGHT, EntropyEstimator
+from isentrope.steering.entropy_estimate import (
+    DRIFT_WEIGHT,
+    LARGEST_MISSED,
+    MISSED_WEIGHT,
+    NEWEST_WEIGHT,
+    EntropyEstimator,
+)
 
 MEMORY = Effect.memory(0.9)
 
