@@ -49,13 +49,14 @@ def up(**given: Any) -> None:
 
 
 def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
-    from isentrope_server.store.sqlite_file import old_library_warning
+    from isentrope_server.store.sqlite_file import old_library_note
 
+    # First: nothing may come between the words and the address they speak of.
+    note = old_library_note() if settings.uses_sqlite else None
+    if note is not None:
+        click.echo(f"Note: {note}", err=True)
     click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. Log in with:", err=True)
     click.echo(login_address)
-    warning = old_library_warning() if settings.uses_sqlite else None
-    if warning is not None:
-        click.echo(f"Warning: {warning}", err=True)
 
 
 @click.group()

@@ -62,9 +62,10 @@ def up(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str, st
 def grpc_port(process: subprocess.Popen[str]) -> int:
     """As the server tells it on stderr."""
     assert process.stderr is not None
-    found = re.search(r"gRPC port (\d+)", process.stderr.readline())
-    assert found is not None
-    return int(found[1])
+    for line in process.stderr:
+        if found := re.search(r"gRPC port (\d+)", line):
+            return int(found[1])
+    raise AssertionError("The server never said on which port it takes reports.")
 
 
 def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
@@ -110,6 +111,16 @@ def test_a_second_server_is_told_of_the_first_and_not_of_its_ports(tmp_path: Pat
     assert second.returncode == 2
     assert f"(process {process.pid}, {url}) already uses the home" in one_sentence(second)
     assert "To train against it: `isentrope train`." in second.stderr
+
+
+def test_nothing_stands_between_the_words_and_the_address_that_logs_in(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, _, _):
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+        assert process.stderr is not None
+        said = process.stderr.read().splitlines()
+    assert said[-1].endswith("Log in with:")
+    assert all(line.startswith("Note: ") for line in said[:-1])
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from isentrope_server.store.sqlite_file import (
     NetworkFileSystem,
     check_file_system,
     file_system_of,
-    old_library_warning,
+    old_library_note,
 )
 from isentrope_server.store.tables import deleted_runs
 from isentrope_server.store.writer import Transaction, Writer
@@ -69,10 +69,10 @@ def test_where_the_system_does_not_tell_nothing_is_refused(tmp_path: Path) -> No
 
 
 def test_a_library_that_can_corrupt_a_database_is_warned_of() -> None:
-    assert "3.40.1" in (old_library_warning((3, 40, 1)) or "")
-    assert "3.51.2" in (old_library_warning((3, 51, 2)) or "")
-    assert old_library_warning((3, 51, 3)) is None
-    assert old_library_warning((4, 0, 0)) is None
+    assert "3.40.1" in (old_library_note((3, 40, 1)) or "")
+    assert "3.51.2" in (old_library_note((3, 51, 2)) or "")
+    assert old_library_note((3, 51, 3)) is None
+    assert old_library_note((4, 0, 0)) is None
 
 
 def test_every_connection_is_durable_and_readers_cannot_write(database: Database) -> None:

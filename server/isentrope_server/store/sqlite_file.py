@@ -54,12 +54,12 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
     return kind
 
 
-def old_library_warning(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> str | None:
+def old_library_note(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> str | None:
     """What to say of a library with a known fault; None: it has none."""
     if version >= _FIXED_IN:
         return None
     named, fixed = (".".join(map(str, numbers)) for numbers in (version, _FIXED_IN))
     return (
-        f"SQLite {named} can corrupt a database that two connections write to (fixed in {fixed}). "
-        "Isentrope writes with one; let no other program write to its database."
+        f"let no other program write to this database while the server runs: SQLite {named} can damage one that two "
+        f"write to (fixed in {fixed}). Isentrope itself is safe, it writes with one connection."
     )
