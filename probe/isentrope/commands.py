@@ -178,7 +178,10 @@ def control(
         return
     _check_before_sending(changes)
     with _client(url) as client:
-        item = _change_control(client, run, changes, expires_in)
+        before = client.control(run)
+        item = _change_control(client, run, before, changes, expires_in)
+        if not no_hold:
+            _say_what_ended(before, item)
         if wait:
             item = client.wait_for_control(run, item["version"], timeout_seconds=wait_seconds)
     click.echo(json.dumps(item, indent=2) if as_json else _control_line(item))
@@ -313,8 +316,9 @@ def _named(parameters: Sequence[str]) -> dict[str, object]:
         raise click.UsageError(str(error)) from error
 
 
-def _change_control(client: Client, run: str, changes: Mapping[str, Any], expires_in: int | None) -> dict[str, Any]:
-    newest = client.control(run)
+def _change_control(
+    client: Client, run: str, newest: Mapping[str, Any], changes: Mapping[str, Any], expires_in: int | None
+) -> dict[str, Any]:
     base = {} if "method" in changes else {name: newest[name] for name in _CONTROL_FIELDS if name != "reason"}
     document = {**base, **changes}
     if "parameters" in changes and base:
@@ -322,6 +326,16 @@ def _change_control(client: Client, run: str, changes: Mapping[str, Any], expire
     if changes.get("hold") and base.get("hold"):
         document["hold"] = {**base["hold"], **changes["hold"]}
     return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest["version"])
+
+
+def _say_what_ended(before: Mapping[str, Any], item: Mapping[str, Any]) -> None:
+    """A hold that a whole new control leaves out."""
+    came_to_nothing = before["state"] in ("REJECTED", "EXPIRED", "SUPERSEDED")
+    standing = (before.get("in_force") or {}) if came_to_nothing else before
+    hold = standing.get("hold")
+    if hold and not item.get("hold"):
+        target = f"{hold['target_entropy']:g} nats"
+        click.echo(f"This ends the hold at {target}; thresholds given without --method keep it.", err=True)
 
 
 def _show_control(run: str, as_json: bool, url: str | None) -> None:

@@ -294,6 +294,17 @@ def test_a_sync_with_a_token_the_server_refuses_ends_at_the_first_refusal(
     assert [len(list_segments(folder.path)) for folder in folders] == [1, 1]
 
 
+def test_a_control_that_ends_a_hold_says_so_and_one_that_keeps_it_does_not(server: RunningServer, run: str) -> None:
+    held = isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "2", "--hold-target", "0.5")
+    assert (held.exit_code, held.stderr) == (0, "")
+    keeps = isentrope_command(server, "control", run, "--mu-low", "1", "--mu-high", "1")
+    assert (keeps.exit_code, keeps.stderr) == (0, "")
+    assert "holding 0.5 nats" in keeps.stdout
+    ends = isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "1", "--mu-high", "1", "--json")
+    assert ends.stderr == "This ends the hold at 0.5 nats; thresholds given without --method keep it.\n"
+    assert json.loads(ends.stdout)["hold"] is None
+
+
 def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> None:
     result = isentrope_command(server, "doctor", "--json")
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
