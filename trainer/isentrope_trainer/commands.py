@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -98,7 +99,7 @@ def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_do
         with _sigterm_as_interrupt(), ServerProcess(host, http_port, grpc_port) as server:
             click.echo(server.login_url)
             if not headless:
-                click.launch(server.login_url)
+                _open_browser(server.login_url)
             status = _train_and_deliver(server, config, control, options)
             if status == 0 and not (headless or exit_when_done):
                 _keep_pages_up(server)
@@ -107,6 +108,15 @@ def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_do
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     sys.exit(status)
+
+
+def _open_browser(url: str) -> None:
+    """Where there is a screen. The address stands printed, so what a failed attempt would say helps nobody."""
+    if not sys.platform.startswith("linux"):
+        click.launch(url)
+    elif os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        with suppress(OSError):
+            subprocess.Popen(["xdg-open", url], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _keep_pages_up(server: ServerProcess) -> None:
@@ -140,13 +150,19 @@ def _train(config: TrainingConfig, control: Control, options: dict[str, Any], an
     # Server, browser and training share a small machine's cores: torch's threads must sleep while they wait for each
     # other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5. Read once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from isentrope_trainer.closing_line import Course
     from isentrope_trainer.reference_run import train_reference_policy
 
+    course, status = Course(), 0
     try:
-        train_reference_policy(config, control, run=options["run"], project=options["project"], announce=announce)
+        train_reference_policy(
+            config, control, run=options["run"], project=options["project"], announce=announce, follow=course.follow
+        )
     except KeyboardInterrupt:
-        return _INTERRUPTED
-    return 0
+        status = _INTERRUPTED
+    if closing_line := str(course):
+        click.echo(closing_line)
+    return status
 
 
 def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:

@@ -10,9 +10,10 @@ import torch
 from tqdm import tqdm
 
 import isentrope
+from isentrope.errors import ConfigurationError
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.policy import PolicyConfig
-from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
+from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import WordTokenizer
@@ -35,6 +36,7 @@ def train_reference_policy(
     transport: Transport | None = None,
     threads: int = THREADS,
     announce: Callable[[str], None] = lambda run_id: None,
+    follow: Callable[[isentrope.Probe, StepResult], None] = lambda probe, result: None,
 ) -> None:
     """Train the reference policy under a probe.
 
@@ -43,6 +45,10 @@ def train_reference_policy(
         transport: where reports go instead of the spool.
         threads: that torch computes with. Another number gives another run: sums end in other last digits.
         announce: called with the run's id, when the run begins.
+        follow: called after each step.
+
+    Raises:
+        ConfigurationError: the home can't be written to.
     """
     torch.set_num_threads(threads)
     shown_config = {
@@ -52,8 +58,9 @@ def train_reference_policy(
         "policy": dataclasses.asdict(policy_config),
         "warm_start": dataclasses.asdict(warm_start),
     }
-    # Before the warm start: a home that can't be written to shows now and not after a minute, and the page can be
-    # opened while the policy warms up.
+    _check_home(policy_config, warm_start)
+    # Before the run begins: one that says nothing for a minute is shown as silent.
+    policy = warm_started_policy(policy_config, warm_start)
     probe = isentrope.Probe(
         run=run,
         project=project,
@@ -67,14 +74,26 @@ def train_reference_policy(
     )
     with probe:
         announce(probe.run_id)
-        policy = warm_started_policy(policy_config, warm_start)
         with tqdm(total=config.steps, desc="train", unit="step", dynamic_ncols=True) as progress:
 
             def show(result: StepResult) -> None:
                 progress.set_postfix_str(_progress_text(probe, result), refresh=False)
                 progress.update()
+                follow(probe, result)
 
             train(policy, Countdown(config.seed), probe, config, on_step=show)
+
+
+def _check_home(policy_config: PolicyConfig, warm_start: WarmStartConfig) -> None:
+    """What can't be kept is said now, and not after the minute that a warm start takes."""
+    folder = cache_path(policy_config, warm_start).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The warm start is kept in {folder}, which can't be made ({error.strerror}). Point ISENTROPE_HOME at a folder "
+            "you can write to."
+        ) from error
 
 
 def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:

@@ -1,0 +1,76 @@
+"""What somebody sees who starts the demo for the first time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isentrope
+from isentrope.errors import ConfigurationError
+from isentrope.transport.in_memory import InMemoryTransport
+from isentrope_trainer import commands, reference_run
+from isentrope_trainer.closing_line import Course
+from isentrope_trainer.models.policy import PolicyConfig, build_policy
+from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.settings import TrainingConfig
+
+CONFIG = TrainingConfig(steps=3, seed=5, prompts=2, group_size=4)
+
+
+def test_the_run_begins_after_the_warm_start_and_ends_with_a_line_about_its_course(
+    tiny_policy_config: PolicyConfig, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def warm(policy_config: PolicyConfig, config: WarmStartConfig) -> Any:
+        order.append("warm")
+        return build_policy(policy_config, seed=0)
+
+    monkeypatch.setattr(reference_run, "warm_started_policy", warm)
+    transport, course = InMemoryTransport(), Course()
+    assert str(course) == ""
+    reference_run.train_reference_policy(
+        CONFIG,
+        isentrope.Control(),
+        policy_config=tiny_policy_config,
+        transport=transport,
+        announce=order.append,
+        follow=course.follow,
+    )
+    run_id = order[1]
+    assert order == ["warm", run_id]
+    first, *_, last = [message.scalars for message in transport.messages if hasattr(message, "scalars")]
+    assert str(course).startswith(
+        f"3 steps, entropy {first['entropy/mean']:.3f} -> {last['entropy/mean']:.3f} nats, "
+        f"reward {last['reward/mean']:.3f}; run {run_id}, "
+    )
+    assert str(course).endswith(f"/runs/{run_id}")
+
+
+def test_a_home_that_can_not_be_made_is_said_before_the_warm_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "file" / "home"))
+    with pytest.raises(ConfigurationError, match="Point ISENTROPE_HOME at a folder"):
+        reference_run.train_reference_policy(CONFIG, isentrope.Control(), transport=InMemoryTransport())
+
+
+@pytest.mark.parametrize(("screen", "opened"), [("", 0), (":0", 1)])
+def test_a_browser_is_opened_where_there_is_a_screen_and_in_silence(
+    monkeypatch: pytest.MonkeyPatch, screen: str, opened: int
+) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: calls.append({"command": command, **how}))
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", screen)
+    commands._open_browser("http://127.0.0.1:7070/?token=t")
+    assert len(calls) == opened
+    for call in calls:
+        assert call["command"][1] == "http://127.0.0.1:7070/?token=t"
+        assert (call["stdout"], call["stderr"]) == (subprocess.DEVNULL, subprocess.DEVNULL)
