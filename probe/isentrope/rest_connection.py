@@ -163,6 +163,10 @@ class RestConnection:
         """
         try:
             yield
+        except httpx.UnsupportedProtocol as error:
+            raise ServerUnreachable(
+                f"{self.url} is no address of a server: it needs http:// or https:// in front, such as http://127.0.0.1:7070."
+            ) from error
         except httpx.HTTPError as error:
             advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
             raise ServerUnreachable(
