@@ -138,7 +138,9 @@ def verify_audit(head: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
     elif found["is_whole"]:
-        click.echo(f"{found['entries']} entries, every link holds. Head: {found['head']}")
+        click.echo(
+            f"{found['entries']} {'entry' if found['entries'] == 1 else 'entries'}, every link holds. Head: {found['head']}"
+        )
     if not found["is_whole"]:
         if as_json:
             sys.exit(1)

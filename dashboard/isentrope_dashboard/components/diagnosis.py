@@ -23,6 +23,8 @@ _KINDS = {
     "prediction": "Prediction not trusted",
     "dead_knob": "Dead knob",
     "zero_advantage": "Few advantages",
+    "not_finite": "Numbers not finite",
+    "left_out": "Parts left out",
 }
 
 

@@ -22,7 +22,9 @@ class AlertOut(BaseModel):
 
     step: int
     recorded_at: float
-    kind: str = Field(description="collapse, explosion, self_check, prediction, dead_knob, zero_advantage or left_out.")
+    kind: str = Field(
+        description="collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or left_out."
+    )
     reason: str
     evidence: Mapping[str, float | None] = Field(description="The numbers the reason is made from.")
 
