@@ -9,6 +9,7 @@ from isentrope_dashboard.components.unread import PLACES
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.fake_api import FakeApi
 from tests.dashboard.test_browser import PATH, wait_for_step
+from tests.dashboard.test_diagnosis import TOKEN
 from tests.dashboard.test_unread import PLACES_OF_CALLS
 
 pytestmark = pytest.mark.browser
@@ -20,6 +21,7 @@ def test_every_part_may_fail_at_once_and_comes_back(
     monkeypatch.setattr("isentrope_dashboard.pages.live.HEAL_SECONDS", 1.0)
     monkeypatch.setattr("isentrope_dashboard.pages.live.LAW_SECONDS", 1.0)
     run = fake.add_run(steps=60)
+    run.tokens = [TOKEN]
     fake.failing = {**dict.fromkeys(PLACES_OF_CALLS, 500), "/steps/60": 500, "/v1/runs": 503}
     page = open_page(PATH, ready="#entropy-graph-unread:not(:empty)").page
     for place in PLACES:
