@@ -15,8 +15,10 @@ CODE = Path(alerts.__file__).read_text(encoding="utf-8")
 def test_every_kind_has_its_line_with_what_to_do() -> None:
     rules = GUIDE[: GUIDE.index("## Measured")]
     lines = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", rules, flags=re.MULTILINE)
-    assert tuple(kind for kind, _, _ in lines) == KINDS
-    for kind in KINDS:
+    # What is said at once needs no course to be foretold, and so no run to be measured on.
+    kinds = (*KINDS, "not_finite")
+    assert tuple(kind for kind, _, _ in lines) == kinds
+    for kind in kinds:
         assert f'"{kind}"' in CODE
 
 
@@ -25,7 +27,8 @@ def test_the_numbers_in_the_rules_are_those_of_the_code() -> None:
     for words in (
         f"first ten steps{'' if alerts.EARLY_STEPS == 10 else ' no more'}",
         f"over {alerts.WINDOW} steps the mean of S_c is {alerts.SIGMAS:g} standard errors",
-        f"must hold for {alerts.PERSISTENCE} steps in a row before it is said, and be away for {alerts.REARM}",
+        f"must hold for {alerts.PERSISTENCE} steps in a row before it is said, but for `not_finite`, "
+        f"and be away for {alerts.REARM} before",
         f"the mean of {'ten' if alerts.ARRIVAL_STEPS == 10 else 'other'} steps has",
     ):
         assert words in GUIDE.replace("\n", " "), words
