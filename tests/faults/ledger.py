@@ -90,7 +90,9 @@ class Ledger:
     @classmethod
     def read(cls, path: Path) -> Ledger | None:
         """The ledger as far as it is written; None: not begun."""
-        lines = path.read_text().splitlines() if path.exists() else []
+        # The last line may be half-written just now.
+        written, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+        lines = written.splitlines()
         if not lines:
             return None
         ledger = cls(**json.loads(lines[0])["started"])

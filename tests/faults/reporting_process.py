@@ -181,6 +181,8 @@ def end(how: str, loop: ReportingLoop) -> None:
 
 
 def main() -> None:
+    # What was started in the background inherits that it does not hear Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     plan = Plan(**json.loads(sys.argv[1]))
     ledger = LedgerWriter(Path(plan.ledger), run_id=plan.run_id, incarnation=plan.incarnation, rank=plan.rank)
     run = RunStarted(

@@ -152,7 +152,8 @@ class Trainer:
         return not list_segments(folder.path) and not is_held_by_another_process(folder.shipper_lock)
 
     def _anything_left(self) -> bool:
-        return any(list_segments(path.parent) for path in self.home.rglob("trainer.lock"))
+        # A walk passes over folders that are removed meanwhile.
+        return any("trainer.lock" in files and list_segments(Path(folder)) for folder, _, files in os.walk(self.home))
 
 
 FIRST_ACKNOWLEDGED = 3

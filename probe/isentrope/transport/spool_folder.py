@@ -151,7 +151,8 @@ def _make_private_folder(path: Path) -> None:
 
 def find_spool_folders(root: Path) -> list[SpoolFolder]:
     """All spool folders at or below `root`, in the order of their paths."""
-    return [SpoolFolder(file.parent) for file in sorted(root.rglob(_RUN_FILE))]
+    # Unlike a glob, a walk passes over folders that their shippers remove meanwhile.
+    return [SpoolFolder(Path(folder)) for folder in sorted(f for f, _, files in os.walk(root) if _RUN_FILE in files)]
 
 
 def folder_name(identifier: str) -> str:

@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -323,3 +324,23 @@ def test_the_training_process_imports_no_grpc_no_torch_and_opens_no_socket(tmp_p
     """
     result = run_python(OPEN + textwrap.dedent(program), tmp_path)
     assert (result.stdout.strip(), result.stderr) == ("[] []", "")
+
+
+def test_spools_are_found_while_others_are_being_removed(tmp_path: Path) -> None:
+    kept = SpoolFolder.create(tmp_path, RUN, "127.0.0.1:1")
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            SpoolFolder.create(tmp_path, replace(RUN, incarnation=f"j-{number}"), "127.0.0.1:1").remove()
+
+    coming_and_going = threading.Thread(target=come_and_go)
+    coming_and_going.start()
+    try:
+        for _ in range(300):
+            assert kept.path in [folder.path for folder in find_spool_folders(tmp_path)]
+    finally:
+        stop.set()
+        coming_and_going.join()
