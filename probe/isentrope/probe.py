@@ -160,7 +160,14 @@ class Probe:
         self._logged: dict[str, float | Tensor] = {}
         self._seconds = 0.0
         self._process = os.getpid()
-        self._end = RunEnd(self._boundary, self._meeting, self._transport, self._mirrors, self._guard)
+        self._end = RunEnd(
+            self._boundary,
+            self._meeting,
+            self._transport,
+            self._mirrors,
+            self._guard,
+            watches_process=self.config.mode != "disabled",
+        )
         self._scores_to_gate = False
         self._told_of: set[str] = set()
         if transport is None:

@@ -30,8 +30,14 @@ class RunEnd:
         transport: Transport,
         mirrors: OpenMirrors,
         guard: Guard,
+        *,
+        watches_process: bool = True,
     ) -> None:
-        """Build it after the transport is open: what is registered last is called first, and the transport closes itself."""
+        """Build it after the transport is open: what is registered last is called first, and the transport closes itself.
+
+        Args:
+            watches_process: whether the process's end is the run's. False where nobody hears of either.
+        """
         self._boundary = boundary
         self._meeting = meeting
         self._transport = transport
@@ -39,10 +45,11 @@ class RunEnd:
         self._guard = guard
         self._process = os.getpid()
         self._said = False
-        watch_exits()
         self._mark = mark()
-        _unfinished.add(self)
-        atexit.register(self._process_ends)
+        if watches_process:
+            watch_exits()
+            _unfinished.add(self)
+            atexit.register(self._process_ends)
 
     def goes_on(self) -> None:
         """A step has closed: errors and exits before it have ended nothing."""

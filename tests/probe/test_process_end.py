@@ -104,3 +104,9 @@ def test_an_error_from_before_the_last_step_has_ended_nothing(monkeypatch: pytes
 def test_an_error_without_words_is_named_alone() -> None:
     assert named(KeyboardInterrupt()) == "KeyboardInterrupt"
     assert named(ValueError("a: b")) == "ValueError: a: b"
+
+
+def test_a_probe_that_is_disabled_leaves_the_process_as_it_is(tmp_path: Path) -> None:
+    script = 'import sys\nuntouched = sys.exit\nimport isentrope\nisentrope.Probe("run", mode="disabled")\nassert sys.exit is untouched'
+    subprocess.run([sys.executable, "-c", script], env=os.environ | {"ISENTROPE_HOME": str(tmp_path)}, check=True)
+    assert list(tmp_path.iterdir()) == []
