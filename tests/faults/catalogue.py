@@ -14,6 +14,7 @@ from tests.faults import (
     exit_faults,
     many_ranks,
     network_faults,
+    postgresql_faults,
     resume_faults,
     server_faults,
     shipper_faults,
@@ -115,5 +116,8 @@ FAULTS = (
     Fault(many_ranks.eight_ranks),
     Fault(resume_faults.resume_with_its_spool),
     Fault(resume_faults.resume_without_its_spool, in_short_tier=False),
+    # Both happen in `make test` as well: tests/system/test_replicas.py, tests/server/test_postgresql.py.
+    Fault(postgresql_faults.replica_killed, in_short_tier=False),
+    Fault(postgresql_faults.postgresql_stopped_immediately, in_short_tier=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

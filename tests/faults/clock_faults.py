@@ -49,5 +49,5 @@ def servers_clock_an_hour_off(stage: Stage) -> Verdict:
 def _push_and_see_it_applied(stage: Stage, run_id: str, version: int) -> None:
     answer = push(stage.api, run_id, etag_of(stage.api, run_id), method="clip_v", mu_low=version, expires_in_seconds=60)
     expect(answer.is_success, f"the push failed: {answer.text}")
-    item = ended(stage, run_id, version)
+    item = ended(stage.api, run_id, version)
     expect(item["state"] == "APPLIED", f"control {version} ended {item['state']}: {item}")

@@ -23,16 +23,16 @@ def etag_of(api: httpx.Client, run_id: str) -> str:
     return str(api.get(f"/runs/{run_id}/control").headers["etag"])
 
 
-def history(stage: Stage, run_id: str) -> dict[int, dict[str, Any]]:
-    items = stage.api.get(f"/runs/{run_id}/control/history", params={"limit": 200}).json()["items"]
+def history(api: httpx.Client, run_id: str) -> dict[int, dict[str, Any]]:
+    items = api.get(f"/runs/{run_id}/control/history", params={"limit": 200}).json()["items"]
     return {item["version"]: item for item in items}
 
 
-def ended(stage: Stage, run_id: str, version: int) -> dict[str, Any]:
+def ended(api: httpx.Client, run_id: str, version: int) -> dict[str, Any]:
     """A version once it has ended."""
 
     def look() -> dict[str, Any] | None:
-        item = history(stage, run_id).get(version)
+        item = history(api, run_id).get(version)
         return item if item is not None and item["state"] not in OPEN else None
 
     return wait_for(look, 60.0, f"control {version} ended")
@@ -72,9 +72,9 @@ def two_clients_racing(stage: Stage) -> Verdict:
         racer.join()
     won = sorted(pushed["ada"] + pushed["bob"])
     expect(won == list(range(1, len(won) + 1)), f"versions were given out twice or not at all: {pushed}")
-    last = ended(stage, "raced", won[-1])
+    last = ended(stage.api, "raced", won[-1])
     expect(last["state"] == "APPLIED", f"the last version ended {last['state']}")
-    for version, item in history(stage, "raced").items():
+    for version, item in history(stage.api, "raced").items():
         if version:
             expect(version in pushed[item["reason"]], f"version {version} stands under the wrong name")
     stage.expect_a_fresh_report(trainer)
@@ -98,10 +98,10 @@ def stale_invalid_and_late_control(stage: Stage) -> Verdict:
     time.sleep(3.5)
     proxy.black_hole = False
     stage.expect_a_fresh_report(trainer)
-    item = ended(stage, "late", 1)
+    item = ended(stage.api, "late", 1)
     expect(item["state"] == "EXPIRED", f"the stale change ended {item['state']}")
     answer = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=2, reason="in time")
-    expect(ended(stage, "late", answer.json()["version"])["state"] == "APPLIED", "a change in time was not applied")
+    expect(ended(stage.api, "late", answer.json()["version"])["state"] == "APPLIED", "a change in time was not applied")
     verdict = stage.judge(trainer)
     late = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=3).status_code
     expect(late == 409, f"a change after the end was answered by {late}")
@@ -122,7 +122,7 @@ def control_over_a_breaking_connection(stage: Stage) -> Verdict:
         if number == 1:
             stage.server.kill()
             stage.server.start()
-        ended(stage, "broken", answer.json()["version"])
+        ended(stage.api, "broken", answer.json()["version"])
         proxy.reset_all()
     stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)

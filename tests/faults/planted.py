@@ -32,24 +32,25 @@ class Bug:
     shows: str
     """Part of what the oracle says then: a fault that fails for another reason has not found it."""
 
+    def planted_in(self, source: str) -> str:
+        """
+        Raises:
+            AssertionError: the source no longer holds what this bug changes.
+        """
+        assert source.count(self.right) == 1, f"{self.file} no longer holds what {self.name!r} changes: {self.right}"
+        return source.replace(self.right, self.wrong)
+
 
 BUGS = (
     Bug(
         name="ack before commit",
         file="isentrope_server/store/writer.py",
-        right="""            if events and self._announce is not None:
-                self._announce(connection, events)
-        if events:
-            self._publish(events)
-        for job in jobs:
-            job.settle()
+        right="""            for job in jobs:
+                events.extend(job.run(connection))
 """,
         wrong="""            for job in jobs:
+                events.extend(job.run(connection))
                 job.settle()
-            if events and self._announce is not None:
-                self._announce(connection, events)
-        if events:
-            self._publish(events)
 """,
         fault="server_killed_before_commit",
         shows="had acknowledged these records and has them no longer",
@@ -76,7 +77,7 @@ BUGS = (
         right="        acked_through, quarantined = connection.push(batch)\n",
         wrong="        self._reader.acknowledge(batch[-1].seq)\n"
         "        acked_through, quarantined = connection.push(batch)\n",
-        fault="server_killed_at_random",
+        fault="resetting_network",
         shows="is missing: StoredGap",
     ),
     Bug(
@@ -171,8 +172,7 @@ def _copy_of_the_sources(folder: Path) -> Path:
 def _is_caught(bug: Bug, copy: Path) -> bool:
     source = copy / bug.file
     healthy = source.read_text(encoding="utf-8")
-    assert healthy.count(bug.right) == 1, f"{bug.file} no longer holds what {bug.name!r} changes: {bug.right}"
-    source.write_text(healthy.replace(bug.right, bug.wrong), encoding="utf-8")
+    source.write_text(bug.planted_in(healthy), encoding="utf-8")
     try:
         return _is_found(bug, copy)
     finally:

@@ -198,9 +198,13 @@ class Stage:
     @property
     def api(self) -> httpx.Client:
         if self._api is None:
-            headers = {"Authorization": f"Bearer {self.server.token}"}
-            self._api = self.enter(httpx.Client(base_url=f"{self.server.url}/api/v1", headers=headers, timeout=10))
+            self._api = self.api_of(self.server)
         return self._api
+
+    def api_of(self, server: RunningServer) -> httpx.Client:
+        """A client of a server's REST API, open until the end of the fault."""
+        headers = {"Authorization": f"Bearer {server.token}"}
+        return self.enter(httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, timeout=10))
 
     @property
     def oracle(self) -> Oracle:
@@ -209,8 +213,8 @@ class Stage:
     def plan(self, run_id: str, **more: Any) -> Plan:
         name = f"{run_id}-{more.get('incarnation', 'first')}-{more.get('rank', 0)}"
         ledger = str(self.folder / f"{name}.ledger")
-        # Segments small enough for several to be closed and deleted in the course of one fault.
-        more.setdefault("limits", {"segment_bytes": 40_000})
+        # Segments of a few records: nearly every acknowledgement deletes one, and a wrong one is not made good.
+        more.setdefault("limits", {"segment_bytes": 4_000})
         return Plan(run_id=run_id, ledger=ledger, stop_file=str(self.folder / f"{run_id}.stop"), **more)
 
     def start_trainer(
@@ -236,8 +240,13 @@ class Stage:
         self.trainers.append(trainer)
         return trainer
 
-    def expect_a_fresh_report(self, trainer: Trainer) -> None:
-        """A report accepted from now on is readable within ten seconds. Where it is not, `judge` says so."""
+    def expect_a_fresh_report(self, trainer: Trainer, *, api: httpx.Client | None = None) -> None:
+        """A report accepted from now on is readable within ten seconds. Where it is not, `judge` says so.
+
+        Args:
+            api: of the server to read it from; default: the stage's own.
+        """
+        oracle = Oracle(self.server.database_url, api or self.api)
         seconds = VISIBLE_SECONDS * patience()
         end = time.monotonic() + seconds
         known = len(trainer.ledger.accepted_steps)
@@ -245,7 +254,7 @@ class Stage:
             wait_for(lambda: len(trainer.ledger.accepted_steps) > known, seconds, "the trainer reported another step")
             step = trainer.ledger.accepted_steps[-1]
             left = end - time.monotonic()
-            wait_for(lambda: self.oracle.has_report(trainer.plan.run_id, step), left, f"step {step} was readable")
+            wait_for(lambda: oracle.has_report(trainer.plan.run_id, step), left, f"step {step} was readable")
         except AssertionError as late:
             self._late.append(str(late))
 

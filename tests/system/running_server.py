@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+from sqlalchemy import make_url
 
 OWNER_TOKEN = "the-owners-token-in-a-test"
 READY_SECONDS = 90.0
@@ -50,6 +51,9 @@ class RunningServer:
     @property
     def database_url(self) -> str:
         """For reading past the server while it runs."""
+        shared = self.more_environment.get("ISENTROPE_DATABASE_URL")
+        if shared is not None:
+            return make_url(shared).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
         return f"sqlite:///file:{self.home / 'isentrope.db'}?mode=ro&uri=true"
 
     @property

@@ -1,0 +1,74 @@
+"""Servers that share a PostgreSQL: one of them is killed, or the database goes down as in a crash."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+from tests.faults.control_faults import ended, etag_of, expect, push
+from tests.faults.oracle import Verdict
+from tests.faults.stage import Stage, Trainer, wait_for
+from tests.server.postgresql import PostgreSQL
+from tests.system.running_server import RunningServer
+from tests.system.switching_proxy import SwitchingProxy
+
+
+def replica_killed(stage: Stage) -> Verdict:
+    """kill -9 of the replica that holds the stream, again and again: the other one takes over, controls included."""
+    _share_a_postgresql(stage)
+    (stage.folder / "second").mkdir()
+    second = RunningServer(stage.folder / "second" / "home", token=stage.server.token)
+    second.more_environment = dict(stage.server.more_environment)
+    stage.enter(second)
+    proxy = stage.enter(SwitchingProxy(stage.server.grpc_target))
+    trainer = _running(stage, "replicated", proxy.address)
+    apis = {id(stage.server): stage.api, id(second): stage.api_of(second)}
+    holding, other = stage.server, second
+    for number in range(1 if stage.short else 5):
+        time.sleep(random.uniform(0.2, 1.0))
+        proxy.target = other.grpc_target
+        holding.kill()
+        stage.expect_a_fresh_report(trainer, api=apis[id(other)])
+        holding.start()
+        holding, other = other, holding
+        # Pushed at the replica that has just come back; the stream is at the other one.
+        api = apis[id(other)]
+        answer = push(api, "replicated", etag_of(api, "replicated"), method="clip_v", mu_low=1 + number, reason="on")
+        expect(answer.is_success, f"the push failed: {answer.text}")
+        ended(api, "replicated", int(answer.json()["version"]))
+    return stage.judge(trainer)
+
+
+def postgresql_stopped_immediately(stage: Stage) -> Verdict:
+    """`pg_ctl stop -m immediate` at moments nobody chose: what was acknowledged is there when it is back."""
+    database = _share_a_postgresql(stage)
+    trainer = _running(stage, "crashed", stage.server.grpc_target)
+    for _ in range(2 if stage.short else 10):
+        time.sleep(random.uniform(0.2, 1.5))
+        database.stop(signal.SIGQUIT)
+        time.sleep(random.uniform(0.0, 2.0))
+        database.start()
+        wait_for(lambda: stage.oracle.has_report("crashed", 1), 30.0, "the server answered again")
+        answer = push(stage.api, "crashed", etag_of(stage.api, "crashed"), method="clip_v", mu_low=1, reason="again")
+        expect(answer.is_success, f"the push failed: {answer.text}")
+    stage.expect_a_fresh_report(trainer)
+    return stage.judge(trainer)
+
+
+def _share_a_postgresql(stage: Stage) -> PostgreSQL:
+    """Move the stage's server to a PostgreSQL that keeps what it has committed."""
+    database = stage.enter(PostgreSQL("fsync=on", "full_page_writes=on", "synchronous_commit=on"))
+    url = stage.enter(database.empty_database())
+    stage.server.kill()
+    stage.server.more_environment = {"ISENTROPE_DATABASE_URL": url}
+    stage.server.start()
+    return database
+
+
+def _running(stage: Stage, run_id: str, grpc_target: str) -> Trainer:
+    trainer = stage.start_trainer(
+        stage.plan(run_id, steps=100_000, step_seconds=0.01), environment={"ISENTROPE_GRPC": grpc_target}
+    )
+    trainer.wait_until_acknowledged()
+    return trainer

@@ -1,0 +1,36 @@
+"""The example of the guide to checkpoints runs as it stands there: its second life goes on where the first one ended."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.messages import StepReport
+from tests.probe.guide.test_guide import run_example
+from tests.probe.ranks.gang import run_ranks
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+
+
+def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    example = example.replace('Path("checkpoint.pt")', f"Path({str(tmp_path / 'checkpoint.pt')!r})")
+    (tmp_path / "train.py").write_text(example, encoding="utf-8")
+    run_ranks(1, run_example, str(tmp_path / "train.py"), str(tmp_path / "home"), group=False, timeout_seconds=120)
+    lives = [_reports(spool.path) for spool in find_spool_folders(tmp_path / "home")]
+    first, second = sorted(lives, key=lambda reports: reports[0].step)
+    assert [report.step for report in first] == list(range(1, 11))
+    assert [report.step for report in second] == list(range(11, 21))
+    # A new probe has no gain before it has seen some steps; this one brought it along.
+    assert "entropy/gain" not in first[0].scalars
+    assert second[0].scalars["entropy/gain"] == pytest.approx(first[-1].scalars["entropy/gain"], rel=0.5)
+
+
+def _reports(spool: Path) -> list[StepReport]:
+    messages = [decode_payload(record.payload) for record in SpoolReader(spool).next_batch(1000, 1 << 24)]
+    return [message for message in messages if isinstance(message, StepReport)]
