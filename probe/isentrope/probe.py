@@ -591,8 +591,8 @@ class Probe:
     def _report(
         self, step: int, optimizer: Optimizer | None, learning_rates: LearningRates | None, what_if_source: str
     ) -> None:
-        momentum, statistics = momentum_of(optimizer), self._transport.statistics()
-        self._logged |= {"probe/seconds": self._seconds} | statistics.scalars() | self._mirrors.scalars()
+        momentum = momentum_of(optimizer)
+        self._logged |= {"probe/seconds": self._seconds} | self._mirrors.scalars()
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
         learning_rate = learning_rates_of(optimizer) if learning_rates is None else learning_rates
@@ -609,12 +609,17 @@ class Probe:
             action=self._pilot.action,
             take_numbers=self._pilot.numbers_of_step(momentum, learning_rate),
             failed=self._guard.in_words,
+            # By the writer thread: on this one the look around took as long as all the rest of handing over.
+            count_delivered=self._count_delivered,
         )
         sent = self._transport.put(self._mirrors.also(step, build))
         if not sent or self.config.mode == "disabled":
             self._closer.not_sent()
         self._boundary.reported(step, sent=sent)
         self._logged, self._seconds = {}, 0.0
+
+    def _count_delivered(self) -> Mapping[str, float]:
+        return self._transport.statistics().scalars()
 
     def _told(self, name: str, read: Callable[[], Tensor | None]) -> Tensor | None:
         """What a loop says for the diagnosis alone; not known where it can't be read, for no control may fail by it."""

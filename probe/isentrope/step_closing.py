@@ -108,6 +108,7 @@ class StepCloser:
         action: Action | None = None,
         take_numbers: Callable[[StepReport], None] = lambda report: None,
         failed: str = "",
+        count_delivered: Callable[[], Mapping[str, float]] = dict,
     ) -> Callable[[], StepReport]:
         """The function returned builds the report and is called once, later, in step order.
 
@@ -119,6 +120,7 @@ class StepCloser:
             action: what was decided to hold the entropy; None: it is not held.
             take_numbers: called with the report, once it is built.
             failed: what failed inside the probe on this rank so far, in words.
+            count_delivered: metrics of the reports' way to the server, as they stand when the report is built.
         """
         recorded_at = time.time()
         built = self._newest_built = threading.Event()
@@ -148,6 +150,7 @@ class StepCloser:
                 | ({} if together is None else group_scalars(together.groups))
                 | hold_scalars(action, in_force.control)
                 | {name: float(value) for name, value in logged.items()}
+                | dict(count_delivered())
                 | ({} if together is None else _health(together)),
                 histograms=() if summary is None else report_histograms(summary),
                 control_version=in_force.version,

@@ -48,13 +48,12 @@ def isentrope(folder: Path) -> tuple[Step, Finish]:
 
     def step(number: int, scalars: dict[str, float], histograms: list[tuple[int, ...]]) -> None:
         recorded_at = time.time()
-        scalars = scalars | transport.statistics().scalars()
 
         def build() -> Any:
             return messages.StepReport(
                 step=number,
                 recorded_at=recorded_at,
-                scalars=scalars,
+                scalars=scalars | transport.statistics().scalars(),
                 histograms=tuple(
                     messages.ScoreHistogram(name=f"histogram/{i}", low=-1.0, high=1.0, counts=counts)
                     for i, counts in enumerate(histograms)

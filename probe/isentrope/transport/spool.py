@@ -34,7 +34,7 @@ STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAV
 class SpoolTransport:
     """Queue, writer thread, spool folder and, when online, the shipper beside them.
 
-    `put`, `desired_control` and `statistics` are for one thread, the training loop's, and touch neither disk nor
+    `put` and `desired_control` are for one thread, the training loop's; neither they nor `statistics` touch disk or
     lock. In a forked child (a DataLoader's worker) every method does nothing: the spool belongs to the parent.
     """
 

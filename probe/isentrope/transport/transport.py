@@ -57,7 +57,7 @@ class Transport(Protocol):
         ...
 
     def statistics(self) -> TransportStatistics:
-        """The counts as they stand."""
+        """The counts as they stand. From any thread."""
         ...
 
     def close(self, timeout_seconds: float = 1.0) -> None:
