@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
+
+from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import attempt
 from isentrope_server.setbacks import Setbacks
 from isentrope_server.store import audit, compacting, removal, retention, space
-from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream
+from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream, PackedBlock
 from isentrope_server.store.events import RunChanged
 from isentrope_server.store.retention import OverdueRun, Retention
 from isentrope_server.store.writer import Transaction
@@ -28,7 +30,11 @@ _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 _REST_WHILE_OTHERS_WAIT = 4.0
-"""Rest over work while others wait for the writer: a fifth of one processor at most."""
+"""Rest over work while others wait for the writer: a fifth of one processor at most, as long as little is to be done."""
+_MANY_BLOCKS = 8
+"""Twice as many to be packed, and the rests are half as long: series of unpacked reports hold up whoever reads them."""
+_BLOCKS_AT_ONCE = 4
+"""Under load each turn at the writer is waited for longer than a block takes to pack."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
 _DAY_SECONDS = 86_400.0
 
@@ -113,28 +119,51 @@ async def delete_overdue(backend: Backend) -> None:
 
 async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, setbacks: Setbacks) -> int:
     what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
-    for made in range(stream.blocks):
+    made = 0
+    while made < stream.blocks:
         effort = Effort()
-        if not await setbacks.attempt(stream.stream_key, _pack_one(backend, stream, sizes, effort), what=what):
-            return made
-        await _rest(backend, effort)
-    return stream.blocks
+        most = min(stream.blocks - made, _BLOCKS_AT_ONCE)
+        some = await setbacks.attempt(stream.stream_key, _pack_some(backend, stream, sizes, most, effort), what=what)
+        if not some:
+            break
+        made += some
+        await _rest(backend, effort, behind=stream.blocks - made)
+    return made
 
 
-async def _pack_one(backend: Backend, stream: FullStream, sizes: BlockSizes, effort: Effort) -> bool:
-    packed = await backend.read(effort.of(lambda connection: compacting.pack_next(connection, stream, sizes)))
-    if packed is None:
-        return False
+async def _pack_some(backend: Backend, stream: FullStream, sizes: BlockSizes, most: int, effort: Effort) -> int:
+    """Pack up to so many blocks and store them together; returns how many there were."""
+    packed: list[PackedBlock] = []
+    while len(packed) < most:
+        after = packed[-1] if packed else None
+        block = await backend.read(effort.of(partial(_pack_next, stream, sizes, after)))
+        if block is None:
+            break
+        packed.append(block)
+    if not packed:
+        return 0
     try:
         await backend.write(
-            effort.of(lambda transaction: compacting.replace_by(transaction.connection, packed)),
-            rows=packed.rows,
+            effort.of(lambda transaction: _replace_by(packed, transaction)),
+            rows=sum(block.rows for block in packed),
             run_id=stream.run_id,
         )
     except BlockOvertaken as overtaken:
         _log.info("%s", overtaken)
-        return False
-    return True
+        return 0
+    return len(packed)
+
+
+def _pack_next(
+    stream: FullStream, sizes: BlockSizes, after: PackedBlock | None, connection: Connection
+) -> PackedBlock | None:
+    return compacting.pack_next(connection, stream, sizes, after=after)
+
+
+def _replace_by(packed: Sequence[PackedBlock], transaction: Transaction) -> None:
+    # Together or not at all: within a stream, whatever is packed came before whatever is not.
+    for block in packed:
+        compacting.replace_by(transaction.connection, block)
 
 
 def _remove_some(run_key: int, transaction: Transaction) -> bool:
@@ -181,5 +210,10 @@ class Effort:
         return measured
 
 
-async def _rest(backend: Backend, effort: Effort) -> None:
-    await asyncio.sleep(effort.seconds * (_REST_WHILE_OTHERS_WAIT if backend.writer.waiting else 1.0))
+async def _rest(backend: Backend, effort: Effort, *, behind: int = 0) -> None:
+    """
+    Args:
+        behind: how many blocks are still to be packed.
+    """
+    rest = _REST_WHILE_OTHERS_WAIT / max(1.0, behind / _MANY_BLOCKS) if backend.writer.waiting else 1.0
+    await asyncio.sleep(effort.seconds * rest)

@@ -1,7 +1,8 @@
 """Ingest: how many reports a second a server takes, and what its readers wait meanwhile.
 
 A real `isentrope up` with its compactor; two ranks push batches of ready-made reports with a window of unacknowledged
-ones, a reader asks for series, a step and the list of runs. Everything shares the machine.
+ones, as fast as they are acknowledged or so many a second; a reader asks for series, a step and the list of runs.
+Everything shares the machine.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ RANKS = 2
 REPORTS_IN_A_PUSH = 250
 WINDOW = 4
 """Pushes of a rank on their way at once."""
+ASKED_FOR = 5_000.0
+"""Reports a second."""
 _TEMPLATES = 64
 _READ_EVERY_SECONDS = 0.25
 
@@ -42,16 +45,24 @@ class Waits:
     readings: list[float] = field(default_factory=list)
 
 
-async def _measure(server: RunningServer, seconds: float, scalars: int, histograms: int) -> tuple[int, Waits, float]:
+async def _measure(
+    server: RunningServer, seconds: float, scalars: int, histograms: int, reports_a_second: float | None = None
+) -> tuple[int, Waits, float]:
     waits = Waits()
     end = time.monotonic() + seconds
+    # Each place of a window sends at times of its own; what is late is sent at once.
+    places = RANKS * WINDOW
+    apart = 0.0 if reports_a_second is None else places * REPORTS_IN_A_PUSH / reports_a_second
     async with grpc.aio.insecure_channel(server.grpc_target) as channel:
         ranks = [_Rank(TelemetryStub(channel), server.token, rank, scalars, histograms) for rank in range(RANKS)]
         for rank in ranks:
             await rank.hello()
         cpu = _cpu_seconds(server.pid)
         reading = asyncio.create_task(_read_until(server, end, waits))
-        await asyncio.gather(*(rank.push_until(end, waits) for rank in ranks for _ in range(WINDOW)))
+        pushing = (rank for _ in range(WINDOW) for rank in ranks)
+        await asyncio.gather(
+            *(rank.push_until(end, waits, apart * (place / places), apart) for place, rank in enumerate(pushing))
+        )
         cpu = _cpu_seconds(server.pid) - cpu
         await reading
     return sum(rank.accepted for rank in ranks), waits, cpu
@@ -74,8 +85,13 @@ class _Rank:
         request = pb.HelloRequest(run=run_started_to_pb(started), protocol_version=PROTOCOL_VERSION)
         await self._stub.Hello(request, metadata=self._metadata, timeout=30)
 
-    async def push_until(self, end: float, waits: Waits) -> None:
-        while time.monotonic() < end:
+    async def push_until(self, end: float, waits: Waits, after: float, apart: float) -> None:
+        due = time.monotonic() + after
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due += apart
+            if time.monotonic() >= end:
+                return
             records = list(self._next_records())
             started = time.monotonic()
             request = pb.PushRequest(run_id="flood", incarnation="a", rank=self._rank, records=records)
@@ -121,18 +137,19 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def measured(seconds: float) -> Iterator[str]:
-    """One line for whole reports, and one for small ones."""
-    yield "| a report has | reports/s | ack median, p99 | REST median, p95 | server CPU per report | bytes per step |"
-    yield "|---|---|---|---|---|---|"
-    for scalars, histograms in ((SCALARS, HISTOGRAMS), (10, 0)):
+    """Whole reports as fast as they go and so many a second as are asked for; small ones as fast as they go."""
+    yield "| a report has | sent | reports/s | ack median, p99 | REST median, p95 | server CPU per report | bytes per step |"
+    yield "|---|---|---|---|---|---|---|"
+    for scalars, histograms, rate in ((SCALARS, HISTOGRAMS, None), (SCALARS, HISTOGRAMS, ASKED_FOR), (10, 0, None)):
         with tempfile.TemporaryDirectory() as folder:
             server = RunningServer(Path(folder))
             server.more_environment["ISENTROPE_DASHBOARD"] = "false"
             with server:
-                accepted, waits, cpu = asyncio.run(_measure(server, seconds, scalars, histograms))
+                accepted, waits, cpu = asyncio.run(_measure(server, seconds, scalars, histograms, rate))
             held = sum(path.stat().st_size for path in Path(folder).glob("isentrope.db*"))
         yield (
-            f"| {scalars} scalars, {histograms} histograms of {BINS} bins | {accepted / seconds:.0f} "
+            f"| {scalars} scalars, {histograms} histograms of {BINS} bins "
+            f"| {'as fast as it goes' if rate is None else f'{rate:.0f}/s'} | {accepted / seconds:.0f} "
             f"| {_milliseconds(waits.pushes, 0.5)}, {_milliseconds(waits.pushes, 0.99)} "
             f"| {_milliseconds(waits.readings, 0.5)}, {_milliseconds(waits.readings, 0.95)} "
             f"| {cpu / accepted * 1e6:.0f} µs | {held / accepted:.0f} |"

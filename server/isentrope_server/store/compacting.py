@@ -6,7 +6,6 @@ in their place, in one transaction. Killed at whatever point, the reports are in
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +13,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, Text, cast, delete, func, insert, select
 
 from isentrope_server.store import blocks, layouts
 from isentrope_server.store.layouts import Layout
 from isentrope_server.store.packed_arrays import Array, deflate, narrowest, pack
 from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import histogram_chunks, metric_chunks, records, runs, streams
+from isentrope_server.store.whole_columns import whole_columns
 from isentrope_wire.errors import IsentropeError
 
 IDLE_AFTER_SECONDS = 3_600.0
 """A run that was not heard of for this long is packed like one that ended."""
 
 _REPORT = "step_report"
-_TO_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 class BlockOvertaken(IsentropeError, RuntimeError):
@@ -70,6 +69,10 @@ class PackedBlock:
     block: Mapping[str, object]
     metrics: Sequence[Mapping[str, object]]
     histograms: Sequence[Mapping[str, object]]
+
+    @property
+    def last_position(self) -> int:
+        return int(str(self.block["last_position"]))
 
     @property
     def rows(self) -> int:
@@ -116,14 +119,22 @@ def full_streams(connection: Connection, now: float, sizes: BlockSizes = BLOCK_S
     return [stream for stream in found if stream.blocks]
 
 
-def pack_next(connection: Connection, stream: FullStream, sizes: BlockSizes = BLOCK_SIZES) -> PackedBlock | None:
-    """The stream's oldest reports as a block, up to the first that still waits for one sent before it."""
-    packed_through = blocks.last_position(connection, stream.stream_key)
+def pack_next(
+    connection: Connection, stream: FullStream, sizes: BlockSizes = BLOCK_SIZES, *, after: PackedBlock | None = None
+) -> PackedBlock | None:
+    """The stream's oldest reports as a block, up to the first that still waits for one sent before it.
+
+    Args:
+        after: the block before this one, if it is not stored yet; the two must then be stored in one transaction.
+    """
+    packed_through = blocks.last_position(connection, stream.stream_key) if after is None else after.last_position
     fitting, is_full = _fitting(connection, stream, packed_through, sizes)
     if not fitting or (len(fitting) < sizes.fewest and not is_full):
         return None
     through = records.c.position <= fitting[-1]
-    rows = connection.execute(_oldest_reports(stream, packed_through, records).where(through)).all()
+    # Labels as they stand: read and written anew they would be the same text.
+    columns = (cast(column, Text).label("labels") if column.key == "labels" else column for column in records.c)
+    rows = connection.execute(_oldest_reports(stream, packed_through, *columns).where(through)).all()
     known = layouts.by_key(connection, {row.layout_key for row in rows})
     return PackedBlock(
         block={"run_key": stream.run_key, "stream_key": stream.stream_key, **_block(rows)},
@@ -168,19 +179,19 @@ def _fitting(
     connection: Connection, stream: FullStream, after_position: int, sizes: BlockSizes
 ) -> tuple[list[int], bool]:
     """The positions of the reports that make the next block, and whether more would be too many bytes."""
-    positions: list[int] = []
-    total = 0
     # Their lengths first: some drivers read a whole answer before the first row is seen.
     lengths = func.length(records.c.scalars) + func.coalesce(func.length(records.c.histograms), 0)
-    query = _oldest_reports(stream, after_position, records.c.position, records.c.seq, lengths.label("bytes"))
-    for row in connection.execute(query.limit(sizes.reports)):
-        if row.seq > stream.acked_through:
-            break
-        total += row.bytes
-        if positions and total > sizes.bytes:
-            return positions, True
-        positions.append(row.position)
-    return positions, False
+    (positions, seqs, sizes_in_bytes), _ = whole_columns(
+        connection,
+        _oldest_reports(stream, after_position).limit(sizes.reports),
+        integers=[records.c.position, records.c.seq, lengths],
+        float64s=[],
+    )
+    waiting = np.flatnonzero(seqs > stream.acked_through)
+    arrived = len(positions) if len(waiting) == 0 else int(waiting[0])
+    # At least one: it may be larger than a block should be.
+    small_enough = max(1, int(np.searchsorted(np.cumsum(sizes_in_bytes), sizes.bytes, side="right")))
+    return positions[: min(arrived, small_enough)].tolist(), small_enough < arrived
 
 
 def _oldest_reports(
@@ -204,7 +215,7 @@ def _block(rows: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, object]:
         np.array([getattr(row, name) for row in rows], dtype=np.int64)
         for name in ("position", "seq", "step", "control_version")
     )
-    label_texts = [_TO_JSON.encode(row.labels) for row in rows]
+    label_texts = [row.labels for row in rows]
     label_sets = list(dict.fromkeys(label_texts))
     numbers = {text: index for index, text in enumerate(label_sets)}
     facts = pack(

@@ -58,7 +58,7 @@ def _joined_by_sqlite(
     ).one()
     texts = [text or "" for text in joined]
     return (
-        [np.array(text.split(",") if text else [], dtype=np.int64) for text in texts[: len(integers)]],
+        [np.fromstring(text, dtype=np.int64, sep=",") for text in texts[: len(integers)]],
         [_float64s(bytes.fromhex(text)) for text in texts[len(integers) :]],
     )
 
