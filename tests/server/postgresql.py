@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -26,6 +27,10 @@ from isentrope_server.store.database import Database
 from isentrope_server.store.migrate import upgrade
 
 _NOBODY = 65534
+_BECOME_NOBODY = (
+    f"import os, sys; os.setgroups([]); os.setgid({_NOBODY}); os.setuid({_NOBODY}); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Not by Popen's `user`, which forks: gRPC's handlers then run in the child, and now and then end it."""
 _START_SECONDS = 30.0
 _FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_connections=200", "shared_buffers=64MB")
 """For tests that end a server's processes, never the machine's power."""
@@ -43,13 +48,13 @@ class PostgreSQL:
         self.folder = Path(tempfile.mkdtemp(prefix="isentrope-pg-", dir="/tmp"))
         self._settings = (*_FAST, *settings)
         self._process: subprocess.Popen[bytes] | None = None
-        self._user: dict[str, Any] = {}
+        self._as_nobody: list[str] = []
         if os.geteuid() == 0:
-            self._user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": ()}
+            self._as_nobody = [sys.executable, "-c", _BECOME_NOBODY]
             os.chown(self.folder, _NOBODY, _NOBODY)
 
     def __enter__(self) -> Self:
-        self._binaries = _reachable_binaries(self.folder / "postgresql", is_root=bool(self._user))
+        self._binaries = _reachable_binaries(self.folder / "postgresql", is_root=bool(self._as_nobody))
         options = ("--no-sync", "--no-instructions", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
         self._run("initdb", "-D", str(self._data), *options)
         self.start()
@@ -65,6 +70,7 @@ class PostgreSQL:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._as_nobody,
                     self._binaries / "postgres",
                     "-D",
                     self._data,
@@ -77,7 +83,6 @@ class PostgreSQL:
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
-                **self._user,
             )
         end = time.monotonic() + _START_SECONDS
         while True:
@@ -147,12 +152,11 @@ class PostgreSQL:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [self._binaries / program, *arguments],
+            [*self._as_nobody, self._binaries / program, *arguments],
             cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
-            **self._user,
         )
         assert done.returncode == 0, f"{program}: {done.stderr}"
 

@@ -6,8 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from isentrope_server import backend as backend_module
 from isentrope_server import housekeeping
@@ -72,10 +75,10 @@ def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(
     broken, sound = finished_run(server, 40), finished_run(server, 20)
     pack_next = compacting.pack_next
 
-    def fail_for_one(connection: object, stream: compacting.FullStream, *sizes: object) -> object:
+    def fail_for_one(connection: object, stream: compacting.FullStream, *more: object, **named: object) -> object:
         if stream.run_id == broken.run_id:
             raise ValueError("this blob is no multiple of 8 bytes")
-        return pack_next(connection, stream, *sizes)  # type: ignore[arg-type]
+        return pack_next(connection, stream, *more, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(compacting, "pack_next", fail_for_one)
     pack_all(server)
@@ -91,11 +94,11 @@ def test_the_housekeeper_rests_for_what_it_did_and_not_for_what_it_waited(
     pack_next = compacting.pack_next
     efforts: list[float] = []
 
-    def pack_late(*arguments: object) -> object:
+    def pack_late(*arguments: object, **named: object) -> object:
         time.sleep(0.5)
-        return pack_next(*arguments)  # type: ignore[arg-type]
+        return pack_next(*arguments, **named)  # type: ignore[arg-type]
 
-    async def note(_: object, effort: housekeeping.Effort) -> None:
+    async def note(_: object, effort: housekeeping.Effort, **_behind: int) -> None:
         efforts.append(effort.seconds)
 
     monkeypatch.setattr(compacting, "pack_next", pack_late)
@@ -103,6 +106,48 @@ def test_the_housekeeper_rests_for_what_it_did_and_not_for_what_it_waited(
     pack_all(server)
     assert efforts
     assert all(0 < seconds < 0.4 for seconds in efforts)
+
+
+def test_blocks_packed_one_after_the_other_are_stored_together_or_not_at_all(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER)
+    rank = finished_run(server, 40)
+    replace_by, stored = compacting.replace_by, []
+
+    def overtaken_at_the_third(connection: Connection, packed: compacting.PackedBlock) -> None:
+        stored.append(packed.last_position)
+        if len(stored) == 3:
+            raise compacting.BlockOvertaken("another server was faster")
+        replace_by(connection, packed)
+
+    sizes = compacting.BlockSizes(reports=10, left_unpacked=0, fewest=1)
+    monkeypatch.setattr(compacting, "replace_by", overtaken_at_the_third)
+    assert asyncio.run(housekeeping.compact(server.backend, sizes)) == 0
+    assert stored == sorted(stored)
+    assert unpacked_reports(server, rank) == 40
+    monkeypatch.setattr(compacting, "replace_by", replace_by)
+    assert asyncio.run(housekeeping.compact(server.backend, sizes)) == 4
+    assert unpacked_reports(server, rank) == 0
+
+
+@pytest.mark.parametrize(
+    ("waiting", "behind", "rest"), [(0, 0, 0.1), (0, 80, 0.1), (1, 0, 0.4), (1, 8, 0.4), (1, 16, 0.2), (1, 80, 0.04)]
+)
+def test_the_more_waits_to_be_packed_the_shorter_the_housekeeper_rests(
+    monkeypatch: pytest.MonkeyPatch, waiting: int, behind: int, rest: float
+) -> None:
+    rested: list[float] = []
+
+    async def note(seconds: float) -> None:
+        rested.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    backend: Any = SimpleNamespace(writer=SimpleNamespace(waiting=waiting))
+    effort = housekeeping.Effort()
+    effort.seconds = 0.1
+    asyncio.run(housekeeping._rest(backend, effort, behind=behind))
+    assert rested == [pytest.approx(rest)]
 
 
 def test_cancelling_ends_the_work_too() -> None:

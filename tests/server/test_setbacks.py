@@ -96,7 +96,7 @@ def test_housekeeping_leaves_a_stream_alone_that_could_not_be_packed_and_packs_i
     pack_next = compacting.pack_next
     tried: list[int] = []
 
-    def fail(_connection: object, stream: compacting.FullStream, *_sizes: object) -> object:
+    def fail(_connection: object, stream: compacting.FullStream, *_more: object, **_named: object) -> object:
         tried.append(stream.stream_key)
         raise ValueError("this blob is no multiple of 8 bytes")
 

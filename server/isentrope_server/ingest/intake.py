@@ -55,7 +55,7 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     refused = [*sorted_out.refused, *contradicting]
     quarantine.keep(connection, stream.key, refused, now)
     _store(transaction, sender, stream, fresh, now)
-    acked_through = streams.contiguous_through(connection, stream)
+    acked_through = streams.contiguous_through(connection, stream, [arrival.seq for arrival in fresh])
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.promised_metrics import PROMISED_HISTOGRAMS, PROMISED_METRICS
 from isentrope_server.store import alerts, layouts
+from isentrope_server.store.layouts import Layout
 from isentrope_server.store.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire.messages import Alert, StepReport
@@ -42,9 +43,16 @@ class SeriesLimit:
         known = self._known(connection, run_id, stream.run_key)
         lightened: list[Arrival] = []
         is_told: bool | None = None
+        fits: Layout | None = None
         for arrival in arrivals:
-            excess = self._excess(known, arrival.message) if isinstance(arrival.message, StepReport) else set()
-            if not excess or not isinstance(arrival.message, StepReport):
+            layout = None if arrival.packed is None else arrival.packed.layout
+            # Mostly the very object that the report before had.
+            if layout is fits or not isinstance(arrival.message, StepReport):
+                lightened.append(arrival)
+                continue
+            excess = self._excess(known, arrival.message)
+            if not excess:
+                fits = layout
                 lightened.append(arrival)
                 continue
             if is_told is None:

@@ -12,7 +12,7 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
@@ -52,11 +52,20 @@ class HistogramPlace(NamedTuple):
         return np.dtype([("low", "<f8"), ("high", "<f8"), ("not_finite", "<u8"), counts])
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Layout:
     """Names of the scalars in their order, and the histograms in theirs."""
 
     names: Names
     histograms: tuple[HistogramPlace, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Each report's layout is looked up several times, and has some sixty names."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.names, self.histograms)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def start_of(self, place: HistogramPlace) -> int:
         """Where a histogram's piece begins in the blob, in bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, union_all, update
@@ -99,20 +99,26 @@ def advance(connection: Connection, stream: Stream, *, acked_through: int, steps
     )
 
 
-def contiguous_through(connection: Connection, stream: Stream) -> int:
-    """The highest seq up to which every record is stored, kept aside, or known never to come."""
+def contiguous_through(connection: Connection, stream: Stream, just_stored: Sequence[int] = ()) -> int:
+    """The highest seq up to which every record is stored, kept aside, or known never to come.
+
+    Args:
+        just_stored: records of this transaction, by rising seq: they need not be looked for.
+    """
+    through = stream.acked_through
+    for seq in just_stored:
+        if seq > through + 1:
+            break
+        through = max(through, seq)
     held = union_all(
         select(records.c.seq.label("first"), records.c.seq.label("last")).where(
-            records.c.stream_key == stream.key, records.c.seq > stream.acked_through
+            records.c.stream_key == stream.key, records.c.seq > through
         ),
         select(quarantine.c.seq, quarantine.c.seq).where(
-            quarantine.c.stream_key == stream.key, quarantine.c.seq > stream.acked_through
+            quarantine.c.stream_key == stream.key, quarantine.c.seq > through
         ),
-        select(gaps.c.first_seq, gaps.c.last_seq).where(
-            gaps.c.stream_key == stream.key, gaps.c.last_seq > stream.acked_through
-        ),
+        select(gaps.c.first_seq, gaps.c.last_seq).where(gaps.c.stream_key == stream.key, gaps.c.last_seq > through),
     )
-    through = stream.acked_through
     for first, last in connection.execute(held.order_by("first")):
         if first > through + 1:
             break
