@@ -215,5 +215,5 @@ async def _rest(backend: Backend, effort: Effort, *, behind: int = 0) -> None:
     Args:
         behind: how many blocks are still to be packed.
     """
-    rest = _REST_WHILE_OTHERS_WAIT / max(1.0, behind / _MANY_BLOCKS) if backend.writer.waiting else 1.0
-    await asyncio.sleep(effort.seconds * rest)
+    rest = _REST_WHILE_OTHERS_WAIT if backend.writer.waiting else 1.0
+    await asyncio.sleep(effort.seconds * rest / max(1.0, behind / _MANY_BLOCKS))

@@ -132,7 +132,7 @@ def test_blocks_packed_one_after_the_other_are_stored_together_or_not_at_all(
 
 
 @pytest.mark.parametrize(
-    ("waiting", "behind", "rest"), [(0, 0, 0.1), (0, 80, 0.1), (1, 0, 0.4), (1, 8, 0.4), (1, 16, 0.2), (1, 80, 0.04)]
+    ("waiting", "behind", "rest"), [(0, 0, 0.1), (0, 80, 0.01), (1, 0, 0.4), (1, 8, 0.4), (1, 16, 0.2), (1, 80, 0.04)]
 )
 def test_the_more_waits_to_be_packed_the_shorter_the_housekeeper_rests(
     monkeypatch: pytest.MonkeyPatch, waiting: int, behind: int, rest: float
