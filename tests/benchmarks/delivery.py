@@ -57,6 +57,10 @@ class Process:
         self._process.kill()
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def do(self, command: str) -> list[float]:
         """Returns: seconds, as the process measured them."""
         assert self._process.stdin is not None
@@ -80,8 +84,8 @@ def _callers_side(folder: Path, server: RunningServer) -> list[str]:
     seconds: dict[str, list[float]] = {}
     with ExitStack() as stack:
         processes = {
-            "isentrope": stack.enter_context(_ours(folder / "paced", server, "paced")),
-            "isentrope, server frozen": stack.enter_context(_ours(folder / "frozen", server, "frozen")),
+            "isentrope": stack.enter_context(ours(folder / "paced", server, "paced")),
+            "isentrope, server frozen": stack.enter_context(ours(folder / "frozen", server, "frozen")),
         }
         for name in PEERS if peers else ():
             processes[name] = stack.enter_context(Process(name, folder / name, {}, peers or ""))
@@ -102,7 +106,7 @@ def _callers_side(folder: Path, server: RunningServer) -> list[str]:
 
 
 def _throughput(folder: Path, server: RunningServer) -> list[str]:
-    with _ours(folder / "burst", server, "burst") as process:
+    with ours(folder / "burst", server, "burst") as process:
         started = time.perf_counter()
         for _ in range(BURST_STEPS // QUEUED_STEPS):
             process.do(f"burst {QUEUED_STEPS}")
@@ -125,7 +129,7 @@ def _visibility(folder: Path, server: RunningServer, steps: int = 40) -> list[st
     waited: list[float] = []
     with (
         httpx.Client(base_url=f"{server.url}/api/v1", headers=headers, timeout=10) as api,
-        _ours(folder / "visible", server, "visible") as process,
+        ours(folder / "visible", server, "visible") as process,
     ):
         process.do("burst 1")
         while not api.get("/runs/visible/steps/0").is_success:
@@ -145,7 +149,8 @@ def _visibility(folder: Path, server: RunningServer, steps: int = 40) -> list[st
     ]
 
 
-def _ours(folder: Path, server: RunningServer, run_id: str) -> Process:
+def ours(folder: Path, server: RunningServer, run_id: str) -> Process:
+    """Our own, online, in a home of its own."""
     environment = server.environment | {"ISENTROPE_MODE": "online", "BENCHMARK_RUN": run_id}
     return Process("isentrope", folder, environment)
 
