@@ -26,6 +26,7 @@ from tests.faults.lying_libc import has_compiler
 from tests.faults.network import has_namespaces
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage, stage
+from tests.system.haproxy import has_haproxy
 from tests.system.running_server import RunningServer
 
 DoFault = Callable[[Stage], Verdict]
@@ -118,6 +119,12 @@ FAULTS = (
     Fault(resume_faults.resume_without_its_spool, in_short_tier=False),
     # Both happen in `make test` as well: tests/system/test_replicas.py, tests/server/test_postgresql.py.
     Fault(postgresql_faults.replica_killed, in_short_tier=False),
+    Fault(
+        postgresql_faults.replica_killed_behind_haproxy,
+        in_short_tier=False,
+        needs=has_haproxy,
+        without="haproxy",
+    ),
     Fault(postgresql_faults.postgresql_stopped_immediately, in_short_tier=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -6,10 +6,13 @@ import random
 import signal
 import time
 
+import httpx
+
 from tests.faults.control_faults import ended, etag_of, expect, push
 from tests.faults.oracle import Verdict
 from tests.faults.stage import Stage, Trainer, wait_for
 from tests.server.postgresql import PostgreSQL
+from tests.system.haproxy import Haproxy
 from tests.system.running_server import RunningServer
 from tests.system.switching_proxy import SwitchingProxy
 
@@ -17,10 +20,7 @@ from tests.system.switching_proxy import SwitchingProxy
 def replica_killed(stage: Stage) -> Verdict:
     """kill -9 of the replica that holds the stream, again and again: the other one takes over, controls included."""
     _share_a_postgresql(stage)
-    (stage.folder / "second").mkdir()
-    second = RunningServer(stage.folder / "second" / "home", token=stage.server.token)
-    second.more_environment = dict(stage.server.more_environment)
-    stage.enter(second)
+    second = _another_server(stage)
     proxy = stage.enter(SwitchingProxy(stage.server.grpc_target))
     trainer = _running(stage, "replicated", proxy.address)
     apis = {id(stage.server): stage.api, id(second): stage.api_of(second)}
@@ -37,6 +37,25 @@ def replica_killed(stage: Stage) -> Verdict:
         answer = push(api, "replicated", etag_of(api, "replicated"), method="clip_v", mu_low=1 + number, reason="on")
         expect(answer.is_success, f"the push failed: {answer.text}")
         ended(api, "replicated", int(answer.json()["version"]))
+    return stage.judge(trainer)
+
+
+def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
+    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/: nobody switches it."""
+    _share_a_postgresql(stage)
+    second = _another_server(stage)
+    proxy = stage.enter(Haproxy(stage.folder, {"first": stage.server, "second": second}))
+    trainer = _running(stage, "proxied", proxy.grpc_target)
+    api = stage.enter(httpx.Client(base_url=f"{proxy.url}/api/v1", headers=stage.api.headers, timeout=10))
+    for number in range(1 if stage.short else 6):
+        killed = (stage.server, second)[number % 2]
+        time.sleep(random.uniform(0.2, 1.0))
+        killed.kill()
+        stage.expect_a_fresh_report(trainer, api=api)
+        answer = push(api, "proxied", etag_of(api, "proxied"), method="clip_v", mu_low=1 + number, reason="on")
+        expect(answer.is_success, f"the push failed: {answer.text}")
+        ended(api, "proxied", int(answer.json()["version"]))
+        killed.start()
     return stage.judge(trainer)
 
 
@@ -64,6 +83,14 @@ def _share_a_postgresql(stage: Stage) -> PostgreSQL:
     stage.server.more_environment = {"ISENTROPE_DATABASE_URL": url}
     stage.server.start()
     return database
+
+
+def _another_server(stage: Stage) -> RunningServer:
+    """A second one on the stage's database, with a home of its own."""
+    (stage.folder / "second").mkdir()
+    second = RunningServer(stage.folder / "second" / "home", token=stage.server.token)
+    second.more_environment = dict(stage.server.more_environment)
+    return stage.enter(second)
 
 
 def _running(stage: Stage, run_id: str, grpc_target: str) -> Trainer:
