@@ -215,5 +215,9 @@ async def _rest(backend: Backend, effort: Effort, *, behind: int = 0) -> None:
     Args:
         behind: how many blocks are still to be packed.
     """
-    rest = _REST_WHILE_OTHERS_WAIT if backend.writer.waiting else 1.0
-    await asyncio.sleep(effort.seconds * rest / max(1.0, behind / _MANY_BLOCKS))
+    await asyncio.sleep(_rest_seconds(effort.seconds, others_wait=backend.writer.waiting > 0, behind=behind))
+
+
+def _rest_seconds(effort_seconds: float, *, others_wait: bool, behind: int) -> float:
+    rest = _REST_WHILE_OTHERS_WAIT if others_wait else 1.0
+    return effort_seconds * rest / max(1.0, behind / _MANY_BLOCKS)

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -132,22 +130,13 @@ def test_blocks_packed_one_after_the_other_are_stored_together_or_not_at_all(
 
 
 @pytest.mark.parametrize(
-    ("waiting", "behind", "rest"), [(0, 0, 0.1), (0, 80, 0.01), (1, 0, 0.4), (1, 8, 0.4), (1, 16, 0.2), (1, 80, 0.04)]
+    ("others_wait", "behind", "rest"),
+    [(False, 0, 0.1), (False, 80, 0.01), (True, 0, 0.4), (True, 8, 0.4), (True, 16, 0.2), (True, 80, 0.04)],
 )
 def test_the_more_waits_to_be_packed_the_shorter_the_housekeeper_rests(
-    monkeypatch: pytest.MonkeyPatch, waiting: int, behind: int, rest: float
+    others_wait: bool, behind: int, rest: float
 ) -> None:
-    rested: list[float] = []
-
-    async def note(seconds: float) -> None:
-        rested.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", note)
-    backend: Any = SimpleNamespace(writer=SimpleNamespace(waiting=waiting))
-    effort = housekeeping.Effort()
-    effort.seconds = 0.1
-    asyncio.run(housekeeping._rest(backend, effort, behind=behind))
-    assert rested == [pytest.approx(rest)]
+    assert housekeeping._rest_seconds(0.1, others_wait=others_wait, behind=behind) == pytest.approx(rest)
 
 
 def test_cancelling_ends_the_work_too() -> None:
