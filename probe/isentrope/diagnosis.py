@@ -130,7 +130,11 @@ def _spools() -> Finding:
             found=f"{error.filename or root} can't be looked into ({error.strerror})",
             advice="Make the home yours (chown, chmod u+rwX), or point ISENTROPE_HOME at a folder that you own.",
         )
-    found = f"{len(left)} of them with reports not yet delivered" if left else "nothing left behind"
+    found = (
+        f"{len(left)} of them with reports not yet delivered; `isentrope sync` delivers those of a training that ended"
+        if left
+        else "nothing left behind"
+    )
     return Finding(check="spools", ok=True, found=found)
 
 

@@ -61,7 +61,7 @@ def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke access tokens."""
+    """Make, list and revoke access tokens of the server of this home (ISENTROPE_HOME)."""
 
 
 @token.command("create")
@@ -89,10 +89,12 @@ def create_token(scope: str, name: str | None, run: str | None, project: str | N
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their secrets."""
     with _token_access() as access:
-        tokens = access.list()
+        tokens, place = access.list(), access.place
     if as_json:
         click.echo(json.dumps(tokens))
         return
+    # Whose they are: the command looks at this home's server, whatever ISENTROPE_URL says.
+    click.echo(f"Tokens of {place}:", err=True)
     for entry in tokens:
         click.echo(_token_line(entry))
 
@@ -108,7 +110,7 @@ def revoke_token(token_id: str) -> None:
 
 @click.group()
 def audit() -> None:
-    """Show who changed what, and check that nobody changed that."""
+    """Show who changed what at the server of this home (ISENTROPE_HOME), and check that nobody changed that."""
 
 
 @audit.command("list")
@@ -117,10 +119,11 @@ def audit() -> None:
 def list_audit(limit: int, as_json: bool) -> None:
     """List changes of controls, runs and tokens, newest first."""
     with _token_access() as access:
-        entries = access.audit(limit)
+        entries, place = access.audit(limit), access.place
     if as_json:
         click.echo(json.dumps(entries))
         return
+    click.echo(f"Changes of {place}, newest first:", err=True)
     for entry in entries:
         at = datetime.fromtimestamp(float(str(entry["at"])))
         click.echo(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {entry['actor']}")
@@ -134,17 +137,18 @@ def verify_audit(head: str | None, as_json: bool) -> None:
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise click.UsageError("--head takes a hash as `isentrope audit verify` printed it: 64 hexadecimal digits.")
     with _token_access() as access:
-        found = access.verify_audit(head)
+        found, place = access.verify_audit(head), access.place
     if as_json:
         click.echo(json.dumps(found))
     elif found["is_whole"]:
+        click.echo(f"The audit trail of {place}:", err=True)
         click.echo(
             f"{found['entries']} {'entry' if found['entries'] == 1 else 'entries'}, every link holds. Head: {found['head']}"
         )
     if not found["is_whole"]:
         if as_json:
             sys.exit(1)
-        _fail(_what_is_wrong(found))
+        _fail(f"{_what_is_wrong(found)} It is the trail of {place}.")
 
 
 def _what_is_wrong(found: dict[str, object]) -> str:

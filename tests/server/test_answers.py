@@ -107,12 +107,12 @@ def test_runs_are_listed_newest_first_filtered_and_paged(make_server: MakeServer
 
 
 def test_a_run_tells_how_it_is_doing(make_server: MakeServer) -> None:
-    server = make_server(silent_after_seconds=2.0)
+    server = make_server(silent_after_seconds=5.0)
     finished, failed, silent = (Rank(server, run_id=name) for name in ("finished", "failed", "silent"))
     finished.send(RunFinished(status="finished", finished_at=time.time()))
     failed.send(RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
     silent.report(3, x=1.0)
-    time.sleep(2.1)
+    time.sleep(5.1)
     running = Rank(server, run_id="running")
     running.report(7, x=1.0)
     runs = {item["id"]: item for item in server.http.get("/api/v1/runs").json()["items"]}

@@ -171,6 +171,8 @@ def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
 ) -> None:
     whole = call("audit verify", told)
     assert (whole.exit_code, "every link holds" in whole.stdout) == (0, True)
+    for command in ("audit verify", "audit list", "token list"):
+        assert "whose home is" in call(command, told).stderr
     head = whole.stdout.split()[-1]
     assert call(f"audit verify --head {head}", told).exit_code == 0
     assert "token.created" in call("audit list --limit 500", told).stdout

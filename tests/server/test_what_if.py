@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from sqlalchemy import update
 
 from isentrope.client import Client, NotFound, RequestRefused
 from isentrope_server.store.database import Database
 from isentrope_server.store.migrate import alembic_config
+from isentrope_server.store.tables import what_if_sums
+from isentrope_wire.codec import encode_what_if
 from isentrope_wire.messages import StepReport
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 from tests.server.conftest import MakeServer
@@ -48,6 +51,23 @@ def test_it_answers_for_the_newest_step_unless_told_another(server: ServerInThre
     assert (newest["unclipped_unit_predicted_change"], newest["curve"]) == (-0.4, None)
     older = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "step": 1}).json()
     assert (older["step"], older["unit_predicted_change"]) == (1, pytest.approx(-0.5))
+
+
+def test_a_step_whose_sums_count_no_token_answers_like_one_without_and_hides_no_other(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    send(rank, 2, WhatIfSums(tokens=0, change_sum=0.0))
+    path = f"{rank.path}/what-if?mu_low=1"
+    assert server.http.get(path).json()["step"] == 1
+    answer = server.http.get(f"{path}&step=2")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "what_if_missing")
+    # As servers stored them before.
+    empty = {"step": 2, "packed": encode_what_if(WhatIfSums(tokens=0, change_sum=0.0))}
+    stored = server.backend.writer.submit(
+        lambda transaction: transaction.connection.execute(update(what_if_sums).values(**empty)).rowcount
+    )
+    assert stored.result(timeout=10) >= 1
+    assert server.http.get(f"{path}&step=2").status_code == 404
 
 
 def test_the_calibrated_change_is_missing_until_the_gain_is_known(server: ServerInThread) -> None:

@@ -38,7 +38,8 @@ def append(connection: Connection, run_key: int, stream_key: int, reports: Seque
             "packed": encode_what_if(report.what_if),
         }
         for position, report in reports
-        if report.what_if is not None
+        # Of no tokens nothing can be told; such a step must not stand in front of one that can answer.
+        if report.what_if is not None and report.what_if.tokens > 0
     ]
     if rows:
         connection.execute(insert(what_if_sums), rows)
@@ -63,4 +64,5 @@ def find(connection: Connection, run_key: int, step: int | None = None) -> Store
     packed = connection.execute(
         select(table.packed).where(table.run_key == run_key, table.position == row.position)
     ).scalar_one()
-    return StoredWhatIf(step=row.step, sums=decode_what_if(packed))
+    sums = decode_what_if(packed)
+    return StoredWhatIf(step=row.step, sums=sums) if sums.tokens > 0 else None
