@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.statistics.calibration import Calibration
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
@@ -26,9 +27,20 @@ def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_pa
     first, second = sorted(lives, key=lambda reports: reports[0].step)
     assert [report.step for report in first] == list(range(1, 11))
     assert [report.step for report in second] == list(range(11, 21))
-    # A new probe has no gain before it has seen some steps; this one brought it along.
-    assert "entropy/gain" not in first[0].scalars
-    assert second[0].scalars["entropy/gain"] == pytest.approx(first[-1].scalars["entropy/gain"], rel=0.5)
+    # A new probe predicts nothing before it has seen some steps; this one says what twenty steps in one life would.
+    assert "entropy/predicted_change" not in first[0].scalars
+    calibration = Calibration()
+    for report in first + second:
+        scalars = report.scalars
+        learnt = calibration.step(
+            scalars["entropy/unit_predicted_change"],
+            scalars["entropy/observed_change"],
+            0.9,
+            1e-2 * scalars["entropy/mean"],
+        )
+        known = {"entropy/predicted_change": learnt.predicted_change, "entropy/gain": learnt.gain}
+        for name, value in known.items():
+            assert scalars.get(name) == (None if value is None else pytest.approx(value, rel=1e-9))
 
 
 def _reports(spool: Path) -> list[StepReport]:

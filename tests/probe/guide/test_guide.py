@@ -53,15 +53,24 @@ def test_the_guide_has_the_examples_it_speaks_of() -> None:
 
 @pytest.mark.parametrize("name", ["padded", "hidden"])
 def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path) -> None:
-    (reports,) = reports_of(EXAMPLES[name][0], tmp_path)
+    line = 'probe.log({"reward/mean": rewards.mean()})'
+    counted = (
+        "probe.log({'counted': sum(min((row + [END]).index(END) + 1, 12) for row in token_ids[:, PROMPT:].tolist())})"
+    )
+    code = EXAMPLES[name][0]
+    if name == "padded":
+        assert line in code
+        code = code.replace(line, f"{line}; {counted}")
+    (reports,) = reports_of(code, tmp_path)
     assert [report.step for report in reports] == list(range(1, 21))
     for report in reports:
         assert {"entropy/mean", "entropy/observed_change", "score/self_check_z"} <= set(report.scalars)
         assert "probe/failures" not in report.scalars
     assert "entropy/predicted_change" in reports[-1].scalars
     # No prompt, and nothing behind the end of a completion.
-    tokens = {report.scalars["token/count"] for report in reports}
-    assert all(count < 32 * 12 for count in tokens) if name == "padded" else tokens == {16 * 12}
+    tokens = [report.scalars["token/count"] for report in reports]
+    assert tokens == ([report.scalars["counted"] for report in reports] if name == "padded" else [16 * 12] * 20)
+    assert name == "hidden" or min(tokens) < 32 * 12
 
 
 def test_the_packed_example_counts_its_thresholds_from_the_first_pass(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ def _rank(
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
+    # A fork server draws one seed for all ranks it ever starts, and every run of the tests another.
+    torch.manual_seed(0)
     # The second that a run's end may take is short on a busy machine, and here every report is looked for.
     spool.LONGEST_CLOSE_SECONDS = run_end.LONGEST_END_SECONDS = 20.0
     # The probe raises everything under pytest; ranks run as they do in a training job.
