@@ -61,7 +61,8 @@ async def _keep_house(backend: Backend) -> None:
             await attempt(delete_overdue(backend), what="Deleting runs that are kept no longer")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
-        await attempt(compact(backend, BLOCK_SIZES, setbacks), what="Packing")
+        if await attempt(compact(backend, BLOCK_SIZES, setbacks), what="Packing"):
+            await attempt(remove_unused_layouts(backend), what="Removing layouts")
         await attempt(give_space_back(backend), what="Giving space back")
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
 
@@ -94,6 +95,15 @@ async def remove_deleted(backend: Backend) -> None:
                 run_id=removal.id_out_of_sight(run_key),
             )
             await _rest(backend, effort)
+
+
+async def remove_unused_layouts(backend: Backend) -> None:
+    """Delete the layouts that only reports had which are packed now, or removed."""
+    while await backend.read(removal.unused_layouts):
+        effort = Effort()
+        # For no run: while it is looked for, no server may begin to use one.
+        await backend.write(effort.of(lambda transaction: removal.remove_layouts(transaction.connection)))
+        await _rest(backend, effort)
 
 
 async def give_space_back(backend: Backend) -> None:

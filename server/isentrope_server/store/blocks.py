@@ -160,6 +160,47 @@ def metrics_of_block(connection: Connection, run_key: int, block_key: int) -> li
     return sorted((_metric_chunk(row) for row in connection.execute(query)), key=lambda chunk: chunk.name)
 
 
+def newest_metric_chunks(
+    connection: Connection, run_key: int, stream_key: int, names: Collection[str]
+) -> list[tuple[Block, MetricChunk]]:
+    """For each of these metrics the newest chunk that a stream has of it, with its block."""
+    newest = of_run(
+        connection,
+        run_key,
+        blocks.c.stream_key == stream_key,
+        blocks.c.last_position == last_position(connection, stream_key),
+    )
+    found = [
+        (block, chunk)
+        for block in newest
+        for chunk in metrics_of_block(connection, run_key, block.key)
+        if chunk.name in names
+    ]
+    # Most metrics are in there; what was measured once, long ago, is looked for by name.
+    missing = set(names).difference(chunk.name for _, chunk in found)
+    table = metric_chunks.c
+    last_of_name = (
+        select(table.name, func.max(table.block_key).label("block_key"))
+        .join(blocks, blocks.c.key == table.block_key)
+        .where(table.run_key == run_key, table.name.in_(missing), blocks.c.stream_key == stream_key)
+        .group_by(table.name)
+        .subquery()
+    )
+    query = (
+        select(table.name, table.block_key, table.rows, table.count, table["values"])
+        .join(last_of_name, (table.name == last_of_name.c.name) & (table.block_key == last_of_name.c.block_key))
+        .where(table.run_key == run_key)
+    )
+    older = [_metric_chunk(row) for row in connection.execute(query)] if missing else []
+    by_key = {
+        block.key: block
+        for block in (
+            of_run(connection, run_key, blocks.c.key.in_({chunk.block_key for chunk in older})) if older else []
+        )
+    }
+    return [*found, *((by_key[chunk.block_key], chunk) for chunk in older)]
+
+
 def histogram_chunks_of(connection: Connection, run_key: int, *where: ColumnElement[bool]) -> Iterator[HistogramChunk]:
     """The histogram chunks that fulfil all conditions on their table, by name."""
     table = histogram_chunks.c

@@ -167,6 +167,7 @@ def replace_by(connection: Connection, packed: PackedBlock) -> None:
         if chunks:
             rows = [{"run_key": block["run_key"], "block_key": key, **chunk} for chunk in chunks]
             connection.execute(insert(table), rows)
+    layouts.unite_packed(connection, int(str(block["stream_key"])), through=packed.last_position)
 
 
 def _blocks(row: Row[*tuple[Any, ...]], now: float, sizes: BlockSizes) -> int:

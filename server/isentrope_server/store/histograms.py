@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,9 @@ from isentrope_server.store.series_parts import StepRange
 from isentrope_server.store.tables import histogram_chunks, records
 from isentrope_server.store.tables import layouts as layouts_table
 from isentrope_server.store.timeline import Timeline
+
+_LAYOUTS_AT_ONCE = 10_000
+"""A statement may have three times as many parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +141,29 @@ def _of_chunk(chunk: HistogramChunk, place: int, step: int) -> StoredHistogram:
 
 def _unpacked_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
     used = {layout.key: layout.layout for layout in layouts.used_by(connection, run_key)}
+    # Reports that differ in their metrics mostly hold the same histograms.
+    alike: dict[tuple[HistogramPlace, int], list[int]] = defaultdict(list)
     for key, layout in used.items():
         place = next((place for place in layout.histograms if place.name == name), None)
         if place is not None:
-            yield _unpacked_part(connection, run_key, key, layout, place, wanted)
+            alike[place, layout.start_of(place)].append(key)
+    for (place, start), keys in alike.items():
+        for first in range(0, len(keys), _LAYOUTS_AT_ONCE):
+            yield _unpacked_part(connection, run_key, keys[first : first + _LAYOUTS_AT_ONCE], place, start, wanted)
 
 
 def _unpacked_part(
-    connection: Connection, run_key: int, key: int, layout: Layout, place: HistogramPlace, wanted: StepRange
+    connection: Connection,
+    run_key: int,
+    layout_keys: Sequence[int],
+    place: HistogramPlace,
+    start: int,
+    wanted: StepRange,
 ) -> _Part:
     # substr counts from 1.
-    piece = func.substr(records.c.histograms, layout.start_of(place) + 1, place.bytes, type_=records.c.histograms.type)
+    piece = func.substr(records.c.histograms, start + 1, place.bytes, type_=records.c.histograms.type)
     query = select(records.c.position, records.c.stream_key, records.c.step, piece.label("piece")).where(
-        records.c.run_key == run_key, records.c.layout_key == key, *wanted.conditions(records.c.step)
+        records.c.run_key == run_key, records.c.layout_key.in_(layout_keys), *wanted.conditions(records.c.step)
     )
     rows = connection.execute(query).all()
     pieces = np.frombuffer(b"".join(row.piece for row in rows), dtype=place.dtype)

@@ -3,6 +3,9 @@
 A report's scalars are one blob of float64 in the order of the layout's names; its histograms are another, one piece
 of fixed width after the other. So one metric of many records is a cut at one place, and a block of records that share
 a layout is one array.
+
+What is packed is found by name and needs no layout. So of the layouts that only packed reports of a stream have, one
+is made that unites their names: a run whose reports hold now these metrics, now those, would else have one for each.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Text, cast, delete, func, insert, select, update
 
 from isentrope_server.store.column_types import names_as_stored
 from isentrope_server.store.locks import hold_what_runs_share
@@ -158,13 +161,33 @@ def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[i
             )
 
 
+def unite_packed(connection: Connection, stream_key: int, *, through: int) -> None:
+    """Make one of a stream's layouts that no report after position `through` has, in the caller's transaction."""
+    packed = (stream_layouts.c.stream_key == stream_key, stream_layouts.c.last_position <= through)
+    of_layouts = select(layouts.c.names, layouts.c.histograms).join(
+        stream_layouts, stream_layouts.c.layout_key == layouts.c.key
+    )
+    found = [layout_of(row.names, row.histograms) for row in connection.execute(of_layouts.where(*packed))]
+    if len(found) < 2:
+        return
+    names = {name for layout in found for name in layout.names}
+    places = {place for layout in found for place in layout.histograms}
+    ((_, key),) = intern(connection, [Layout(tuple(sorted(names)), tuple(sorted(places)))]).items()
+    newest = connection.execute(select(func.max(stream_layouts.c.last_position)).where(*packed)).scalar_one()
+    connection.execute(delete(stream_layouts).where(*packed, stream_layouts.c.layout_key != key))
+    of_key = (stream_layouts.c.stream_key == stream_key, stream_layouts.c.layout_key == key)
+    position = connection.execute(select(stream_layouts.c.last_position).where(*of_key)).scalar()
+    # It may be a layout that reports have themselves, newer ones too.
+    mark_used(connection, stream_key, {key: max(newest, position or 0)})
+
+
 def used_by(connection: Connection, run_key: int) -> list[UsedLayout]:
-    """Every layout of every stream of a run."""
+    """Of every stream of a run the layouts of its unpacked reports, and those that name what is packed."""
     query = (
         select(
             layouts.c.key,
-            layouts.c.names,
-            layouts.c.histograms,
+            cast(layouts.c.names, Text).label("names"),
+            cast(layouts.c.histograms, Text).label("histograms"),
             stream_layouts.c.stream_key,
             stream_layouts.c.last_position,
         )
@@ -175,7 +198,7 @@ def used_by(connection: Connection, run_key: int) -> list[UsedLayout]:
     return [
         UsedLayout(
             key=row.key,
-            layout=layout_of(row.names, row.histograms),
+            layout=_layout_of_text(row.names, row.histograms),
             stream_key=row.stream_key,
             last_position=row.last_position,
         )
@@ -187,6 +210,12 @@ def by_key(connection: Connection, keys: Iterable[int]) -> dict[int, Layout]:
     """The layouts with these keys."""
     wanted = select(layouts.c.key, layouts.c.names, layouts.c.histograms).where(layouts.c.key.in_(set(keys)))
     return {row.key: layout_of(row.names, row.histograms) for row in connection.execute(wanted)}
+
+
+@lru_cache(maxsize=4096)
+def _layout_of_text(names: str, histograms: str | None) -> Layout:
+    """By text and not by key: a key may be given again after its layout was removed."""
+    return layout_of(json.loads(names), None if histograms is None else json.loads(histograms))
 
 
 def layout_of(names: Sequence[str], histograms: Sequence[Sequence[object]] | None) -> Layout:

@@ -59,7 +59,7 @@ def remove_some(connection: Connection, run_key: int) -> bool:
         return True
     of_run = select(streams.c.key).where(streams.c.run_key == run_key)
     connection.execute(delete(stream_layouts).where(stream_layouts.c.stream_key.in_(of_run)))
-    if _remove_layouts(connection):
+    if remove_layouts(connection):
         return True
     # What is left is little, and goes with the run.
     connection.execute(delete(runs).where(runs.c.key == run_key))
@@ -85,12 +85,16 @@ def _remove_blocks(connection: Connection, run_key: int) -> bool:
     return bool(some)
 
 
-def _remove_layouts(connection: Connection) -> bool:
-    """Delete some of the layouts that no stream uses; whether there were any."""
+def unused_layouts(connection: Connection) -> list[int]:
+    """Keys of some of the layouts that no stream uses."""
     used = select(stream_layouts.c.layout_key)
-    some = list(
-        connection.execute(select(layouts.c.key).where(layouts.c.key.not_in(used)).limit(_LAYOUTS_AT_ONCE)).scalars()
-    )
+    unused = select(layouts.c.key).where(layouts.c.key.not_in(used))
+    return list(connection.execute(unused.limit(_LAYOUTS_AT_ONCE)).scalars())
+
+
+def remove_layouts(connection: Connection) -> bool:
+    """Delete some of the layouts that no stream uses, in the caller's transaction; whether there were any."""
+    some = unused_layouts(connection)
     connection.execute(delete(layouts).where(layouts.c.key.in_(some)))
     return bool(some)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
-from isentrope_server.store import blocks, layouts, packed_reports, series_parts, streams
+from isentrope_server.store import blocks, layouts, series_parts, streams
 from isentrope_server.store.layouts import UsedLayout, unpack
 from isentrope_server.store.series_parts import Part, StepRange
 from isentrope_server.store.tables import blocks as blocks_table
@@ -74,14 +74,13 @@ def names(connection: Connection, run_key: int) -> frozenset[str]:
 def latest(connection: Connection, run_key: int) -> list[LatestValue]:
     """Every metric of a run with its newest value, by name."""
     timeline = Timeline(streams.incarnations(connection, run_key))
-    used = sorted(
-        layouts.used_by(connection, run_key), key=lambda u: (*timeline.order_of(u.stream_key), u.last_position)
-    )
+    by_stream: dict[int, list[UsedLayout]] = defaultdict(list)
+    for used in layouts.used_by(connection, run_key):
+        by_stream[used.stream_key].append(used)
     values: dict[str, LatestValue] = {}
-    for layout in used:
-        step, scalars = _report_at(connection, run_key, layout)
-        for name, value in scalars.items():
-            values[name] = LatestValue(name=name, step=step, value=value)
+    for stream_key in sorted(by_stream, key=timeline.order_of, reverse=True):
+        newest_first = sorted(by_stream[stream_key], key=lambda layout: layout.last_position, reverse=True)
+        _add_latest(connection, run_key, newest_first, values)
     return [values[name] for name in sorted(values)]
 
 
@@ -100,18 +99,28 @@ def reduce(series: Series, points: int) -> Reduced | None:
     )
 
 
-def _report_at(connection: Connection, run_key: int, layout: UsedLayout) -> tuple[int, Mapping[str, float]]:
-    """Step and scalars of the report that used a layout last."""
-    row = connection.execute(
-        select(records.c.step, records.c.scalars).where(
-            records.c.run_key == run_key, records.c.position == layout.last_position
-        )
-    ).one_or_none()
-    if row is not None:
-        return row.step, unpack(layout.names, row.scalars)
-    ((block, place),) = blocks.at(connection, run_key, layout.last_position)
-    (report,) = packed_reports.read(connection, run_key, block, [place])
-    return report.step, report.scalars
+def _add_latest(
+    connection: Connection, run_key: int, newest_first: Sequence[UsedLayout], values: dict[str, LatestValue]
+) -> None:
+    """Add the newest values of those metrics of a stream that have none yet."""
+    for index, layout in enumerate(newest_first):
+        # Of thousands of layouts some few name all there is.
+        if all(name in values for name in layout.names):
+            continue
+        row = connection.execute(
+            select(records.c.step, records.c.scalars).where(
+                records.c.run_key == run_key, records.c.position == layout.last_position
+            )
+        ).one_or_none()
+        if row is None:  # it is packed, and so is whatever came before it
+            missing = {name for older in newest_first[index:] for name in older.names} - values.keys()
+            chunks = blocks.newest_metric_chunks(connection, run_key, layout.stream_key, missing)
+            for block, chunk in chunks:
+                step = int(block.steps[-1 if chunk.rows is None else chunk.rows[-1]])
+                values[chunk.name] = LatestValue(name=chunk.name, step=step, value=float(chunk.values[-1]))
+            return
+        for name, value in unpack(layout.names, row.scalars).items():
+            values.setdefault(name, LatestValue(name=name, step=row.step, value=value))
 
 
 def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRange, position: int) -> StepRange:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,19 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from isentrope_server.store import blocks, layouts
 from isentrope_server.store.blocks import Block, MetricChunk
-from isentrope_server.store.layouts import UsedLayout
+from isentrope_server.store.layouts import Names, UsedLayout
 from isentrope_server.store.tables import blocks as blocks_table
 from isentrope_server.store.tables import records
 from isentrope_server.store.timeline import Timeline
 from isentrope_server.store.whole_columns import whole_columns
 
 _FLOAT64_BYTES = 8
+_FEW_LAYOUTS = 4
+"""For each of so many, rows are looked through; with more, all rows are read once and whole."""
+_ROWS_AT_ONCE = 20_000
+_FLOATS_AT_ONCE = 2_000_000
+"""Of whole rows; some times as many bytes as they are stored in are needed to read them."""
+_NOT_THERE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +89,18 @@ def unpacked(
 ) -> Iterator[tuple[str, Part]]:
     """What rows of their own hold of these metrics."""
     used = {layout.key: layout for layout in layouts.used_by(connection, run_key)}
+    holding = {key: layout for key, layout in used.items() if not set(names).isdisjoint(layout.names)}
+    found = (
+        _of_many_layouts(connection, run_key, holding, names, wanted)
+        if len(holding) > _FEW_LAYOUTS
+        else chain.from_iterable(
+            _of_layout(connection, run_key, layout, [name for name in names if name in layout.names], wanted)
+            for layout in holding.values()
+        )
+    )
     by_stream: dict[tuple[str, int], list[Part]] = {}
-    for layout in used.values():
-        held = [name for name in names if name in layout.names]
-        if held:
-            for name, part in _of_layout(connection, run_key, layout, held, wanted):
-                by_stream.setdefault((name, part.stream_key), []).append(part)
+    for name, part in found:
+        by_stream.setdefault((name, part.stream_key), []).append(part)
     # Rows of different layouts take turns; those of one stream make one part, by position.
     for (name, _), parts in by_stream.items():
         yield name, _joined(parts)
@@ -133,6 +147,58 @@ def _of_layout(
         of_stream = stream_keys == stream_key
         for name, values in zip(names, columns, strict=True):
             yield name, Part(int(stream_key), positions[of_stream], steps[of_stream], values[of_stream])
+
+
+def _of_many_layouts(
+    connection: Connection, run_key: int, used: Mapping[int, UsedLayout], names: Sequence[str], wanted: StepRange
+) -> Iterator[tuple[str, Part]]:
+    """Whole blobs, but each row once: rows of a layout are found by looking at all rows."""
+    keys = np.array(sorted(used), dtype=np.int64)
+    of_keys = [used[key].names for key in keys.tolist()]
+    columns = {name: np.array([_column_of(layout, name) for layout in of_keys], dtype=np.int64) for name in names}
+    rows_at_once = max(1, min(_ROWS_AT_ONCE, _FLOATS_AT_ONCE // max(len(layout) for layout in of_keys)))
+    after = 0
+    while True:
+        (positions, stream_keys, steps, layout_keys, lengths), (floats,) = whole_columns(
+            connection,
+            select()
+            .where(
+                records.c.run_key == run_key,
+                records.c.position > after,
+                records.c.layout_key.is_not(None),
+                *wanted.conditions(records.c.step),
+            )
+            .order_by(records.c.position)
+            .limit(rows_at_once),
+            integers=[
+                records.c.position,
+                records.c.stream_key,
+                records.c.step,
+                records.c.layout_key,
+                func.length(records.c.scalars),
+            ],
+            float64s=[records.c.scalars],
+        )
+        if not len(positions):
+            return
+        after = int(positions[-1])
+        starts = np.concatenate(([0], np.cumsum(lengths // _FLOAT64_BYTES)))[:-1]
+        # A report that came since the layouts were listed may have another one, and is not read yet.
+        place = np.minimum(np.searchsorted(keys, layout_keys), len(keys) - 1)
+        is_listed = keys[place] == layout_keys
+        for name, column_of_key in columns.items():
+            column = column_of_key[place]
+            held = is_listed & (column != _NOT_THERE)
+            for stream_key in np.unique(stream_keys[held]):
+                rows = held & (stream_keys == stream_key)
+                values = floats[starts[rows] + column[rows]]
+                yield name, Part(int(stream_key), positions[rows], steps[rows], values)
+
+
+def _column_of(layout: Names, name: str) -> int:
+    """Names of a layout are sorted."""
+    place = bisect_left(layout, name)
+    return place if place < len(layout) and layout[place] == name else _NOT_THERE
 
 
 def _joined(parts: Sequence[Part]) -> Part:
