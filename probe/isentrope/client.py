@@ -144,6 +144,7 @@ class Client(Administration):
         *,
         format: str = "parquet",
         names: str | Sequence[str] | None = None,
+        labels: bool = False,
     ) -> int:
         """Write all reports of a run to a file, of every rank and incarnation; returns how many bytes that made.
 
@@ -154,9 +155,10 @@ class Client(Administration):
             to: a path, at which a file appears only when it is complete, or an open binary file.
             format: parquet, csv or jsonl.
             names: only these metrics; None: all.
+            labels: also columns `control_version` and `labels`, a JSON object such as {"control/method": "clip_v"}.
         """
         given = [names] if isinstance(names, str) else names
-        params = {"format": format} | ({} if given is None else {"name": list(given)})
+        params = {"format": format, "labels": labels} | ({} if given is None else {"name": list(given)})
         path = f"runs/{segment(run_id)}/export"
         if not isinstance(to, str | os.PathLike):
             return self._download(path, params, to)

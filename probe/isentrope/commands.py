@@ -102,16 +102,25 @@ def metrics(
     "--out", type=click.Path(dir_okay=False), default=None, help="The file; - is stdout.  [default: RUN.FORMAT]"
 )
 @click.option("--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated.")
+@click.option("--labels", is_flag=True, help="Also each report's control version and labels.")
 @as_json_option
 @url_option
-def export(run: str, file_format: str, out: str | None, names: tuple[str, ...], as_json: bool, url: str | None) -> None:
+def export(
+    run: str,
+    file_format: str,
+    out: str | None,
+    names: tuple[str, ...],
+    labels: bool,
+    as_json: bool,
+    url: str | None,
+) -> None:
     """Write all reports of RUN to a file: every metric, rank and incarnation, one report a row."""
     with _client(url) as client:
         if out == "-":
-            client.export(run, sys.stdout.buffer, format=file_format, names=names or None)
+            client.export(run, sys.stdout.buffer, format=file_format, names=names or None, labels=labels)
             return
         path = Path(out or f"{run}.{file_format}")
-        count = client.export(run, path, format=file_format, names=names or None)
+        count = client.export(run, path, format=file_format, names=names or None, labels=labels)
     click.echo(json.dumps({"path": str(path), "bytes": count}) if as_json else str(path))
 
 

@@ -2,6 +2,8 @@
 
 All three have the columns step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. What was
 not measured is null, in CSV an empty field; NaN and infinities are values, in JSON the words that the API uses for them.
+With labels there are two columns more, in front of the metrics: control_version, 0 where none was in force, and labels, an
+object, in Parquet and CSV as JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from isentrope_server.api.numbers import numbers
 from isentrope_server.store.report_pieces import Metric, Piece
 
 _FIXED = ("step", "incarnation", "rank", "time")
+_LABELLED = (*_FIXED, "control_version", "labels")
 _ROWS_IN_A_GROUP = 16_000
 _CELLS_IN_A_GROUP = 500_000
 """Of a Parquet file, whichever is reached first: some megabytes of memory, and few enough groups to be read quickly."""
@@ -49,27 +52,30 @@ class StreamPiece:
     piece: Piece
 
 
-def write(pieces: Iterable[StreamPiece], names: Sequence[str], export_format: ExportFormat) -> Iterator[bytes]:
+def write(
+    pieces: Iterable[StreamPiece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
+) -> Iterator[bytes]:
     """The bytes of a file with these metrics, a bit at a time."""
     match export_format:
         case ExportFormat.PARQUET:
-            return _parquet(pieces, names)
+            return _parquet(pieces, names, labelled)
         case ExportFormat.CSV:
-            return _csv(pieces, names)
+            return _csv(pieces, names, labelled)
         case ExportFormat.JSONL:
-            return _json_lines(pieces, names)
+            return _json_lines(pieces, names, labelled)
 
 
-def column_names(names: Sequence[str]) -> list[str]:
-    """The names of all columns. A metric named like one of the first four is called `metric/NAME`.
+def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
+    """The names of all columns. A metric named like one of the first four, or six, is called `metric/NAME`.
 
     Where that is the name of another metric, `metric/` stands before it once more; the other keeps its name.
     """
-    taken = {*_FIXED, *names}
-    columns = [*_FIXED]
+    fixed = _LABELLED if labelled else _FIXED
+    taken = {*fixed, *names}
+    columns = [*fixed]
     for name in names:
         column = name
-        if name in _FIXED:
+        if name in fixed:
             while column in taken:
                 column = f"metric/{column}"
             taken.add(column)
@@ -77,15 +83,16 @@ def column_names(names: Sequence[str]) -> list[str]:
     return columns
 
 
-def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
-    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *[pa.float64()] * len(names))
-    schema = pa.schema(list(zip(column_names(names), kinds, strict=True)))
+def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    of_labels = (pa.int64(), pa.string()) if labelled else ()
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
+    schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
     rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
     sink = io.BytesIO()
     with pq.ParquetWriter(_Appending(sink), schema) as writer:
         waiting: list[pa.RecordBatch] = []
         for one in pieces:
-            waiting.append(_batch(one, names, schema))
+            waiting.append(_batch(one, names, schema, labelled))
             if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
@@ -121,7 +128,7 @@ def _taken(sink: io.BytesIO) -> bytes:
     return data
 
 
-def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
     rows = len(one.piece.steps)
     columns = [
         pa.array(one.piece.steps),
@@ -129,6 +136,8 @@ def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema) -> pa.Reco
         pa.array(np.full(rows, one.rank, dtype=np.int32)),
         pa.array(one.piece.recorded_at),
     ]
+    if labelled:
+        columns += [pa.array(one.piece.control_versions), pa.array(_as_text(one), pa.string())]
     for name in names:
         metric = one.piece.metrics.get(name)
         columns.append(
@@ -137,26 +146,32 @@ def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema) -> pa.Reco
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _csv(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
+def _csv(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(column_names(names))
+    writer.writerow(column_names(names, labelled=labelled))
     for one in pieces:
-        writer.writerows(_rows(one, names, missing=""))
+        writer.writerows(_rows(one, names, _as_text(one) if labelled else None, missing=""))
         yield text.getvalue().encode()
         text.seek(0)
         text.truncate()
     yield text.getvalue().encode()
 
 
-def _json_lines(pieces: Iterable[StreamPiece], names: Sequence[str]) -> Iterator[bytes]:
-    columns = column_names(names)
+def _json_lines(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    columns = column_names(names, labelled=labelled)
     for one in pieces:
-        rows = _rows(one, names, missing=None)
+        rows = _rows(one, names, one.piece.labels if labelled else None, missing=None)
         yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
 
 
-def _rows(one: StreamPiece, names: Sequence[str], *, missing: str | None) -> Iterator[tuple[object, ...]]:
+def _as_text(one: StreamPiece) -> list[str]:
+    return [json.dumps(dict(labels), sort_keys=True) for labels in one.piece.labels]
+
+
+def _rows(
+    one: StreamPiece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
+) -> Iterator[tuple[object, ...]]:
     count = len(one.piece.steps)
     columns: list[list[object]] = [
         one.piece.steps.tolist(),
@@ -164,6 +179,8 @@ def _rows(one: StreamPiece, names: Sequence[str], *, missing: str | None) -> Ite
         [one.rank] * count,
         one.piece.recorded_at.tolist(),
     ]
+    if labels is not None:
+        columns += [one.piece.control_versions.tolist(), list(labels)]
     for name in names:
         metric = one.piece.metrics.get(name)
         columns.append([missing] * count if metric is None else _spelled(metric, missing))

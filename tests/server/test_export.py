@@ -57,9 +57,9 @@ def read(path: Path) -> list[Row]:
 
 
 def from_csv(name: str, text: str) -> object:
-    if name in ("step", "rank"):
+    if name in ("step", "rank", "control_version"):
         return int(text)
-    return text if name == "incarnation" else None if text == "" else float(text)
+    return text if name in ("incarnation", "labels") else None if text == "" else float(text)
 
 
 def from_json(name: str, value: object) -> object:
@@ -131,6 +131,36 @@ def test_only_the_metrics_asked_for_are_exported(still: ServerInThread, client: 
         client.export(rank.run_id, path, names="nosuch")
 
 
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_labels_and_the_control_s_version_are_exported_where_they_are_asked_for(
+    still: ServerInThread, client: Client, tmp_path: Path, file_format: str
+) -> None:
+    rank = Rank(still)
+    labels = [{"threshold/source": "batch", "control/method": 'clip "v"'}, {}]
+    for step in range(20):
+        rank.send(step_report(step, {"x": 1.0, "labels": 2.0}, labels=labels[step % 2], control_version=step % 3))
+    path = tmp_path / f"run.{file_format}"
+    for packed in (False, True):
+        if packed:
+            pack_all(still)
+        client.export(rank.run_id, path, format=file_format, labels=True)
+        rows = read(path)
+        assert list(rows[0]) == [
+            "step",
+            "incarnation",
+            "rank",
+            "time",
+            "control_version",
+            "labels",
+            "metric/labels",
+            "x",
+        ]
+        told = [row["labels"] if isinstance(row["labels"], dict) else json.loads(row["labels"]) for row in rows]
+        assert told == [labels[step % 2] for step in range(20)]
+        assert [row["control_version"] for row in rows] == [step % 3 for step in range(20)]
+        assert {row["metric/labels"] for row in rows} == {2.0}
+
+
 def test_a_metric_named_like_a_column_gets_a_name_of_its_own(
     still: ServerInThread, client: Client, tmp_path: Path
 ) -> None:
@@ -145,6 +175,8 @@ def test_no_two_columns_have_one_name() -> None:
     names = ["metric/step", "rank", "step", "x"]
     assert column_names(names)[4:] == ["metric/step", "metric/rank", "metric/metric/step", "x"]
     assert column_names(["step", "metric/metric/step", "metric/step"])[4] == "metric/metric/metric/step"
+    assert column_names(["labels", "rank"], labelled=True)[6:] == ["metric/labels", "metric/rank"]
+    assert column_names(["labels", "rank"])[4:] == ["labels", "metric/rank"]
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -196,7 +228,7 @@ def test_what_is_packed_between_two_pieces_is_told_once(
 def test_the_more_columns_the_fewer_rows_has_a_group_of_a_parquet_file(metrics: int, groups: int) -> None:
     names = [f"m/{number}" for number in range(metrics)]
     positions = np.arange(1000)
-    piece = Piece(positions=positions, steps=positions, recorded_at=positions / 1.0, metrics={})
+    piece = piece_of(positions)
     pieces = [StreamPiece(incarnation="first", rank=0, piece=piece)] * 20
     file = io.BytesIO(b"".join(write(pieces, names, ExportFormat.PARQUET)))
     read_again = pq.ParquetFile(file)
@@ -212,18 +244,26 @@ def test_memory_does_not_grow_with_the_run(file_format: ExportFormat) -> None:
     assert peaks[40] < 10e6
 
 
+def piece_of(positions: Any, **metrics: Metric) -> Piece:
+    return Piece(
+        positions=positions,
+        steps=positions,
+        recorded_at=positions / 1.0,
+        control_versions=positions,
+        labels=[{"control/method": "clip_v"}] * len(positions),
+        metrics=metrics,
+    )
+
+
 def peak_bytes(file_format: ExportFormat, pieces: int) -> int:
     def made() -> Any:
         for index in range(pieces):
             positions = np.arange(index * 1000, index * 1000 + 1000)
             metric = Metric(values=np.random.default_rng(index).normal(size=1000), measured=np.ones(1000, dtype=bool))
-            piece = Piece(
-                positions=positions, steps=positions, recorded_at=positions / 1.0, metrics={"a": metric, "b": metric}
-            )
-            yield StreamPiece(incarnation="first", rank=0, piece=piece)
+            yield StreamPiece(incarnation="first", rank=0, piece=piece_of(positions, a=metric, b=metric))
 
     tracemalloc.start()
-    total = sum(len(data) for data in write(made(), ["a", "b"], file_format))
+    total = sum(len(data) for data in write(made(), ["a", "b"], file_format, labelled=True))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert total > pieces * 1000 * 8

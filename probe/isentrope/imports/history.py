@@ -21,7 +21,7 @@ Row = Mapping[str, object]
 
 _STEP_NAMES = ("step", "_step", "Step", "global_step", "train/global_step")
 _TIME_NAMES = ("_timestamp", "time")
-_NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation", "rank"})
+_NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation", "rank", "control_version"})
 _PROMISED = {
     "entropy": "entropy/mean",
     "reward": "reward/mean",

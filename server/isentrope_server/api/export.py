@@ -30,11 +30,13 @@ async def export_run(
     backend: BackendDep,
     format: Annotated[ExportFormat, Query(description="Of the file.")] = ExportFormat.PARQUET,
     name: Annotated[list[str] | None, Query(max_length=10_000, description="Only these metrics.")] = None,
+    labels: Annotated[bool, Query(description="Also columns control_version and labels.")] = False,
 ) -> StreamingResponse:
     """Every report of every rank and incarnation, those that a resume overruled too, up to the newest one now.
 
     Columns step, incarnation, rank, time (seconds since the Unix epoch), then the metrics by name. What was not measured
-    is null (in CSV an empty field), NaN is NaN. By incarnation, rank, and the order in which the reports came.
+    is null (in CSV an empty field), NaN is NaN. With `labels`, columns control_version and labels (a JSON object) stand in
+    front of the metrics. By incarnation, rank, and the order in which the reports came.
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
     """
@@ -43,7 +45,7 @@ async def export_run(
         check_known(run, name, known)
     names = sorted(known) if name is None else list(dict.fromkeys(name))
     return StreamingResponse(
-        write(_pieces(backend, run, names, contents), names, format),
+        write(_pieces(backend, run, names, contents), names, format, labelled=labels),
         media_type=format.media_type,
         headers={
             "Content-Disposition": f'attachment; filename="{run.id}.{format}"',

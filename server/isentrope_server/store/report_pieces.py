@@ -37,6 +37,8 @@ class Piece:
     positions: NDArray[np.int64]
     steps: NDArray[np.int64]
     recorded_at: NDArray[np.float64]
+    control_versions: NDArray[np.int64]
+    labels: Sequence[Mapping[str, str]]
     metrics: Mapping[str, Metric]
     """Of those asked for, the ones that one of these reports holds."""
 
@@ -68,10 +70,13 @@ def _packed(
     for chunk in blocks.metric_chunks_of(connection, run_key, names, [block.key]):
         rows = slice(None) if chunk.rows is None else chunk.rows
         metrics[chunk.name] = _spread(block.reports, rows, chunk.values, wanted)
+    facts = blocks.facts(connection, block.key)
     return Piece(
         positions=block.positions[wanted],
         steps=block.steps[wanted],
-        recorded_at=blocks.facts(connection, block.key).recorded_at[wanted],
+        recorded_at=facts.recorded_at[wanted],
+        control_versions=facts.control_version[wanted],
+        labels=[facts.label_sets[index] for index in facts.labels[wanted].tolist()],
         metrics=metrics,
     )
 
@@ -90,7 +95,15 @@ def _unpacked(
     connection: Connection, run_key: int, stream_key: int, names: Sequence[str], after: int, through: int
 ) -> Piece | None:
     rows = connection.execute(
-        select(records.c.position, records.c.step, records.c.recorded_at, records.c.layout_key, records.c.scalars)
+        select(
+            records.c.position,
+            records.c.step,
+            records.c.recorded_at,
+            records.c.control_version,
+            records.c.labels,
+            records.c.layout_key,
+            records.c.scalars,
+        )
         .where(
             records.c.run_key == run_key,
             records.c.position.between(after + 1, through),
@@ -102,8 +115,9 @@ def _unpacked(
     ).all()
     if not rows:
         return None
-    positions, steps, layout_keys = (
-        np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("position", "step", "layout_key")
+    positions, steps, versions, layout_keys = (
+        np.array([getattr(row, name) for row in rows], dtype=np.int64)
+        for name in ("position", "step", "control_version", "layout_key")
     )
     everywhere = {name: (np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)) for name in names}
     for key, layout in layouts.by_key(connection, layout_keys.tolist()).items():
@@ -119,6 +133,8 @@ def _unpacked(
         positions=positions,
         steps=steps,
         recorded_at=np.array([row.recorded_at for row in rows]),
+        control_versions=versions,
+        labels=[row.labels for row in rows],
         metrics={
             name: Metric(values=values, measured=measured)
             for name, (values, measured) in everywhere.items()
