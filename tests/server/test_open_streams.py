@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,9 +18,11 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from isentrope_server.store import tokens
+from isentrope_wire.codec import record_of, record_to_pb
+from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank, Watching
+from tests.server.rank import Rank, Watching, step_report
 
 DATABASES = ("sqlite",)
 
@@ -71,7 +76,7 @@ def test_an_export_ends_with_its_token_and_does_not_look_whole(
     token = issue(server, "read")
     pieces = 0
 
-    def slowly(*_: object) -> Iterator[bytes]:
+    def slowly(*_: object, **__: object) -> Iterator[bytes]:
         nonlocal pieces
         while pieces < 200:
             pieces += 1
@@ -93,6 +98,64 @@ def test_an_export_ends_with_its_token_and_does_not_look_whole(
     read = pieces
     time.sleep(0.2)
     assert pieces == read
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/api/v1/access-tokens"), ("PUT", "/control")])
+def test_a_request_whose_body_comes_after_the_revocation_does_nothing(
+    server: ServerInThread, method: str, path: str
+) -> None:
+    rank = Rank(server)
+    path = path if method == "POST" else rank.path + path
+    token = issue(server, "admin")
+    etag = server.http.get(f"{rank.path}/control").headers["etag"]
+    content = {
+        "POST": {"scope": "admin", "name": "successor"},
+        "PUT": {"method": "clip_v", "mu_low": 1.0, "reason": "late"},
+    }
+    body = json.dumps(content[method]).encode()
+    address = httpx.URL(server.url)
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nAuthorization: Bearer {token['token']}\r\n"
+        f"If-Match: {etag}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    with socket.create_connection((address.host, address.port or 80), timeout=10) as connection:
+        connection.sendall(head.encode() + body[:5])
+        # Sent when the body is waited for: the request was let in.
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100")
+        revoke(server, token)
+        with contextlib.suppress(OSError):  # it may be closed already
+            connection.sendall(body[5:])
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"revoked" in answer
+    names = [item["name"] for item in server.http.get("/api/v1/access-tokens").json()["items"]]
+    assert "successor" not in names
+    assert server.http.get(f"{rank.path}/control").headers["etag"] == etag
+
+
+def test_a_report_that_comes_after_the_revocation_is_not_stored(server: ServerInThread) -> None:
+    rank = Rank(server)
+    token = issue(server, "ingest")
+
+    def late() -> Iterator[pb.PushRequest]:
+        while token["id"] not in server.backend.tokens.take_uses():
+            time.sleep(0.01)
+        revoke(server, token)
+        record = record_to_pb(record_of(1, step_report(0, {"x": 1.0})))
+        yield pb.PushRequest(run_id=rank.run_id, incarnation="first", rank=0, records=[record])
+
+    with grpc.insecure_channel(server.grpc_target) as channel:
+        push = channel.stream_unary(
+            "/isentrope_wire.v1.Telemetry/Push",
+            request_serializer=pb.PushRequest.SerializeToString,
+            response_deserializer=pb.PushReply.FromString,
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            push(late(), metadata=(("authorization", f"Bearer {token['token']}"),), timeout=10)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert "revoked" in str(refused.value.details())
+    assert server.http.get(f"{rank.path}/metrics").json()["items"] == []
 
 
 def test_a_watch_ends_with_its_token(server: ServerInThread) -> None:

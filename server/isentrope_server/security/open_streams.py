@@ -1,4 +1,4 @@
-"""What is still open when a token is revoked: answers without an end, WebSockets, Watch streams.
+"""What is still open when a token is revoked: requests not yet read whole, answers without an end, WebSockets, Watch streams.
 
 Each asks the gate's `OpenStreams` for a `Leave` of its token, and ends when it is withdrawn. Withdrawing happens on the
 event loop, whichever thread read that the token is gone.
@@ -7,6 +7,7 @@ event loop, whichever thread read that the token is gone.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from enum import StrEnum
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from isentrope_server.errors import error_body
 from isentrope_server.security.tokens import Principal, TokenBook
 
 
@@ -106,7 +108,6 @@ class _Withdrawn(OSError):
     """To an application that only sends: the client is gone."""
 
 
-_BODY_READ = "http.request"
 _EVENTS = b"text/event-stream"
 _GONE: dict[str, Message] = {
     "http": {"type": "http.disconnect"},
@@ -122,23 +123,33 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._leave = leave
-        # A request's body is short and has a deadline; from its end on, waiting has none.
-        self._waits = kind == "websocket"
+        self._is_cut = False
+        self._has_begun = False
         self._is_open = False
         # A stream of events may end after any of them, and ends by what it receives; of all else a part is a torso.
         self._is_events = False
 
     async def receive(self) -> Message:
-        if not self._waits:
-            message = await self._receive()
-            self._waits = message["type"] != _BODY_READ or not message.get("more_body", False)
-            return message
-        return await self._next_or_gone()
+        """The next message. Of a body the rest, too, counts for nothing once the token is revoked: a request that was
+        begun before must not do anything after."""
+        waiting = asyncio.ensure_future(self._receive())
+        gone = asyncio.ensure_future(self._leave.wait_withdrawn())
+        try:
+            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not self._leave.is_withdrawn:
+                return waiting.result()
+            self._is_cut = True
+            return _GONE[self._kind]
+        finally:
+            for task in (waiting, gone):
+                task.cancel()
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
+        if self._kind == "http" and self._is_cut and not self._has_begun:
+            return  # what the application makes of half a request; `end` says what happened
         if kind in ("http.response.start", "websocket.accept"):
-            self._is_open = True
+            self._has_begun = self._is_open = True
             self._is_events = any(
                 name.lower() == b"content-type" and value.startswith(_EVENTS)
                 for name, value in message.get("headers", ())
@@ -150,23 +161,27 @@ class _Exchange:
         await self._send(message)
 
     async def end(self) -> None:
-        """Close what the application left open because it took the client for gone.
+        """Answer, or close, what the application left because it took the client for gone.
 
         An answer of which a part was sent stays without its end: the server closes the connection, and the client knows.
         """
-        if not (self._is_open and self._leave.is_withdrawn):
+        if not self._leave.is_withdrawn:
+            return
+        if self._kind == "http" and not self._has_begun:
+            body = json.dumps(
+                error_body("unauthenticated", "The token was revoked while the request came in.")
+            ).encode()
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"www-authenticate", b"Bearer"),
+            ]
+            await self._send({"type": "http.response.start", "status": 401, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+            return
+        if not self._is_open:
             return
         if self._kind == "websocket":
             await self._send({"type": "websocket.close", "code": 1008, "reason": "The token was revoked."})
         elif self._is_events:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _next_or_gone(self) -> Message:
-        waiting = asyncio.ensure_future(self._receive())
-        gone = asyncio.ensure_future(self._leave.wait_withdrawn())
-        try:
-            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-            return _GONE[self._kind] if self._leave.is_withdrawn else waiting.result()
-        finally:
-            for task in (waiting, gone):
-                task.cancel()
