@@ -83,6 +83,17 @@ def test_the_cursor_brings_only_what_is_new(server: ServerInThread) -> None:
     assert (points(new["series"]["x"]), new["reset"]) == ({1: 2.0}, False)
 
 
+def test_the_largest_step_there_is_can_be_read(server: ServerInThread) -> None:
+    rank = Rank(server)
+    last = 2**63 - 1
+    rank.send(step_report(last - 1, {"x": 1.0}), step_report(last, {"x": 2.0}))
+    assert server.http.get(f"{rank.path}/steps/{last}").json()["scalars"] == {"x": 2.0}
+    assert points(read(server, rank, "x")["series"]["x"]) == {last - 1: 1.0, last: 2.0}
+    resumed = Rank(server, run_id=rank.run_id, incarnation="resumed", started_at=rank.started.started_at + 1)
+    resumed.send(step_report(last, {"x": 3.0}))
+    assert points(read(server, rank, "x")["series"]["x"]) == {last - 1: 1.0, last: 3.0}
+
+
 def test_a_foreign_cursor_is_refused(server: ServerInThread) -> None:
     rank = Rank(server)
     answer = server.http.get(f"{rank.path}/metrics/series", params={"name": "x", "since": "yesterday"})

@@ -81,7 +81,7 @@ def quietest_first(parts: Sequence[Part], timeline: Timeline) -> list[Part]:
         (part for part in parts if len(part.steps)),
         key=lambda part: (*timeline.order_of(part.stream_key), part.positions[0]),
     )
-    return [_before(part, timeline.speaks_before(part.stream_key)) for part in ordered]
+    return [_through(part, timeline.speaks_through(part.stream_key)) for part in ordered]
 
 
 def unpacked(
@@ -118,8 +118,8 @@ def packed(connection: Connection, run_key: int, names: Sequence[str], wanted: S
             yield chunk.name, part if wanted.covers(block) else part.at(wanted.holds(part.steps))
 
 
-def _before(part: Part, step: int) -> Part:
-    return part if part.steps[-1] < step and bool((part.steps < step).all()) else part.at(part.steps < step)
+def _through(part: Part, step: int) -> Part:
+    return part if part.steps[-1] <= step and bool((part.steps <= step).all()) else part.at(part.steps <= step)
 
 
 def _chunk(block: Block, chunk: MetricChunk) -> Part:

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from isentrope_server.store.streams import Incarnation
 
-_NO_LIMIT = np.iinfo(np.int64).max
+_LAST_STEP = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where one stream stands among the others."""
 
-    speaks_before_step: int
+    speaks_through: int
     age: int
     rank: int
 
@@ -32,21 +32,21 @@ class Timeline:
 
     def __init__(self, incarnations: Sequence[Incarnation]) -> None:
         self._places: dict[int, _Place] = {}
-        limit = int(_NO_LIMIT)
+        last = int(_LAST_STEP)
         for age, incarnation in enumerate(reversed(incarnations)):
             for stream in incarnation.streams:
-                self._places[stream.key] = _Place(limit, age, stream.rank)
+                self._places[stream.key] = _Place(last, age, stream.rank)
             if incarnation.first_step is not None:
-                limit = min(limit, incarnation.first_step)
+                last = min(last, incarnation.first_step - 1)
 
     def order_of(self, stream_key: int) -> tuple[int, int]:
         """Sorts streams so that those that speak louder come last."""
         place = self._places[stream_key]
         return -place.age, -place.rank
 
-    def speaks_before(self, stream_key: int) -> int:
-        """The step from which on a newer incarnation speaks for the run."""
-        return self._places[stream_key].speaks_before_step
+    def speaks_through(self, stream_key: int) -> int:
+        """The last step before a newer incarnation speaks for the run."""
+        return self._places[stream_key].speaks_through
 
     def speaking(
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
@@ -58,8 +58,8 @@ class Timeline:
             stream_keys: its stream, shape (rows,).
             positions: its position, shape (rows,).
         """
-        limits, ages, ranks = self._lookup(stream_keys)
-        candidates = np.flatnonzero(steps < limits)
+        lasts, ages, ranks = self._lookup(stream_keys)
+        candidates = np.flatnonzero(steps <= lasts)
         order = np.lexsort((positions[candidates], -ranks[candidates], -ages[candidates], steps[candidates]))
         by_step = candidates[order]
         is_last_of_step = np.ones(len(by_step), dtype=bool)
@@ -85,8 +85,8 @@ class Timeline:
     def _lookup(self, stream_keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         known, inverse = np.unique(stream_keys, return_inverse=True)
         places = [self._places[int(key)] for key in known]
-        limits, ages, ranks = (
+        lasts, ages, ranks = (
             np.array([getattr(place, name) for place in places], dtype=np.int64)[inverse]
-            for name in ("speaks_before_step", "age", "rank")
+            for name in ("speaks_through", "age", "rank")
         )
-        return limits, ages, ranks
+        return lasts, ages, ranks
