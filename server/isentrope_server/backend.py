@@ -137,8 +137,7 @@ def _migrate(database: Database, settings: Settings) -> None:
     try:
         if database.file is not None:
             check_file_system(database.file)
-        if settings.database_url is None:
-            make_private_file(settings.database_file)
+            make_private_file(database.file)
         make_returnable(database.writing_engine)
         with database.writing_engine.begin() as connection:
             upgrade(connection)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import IO
 from isentrope_server.errors import StartupError
 
 LOCK_NAME = "server.lock"
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -66,8 +69,18 @@ def running_server_url(home: Path) -> str | None:
 
 
 def make_private_file(path: Path) -> None:
-    """Make sure the file exists; a new one only its owner can read."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    """Make sure the file exists; a new one only its owner can read. Of an older one others can read, the log tells."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        _log.warning(
+            "Other users of this machine can read %s, which holds configurations and texts of runs: chmod 600 %s",
+            path,
+            path,
+        )
 
 
 def write_private(path: Path, text: str) -> None:

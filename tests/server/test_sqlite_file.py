@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, insert, text
 from sqlalchemy.exc import OperationalError
 
+from isentrope_server.home import make_private_file
 from isentrope_server.store.database import Database
 from isentrope_server.store.events import Event
 from isentrope_server.store.migrate import upgrade
@@ -21,6 +23,8 @@ from isentrope_server.store.sqlite_file import (
 )
 from isentrope_server.store.tables import deleted_runs
 from isentrope_server.store.writer import Transaction, Writer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
 from tests.server.test_store import add, ids
 
 
@@ -109,3 +113,29 @@ def test_a_commit_that_fails_is_told_to_everyone_in_it_and_the_writer_goes_on(da
     assert announced == []
     assert writer.submit(lambda transaction: add("later", transaction)).result(timeout=5) == "later"
     writer.stop()
+
+
+@pytest.mark.parametrize("name", ["isentrope.db", "of another name.db"])
+def test_only_its_owner_can_read_a_new_database_wherever_it_lies(tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    before = os.umask(0o022)
+    try:
+        with ServerInThread(tmp_path / "home", database_url=f"sqlite:///{tmp_path}/elsewhere/{name}") as server:
+            Rank(server).report(0, x=1.0)
+            found = sorted((tmp_path / "elsewhere").iterdir())
+            assert [file.name for file in found] == [name, f"{name}-shm", f"{name}-wal"]
+            assert {file.stat().st_mode & 0o777 for file in found} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_of_a_database_that_others_can_read_the_log_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "shared.db"
+    file.touch(mode=0o644)
+    make_private_file(file)
+    assert f"chmod 600 {file}" in caplog.text
+    caplog.clear()
+    file.chmod(0o600)
+    make_private_file(file)
+    assert caplog.text == ""
+    assert file.stat().st_mode & 0o777 == 0o600
