@@ -5,6 +5,7 @@ Help must be quick, so what a command needs is imported when it runs.
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 import time
@@ -82,10 +83,20 @@ def metrics(
             click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
             return
         columns = client.metrics(run, names, from_step=from_step, to_step=to_step, points=points)
+        _tell_of_strangers(client, run, [name for name in names if all(value is None for value in columns[name])])
     if as_json:
         click.echo(json.dumps(_json_safe(columns)))
         return
     _print_table(list(columns), [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
+
+
+def _tell_of_strangers(client: Client, run: str, without_values: Sequence[str]) -> None:
+    """A mistyped name beside a right one is an empty column, which looks like a metric that was not measured."""
+    known = client.metric_names(run) if without_values else []
+    for name in set(without_values).difference(known):
+        nearest = difflib.get_close_matches(name, known, n=1)
+        meant = f" Is {nearest[0]} meant?" if nearest else ""
+        click.echo(f"Run {run} has not reported {name!r} so far.{meant}", err=True)
 
 
 @click.command()

@@ -86,6 +86,17 @@ def test_runs_are_listed(server: RunningServer, run: str) -> None:
     assert [(item["id"], item["step"]) for item in as_json] == [(run, 4)]
 
 
+def test_a_mistyped_metric_beside_a_right_one_is_told_of(server: RunningServer, run: str) -> None:
+    asked = isentrope_command(server, "metrics", run, "--name", "entropy/mean", "--name", "reward/maen")
+    assert asked.exit_code == 0
+    assert asked.stderr.strip() == f"Run {run} has not reported 'reward/maen' so far. Is reward/mean meant?"
+    # Of a metric that the run has, but not at these steps, there is nothing to say.
+    silent = isentrope_command(
+        server, "metrics", run, "-n", "entropy/mean", "-n", "reward/mean", "--from-step", "1", "--to-step", "1"
+    )
+    assert silent.stderr == ""
+
+
 def test_metrics_are_printed_as_a_table_and_as_json(server: RunningServer, run: str) -> None:
     table = isentrope_command(server, "metrics", run, "--name", "entropy/mean", "--name", "reward/mean")
     assert table.stdout.splitlines()[:3] == [
