@@ -17,15 +17,22 @@ from trackio.sqlite_storage import SQLiteStorage
 
 import isentrope
 from isentrope.errors import ConfigurationError
+from isentrope.integrations.trl import attach
 from isentrope.mirrors.mlflow_run import MOST_METRICS, allowed
 from isentrope.mirrors.wanted import wanted_mirrors
+from isentrope.transport.in_memory import InMemoryTransport
+from tests.probe.integrations import tiny_trl
 from tests.probe.mirrors.own_tracker import wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 
 def finish(probe: isentrope.Probe) -> None:
-    """A slow machine may take longer for a database than a run's end may take."""
     probe.finish()
+    wait_for_mirrors()
+
+
+def wait_for_mirrors() -> None:
+    """A slow machine may take longer for a database than a run's end may take."""
     wait_until(lambda: not any(thread.name.startswith("isentrope-mirror") for thread in threading.enumerate()))
 
 
@@ -162,3 +169,16 @@ def test_promised_names_go_to_mlflow_as_they_are(name: str) -> None:
 def test_objects_are_known_for_what_they_are(tmp_path: Path, store: str) -> None:
     with SummaryWriter(str(tmp_path)) as writer, mlflow.start_run() as run:
         assert [mirror.name for mirror in wanted_mirrors([writer, run])] == ["tensorboard", "mlflow"]
+
+
+def test_a_trl_trainer_s_probe_writes_its_steps_to_the_tracker_that_attach_names(tmp_path: Path) -> None:
+    trainer, transport = tiny_trl.trainer(tmp_path / "out", steps=3), InMemoryTransport()
+    attach(trainer, mirror=f"tensorboard:{tmp_path / 'events'}", transport=transport)
+    trainer.train()
+    wait_for_mirrors()
+    told = tiny_trl.reports(transport)
+    shown = events(tmp_path / "events")
+    assert [step for step, _ in shown["isentrope/entropy/mean"]] == [report.step for report in told] == [1, 2, 3]
+    said = [report.scalars["entropy/mean"] for report in told]
+    assert [value for _, value in shown["isentrope/entropy/mean"]] == pytest.approx(said, rel=1e-6)
+    assert "isentrope/reward/mean" in shown
