@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from isentrope_server.ingest import series_limit
+from isentrope_server.ingest.series_limit import SeriesLimit
 from isentrope_server.settings import Settings
 from isentrope_wire.messages import ScoreHistogram
 from tests.server.conftest import MakeServer
@@ -97,3 +99,25 @@ def test_a_server_that_starts_again_counts_what_is_there(make_server: MakeServer
     resumed.report(1, a=1.0, e=1.0, f=1.0)
     assert names(again, resumed) == ["a", "b", "c", "d", "e"]
     assert again.http.get(f"{rank.path}/steps/1").json()["scalars"] == {"a": 1.0, "e": 1.0}
+
+
+def test_what_is_forgotten_of_a_run_while_others_report_is_read_again(
+    limited: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series_limit, "_NAMES_REMEMBERED", 0)
+    forgotten: list[str] = []
+    known = SeriesLimit._known
+
+    def counted(self: SeriesLimit, connection: Any, run_id: str, run_key: int) -> set[str]:
+        forgotten.extend([run_id] if run_id not in self._names else [])
+        return known(self, connection, run_id, run_key)
+
+    monkeypatch.setattr(SeriesLimit, "_known", counted)
+    ranks = [Rank(limited), Rank(limited)]
+    for step in range(8):
+        for rank in ranks:
+            step_in_the_name(rank, step)
+    assert forgotten == [rank.run_id for _ in range(8) for rank in ranks]
+    for rank in ranks:
+        assert names(limited, rank) == ["loss", "loss/00", "loss/01", "loss/02", "loss/03"]
+        assert len(alerts(limited, rank)) == 1

@@ -23,6 +23,8 @@ LEFT_OUT_SERIES = "report/left_out_series"
 """Label of a report that had more: how many names, and the first of them."""
 _KIND = "left_out"
 _RUNS_REMEMBERED = 256
+_NAMES_REMEMBERED = 200_000
+"""Of all runs but the one at hand: a name may have 500 characters. What is forgotten is read from the database."""
 _NAMES_TOLD = 5
 _CHARACTERS_TOLD = 100
 
@@ -72,9 +74,12 @@ class SeriesLimit:
             for name in (*used.names, *(place.name for place in used.layout.histograms))
         }
         self._names[run_id] = known
-        if len(self._names) > _RUNS_REMEMBERED:
+        while len(self._names) > _RUNS_REMEMBERED or self._others_names(known) > _NAMES_REMEMBERED:
             self._names.popitem(last=False)
         return known
+
+    def _others_names(self, known: set[str]) -> int:
+        return sum(map(len, self._names.values())) - len(known)
 
     def _excess(self, known: set[str], report: StepReport) -> set[str]:
         """The names of a report that have no room; those that have are known from now on."""
