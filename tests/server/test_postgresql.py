@@ -190,6 +190,22 @@ def test_what_the_database_refuses_is_kept_aside_and_the_rest_is_stored(make_ser
     assert series["step"] == [10, 11, 12, 14, 15]
 
 
+def test_what_the_database_refuses_costs_nothing_else_of_a_push_of_many_pieces(make_server: MakeServer) -> None:
+    server = make_server()
+    server.backend.writer.submit(_refuse_step_13).result(timeout=10)
+    rank = Rank(server)
+    reply = rank.push(
+        [
+            wire_record(1, step_report(0, {}), claimed_hash=b"x" * 16),
+            *(wire_record(step + 1, step_report(step, {"x": float(step)})) for step in range(1, 60)),
+        ]
+    )
+    assert [(item.seq, item.code) for item in reply.quarantined] == [(1, "hash_mismatch"), (14, "unstorable")]
+    assert reply.acked_through == 60
+    series = server.http.get(f"{rank.path}/metrics/series", params={"name": "x"}).json()["series"]["x"]
+    assert series["step"] == [step for step in range(1, 60) if step != 13]
+
+
 def _refuse_step_13(transaction: Transaction) -> None:
     transaction.connection.execute(
         text(

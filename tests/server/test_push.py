@@ -7,7 +7,10 @@ import struct
 
 import grpc
 import pytest
+from sqlalchemy import event
 
+from isentrope.transport.shipper import ShipperSettings
+from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
 from isentrope_server.store import quarantine
 from isentrope_wire.messages import Gap, RunFinished, ScoreHistogram
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -179,3 +182,63 @@ def test_reduced_histograms_lose_no_token(server: ServerInThread) -> None:
     assert [sum(column) for column in zip(*columns["counts"], strict=True)] == [10, sum(range(10))]
     some = server.http.get(f"{rank.path}/histograms/h", params={"from_step": 4, "to_step": 5}).json()
     assert (some["step"], some["counts"]) == ([4, 5], [[1, 4], [1, 5]])
+
+
+def test_a_push_of_more_than_a_thousand_records_is_refused_and_stores_nothing(server: ServerInThread) -> None:
+    rank = Rank(server)
+    with pytest.raises(grpc.RpcError) as refused:
+        rank.push([pb.Record()] * (RECORDS_OF_A_PUSH + 1))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "at most 1000 records, got 1001" in (refused.value.details() or "")
+    assert len(rank.push([pb.Record()] * RECORDS_OF_A_PUSH).quarantined) == RECORDS_OF_A_PUSH
+
+
+def test_a_shipper_sends_far_fewer_records_at_once_than_a_push_may_hold() -> None:
+    assert ShipperSettings().batch_records * 2 <= RECORDS_OF_A_PUSH
+
+
+def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_record(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+
+    def statements(records: list[pb.Record]) -> int:
+        count = 0
+
+        def one_more(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        event.listen(server.backend.database.writing_engine, "before_cursor_execute", one_more)
+        assert len(rank.push(records).quarantined) == len(records)
+        event.remove(server.backend.database.writing_engine, "before_cursor_execute", one_more)
+        return count
+
+    one = statements([unreadable(1)])
+    # Room for what the server does by itself meanwhile.
+    assert statements([unreadable(seq) for seq in range(2, 900)]) < one + 5
+
+
+def test_of_refused_records_so_many_are_kept_and_the_others_are_told_and_acknowledged(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    for first in (1, 901):
+        reply = rank.push([unreadable(seq) for seq in range(first, first + 900)])
+        assert [item.seq for item in reply.quarantined] == list(range(first, first + 900))
+        assert reply.acked_through == first + 899
+    with server.backend.database.reading() as connection:
+        assert quarantine.count(connection) == quarantine.ROWS_OF_A_STREAM
+    assert rank.push([wire_record(1801, step_report(7, {"entropy/mean": 0.5}))]).acked_through == 1801
+    assert values(server, rank, "entropy/mean") == {7: 0.5}
+
+
+def test_of_large_refused_records_the_first_32_mebibytes_are_kept(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    for seq in range(1, 5):
+        assert rank.push([pb.Record(seq=seq, payload=bytes([seq]) * (10 << 20))]).acked_through == seq
+    with server.backend.database.reading() as connection:
+        assert quarantine.count(connection) == 3
+
+
+def unreadable(seq: int) -> pb.Record:
+    return pb.Record(seq=seq, payload=b"unreadable", payload_hash=b"x" * 16)

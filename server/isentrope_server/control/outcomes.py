@@ -25,12 +25,15 @@ def take_outcomes(
     now: float,
 ) -> None:
     """Record one rank's words, in the transaction of the report they came with."""
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.version):
-        item = controls.find(transaction.connection, stream.run_key, outcome.version)
-        # A version this server never gave out is not its to settle.
-        if item is None:
-            continue
-        if controls.add_outcome(transaction.connection, stream.run_key, stream.key, outcome, now):
+    first_words: dict[int, ControlOutcome] = {}
+    for outcome in outcomes:
+        first_words.setdefault(outcome.version, outcome)
+    # A version this server never gave out is not its to settle.
+    for version in sorted(controls.known_among(transaction.connection, stream.run_key, list(first_words))):
+        item = controls.find(transaction.connection, stream.run_key, version)
+        if item is not None and controls.add_outcome(
+            transaction.connection, stream.run_key, stream.key, first_words[version], now
+        ):
             _settle_if_complete(transaction, run_id, item, stream, now)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.exc import DataError
@@ -19,6 +19,9 @@ from isentrope_server.store.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.messages import Quarantined, Record, RunFinished, StepReport
+
+_TAKEN_ONE_BY_ONE = 20
+"""Each costs as much as a push, and other runs wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,9 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     refused = [*sorted_out.refused, *contradicting]
     quarantine.keep(connection, stream.key, refused, now)
     _store(transaction, sender, stream, fresh, now)
-    acked_through = streams.contiguous_through(connection, stream, [arrival.seq for arrival in fresh])
+    # Those refused too: not all of them are kept, and what was refused once needn't be sent again.
+    come = sorted({*(arrival.seq for arrival in fresh), *(quarantine.storable(r.record.seq) for r in refused)})
+    acked_through = streams.contiguous_through(connection, stream, come)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
@@ -84,6 +89,19 @@ def take_in_one_by_one(
             del transaction.events[told:]
             refused = Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
             receipts.append(take_in(transaction, sender, Sorted(refused=[refused]), series, now))
+    return joined(receipts)
+
+
+def in_pieces(sorted_out: Sorted) -> Iterator[Sorted]:
+    """A push in parts small enough to be taken in one by one, in the same order; the first has all that was refused."""
+    refused = sorted_out.refused
+    for start in range(0, max(1, len(sorted_out.arrivals)), _TAKEN_ONE_BY_ONE):
+        yield Sorted(arrivals=sorted_out.arrivals[start : start + _TAKEN_ONE_BY_ONE], refused=refused)
+        refused = []
+
+
+def joined(receipts: Sequence[Receipt]) -> Receipt:
+    """One answer to a push that was taken in piece by piece."""
     return Receipt(
         acked_through=receipts[-1].acked_through,
         quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),

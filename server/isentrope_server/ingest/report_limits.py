@@ -1,4 +1,4 @@
-"""How much one report and one run may hold: enough for every training, too little to fill a disk with names."""
+"""How much a push, a report and a run may hold: enough for every training, too little to fill a disk with names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from isentrope_wire.messages import StepReport
 
+RECORDS_OF_A_PUSH = 1_000
+"""A shipper sends 250 at most. All of a push is one piece of work for the writer, and everybody waits for it."""
 SCALARS = 5_000
 HISTOGRAMS = 500
 HISTOGRAM_BINS = 4_096

@@ -16,8 +16,9 @@ from isentrope_server.backend import Backend
 from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
 from isentrope_server.ingest.arrivals import Sorted, sort_out
-from isentrope_server.ingest.intake import Receipt, Sender, take_in, take_in_one_by_one
+from isentrope_server.ingest.intake import Receipt, Sender, in_pieces, joined, take_in, take_in_one_by_one
 from isentrope_server.ingest.opening import Welcome, open_stream
+from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
 from isentrope_server.ingest.series_limit import SeriesLimit
 from isentrope_server.store import streams
 from isentrope_server.store.database import in_a_line
@@ -70,6 +71,13 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         )
 
     async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
+        # Before anything is made of them: this is the loop all connections share.
+        if len(request.records) > RECORDS_OF_A_PUSH:
+            await _abort(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"A push holds at most {RECORDS_OF_A_PUSH} records, got {len(request.records)}. Send them in several.",
+            )
         sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
         records = [record_from_pb(record) for record in request.records]
         sorted_out = await asyncio.get_running_loop().run_in_executor(self._sorting, sort_out, records)
@@ -116,12 +124,14 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         except DataError as error:
             # Sent again it would be refused again, and hold up all that follows.
             _log.warning("Run %s reports what the database refuses: %s", sender.run_id, in_a_line(error))
-            return await self._write(
-                context,
-                lambda t: take_in_one_by_one(t, sender, sorted_out, self._series, time.time()),
-                sender.run_id,
-                rows=rows,
-            )
+            return joined([await self._take_in_slowly(context, sender, piece) for piece in in_pieces(sorted_out)])
+
+    async def _take_in_slowly(
+        self, context: grpc.aio.ServicerContext[Any, Any], sender: Sender, piece: Sorted
+    ) -> Receipt:
+        return await self._write(
+            context, lambda t: take_in_one_by_one(t, sender, piece, self._series, time.time()), sender.run_id
+        )
 
     async def _standing(
         self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -78,6 +78,14 @@ def find(connection: Connection, run_key: int, version: int) -> ControlItem | No
         select(controls).where(controls.c.run_key == run_key, controls.c.version == version)
     ).one_or_none()
     return None if row is None else _item(row)
+
+
+def known_among(connection: Connection, run_key: int, versions: Sequence[int]) -> set[int]:
+    """Those of the versions that the run has."""
+    if not versions:
+        return set()
+    query = select(controls.c.version).where(controls.c.run_key == run_key, controls.c.version.in_(versions))
+    return set(connection.execute(query).scalars())
 
 
 def newest(connection: Connection, run_key: int) -> ControlItem | None:

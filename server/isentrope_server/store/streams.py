@@ -103,7 +103,7 @@ def contiguous_through(connection: Connection, stream: Stream, just_stored: Sequ
     """The highest seq up to which every record is stored, kept aside, or known never to come.
 
     Args:
-        just_stored: records of this transaction, by rising seq: they need not be looked for.
+        just_stored: what this transaction stored or refused, by rising seq: it need not be looked for.
     """
     through = stream.acked_through
     for seq in just_stored:
