@@ -7,7 +7,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -16,6 +16,8 @@ from isentrope.errors import ConfigurationError
 from isentrope.mirrors.destination import Destination
 from isentrope.mirrors.wanted import wanted_mirrors
 from isentrope_wire import environment
+from isentrope_wire.codec import JSON_NESTING, is_deeper
+from isentrope_wire.run_limits import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
 
 Mode = Literal["online", "offline", "disabled"]
 ThresholdSource = Literal["auto", "first_pass", "previous_step", "micro_batch"]
@@ -55,6 +57,10 @@ class ProbeConfig:
         for name in ("run", "project", "run_id"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigurationError(f"{name} must be text, got {getattr(self, name)!r}.")
+        if len(self.project) > NAME_CHARACTERS:
+            raise ConfigurationError(
+                f"project must be a name of at most {NAME_CHARACTERS} characters, got {len(self.project)} of them."
+            )
         if not self.run or len(self.run) > 200:
             raise ConfigurationError(f"run must be a name of 1 to 200 characters, got {len(self.run)} of them.")
         object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.run))
@@ -123,7 +129,11 @@ def wanted_run_id(run_id: str | None) -> str:
 
 
 def jsonable(config: Mapping[str, object]) -> dict[str, object]:
-    """A user's run configuration as plain JSON: what JSON can't say becomes its text."""
+    """A user's run configuration as plain JSON: what JSON can't say becomes its text.
+
+    Raises:
+        ConfigurationError: it is larger, or nests deeper, than a server shows.
+    """
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):
@@ -134,7 +144,44 @@ def jsonable(config: Mapping[str, object]) -> dict[str, object]:
             return value
         return str(value)
 
-    return cast("dict[str, object]", json.loads(json.dumps(plain(config))))
+    try:
+        text = _compact(plain(config))
+    except RecursionError:
+        raise ConfigurationError(_TOO_DEEP) from None
+    if len(text) > CONFIG_CHARACTERS:
+        largest = max(config, key=lambda name: len(_compact(plain(config[name]))))
+        raise ConfigurationError(
+            f"config may have {CONFIG_CHARACTERS} characters as JSON, got {len(text)}, most of them in {largest!r}. "
+            "Leave out what is no setting, such as data."
+        )
+    result = cast("dict[str, object]", json.loads(text))
+    if is_deeper(result, JSON_NESTING):
+        raise ConfigurationError(_TOO_DEEP)
+    return result
+
+
+def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """The tags of a run.
+
+    Raises:
+        ConfigurationError: they are no list of words, or too many or too long for a server to show.
+    """
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise ConfigurationError(f"tags must be a list of words, such as ['baseline'], got {tags!r:.100}.")
+    if len(tags) > TAGS or max(map(len, tags), default=0) > TAG_CHARACTERS:
+        raise ConfigurationError(
+            f"tags may be {TAGS} words of {TAG_CHARACTERS} characters each, got {len(tags)}, the longest of "
+            f"{max(map(len, tags))}. What is longer belongs into config."
+        )
+    return tuple(tags)
+
+
+_TOO_DEEP = f"config may nest objects and lists {JSON_NESTING} deep, got more. Leave out what is no setting."
+
+
+def _compact(value: object) -> str:
+    """As it goes over the wire."""
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _new_run_id(name: str) -> str:

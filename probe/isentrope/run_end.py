@@ -13,6 +13,7 @@ from isentrope.process_end import failure_since, mark, watch_exits
 from isentrope.rank_meeting import RankMeeting
 from isentrope.transport.transport import Transport
 from isentrope_wire.messages import RunFinished
+from isentrope_wire.run_limits import ERROR_CHARACTERS, cut
 
 LONGEST_END_SECONDS = 1.0
 """How long the end of a run may take, whatever hangs; and of all runs together that a process leaves unfinished."""
@@ -73,7 +74,7 @@ class RunEnd:
                 status=status,
                 finished_at=time.time(),
                 step=self._boundary.last_step,
-                error=error[:2000],
+                error=cut(error, ERROR_CHARACTERS),
                 outcomes=self._boundary.untold,
             )
             # The last report holds the other ranks' numbers too.

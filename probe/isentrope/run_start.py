@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import isentrope
-from isentrope.config import ProbeConfig, jsonable, wanted_run_id
+from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
 from isentrope.errors import ConfigurationError
 from isentrope.interventions.gradient_factors import CAPABILITIES
 from isentrope.ranks import Ranks
@@ -73,6 +73,7 @@ def begin_run(
         _check_control(control)
         config = configure()
         _check_mode(config, control)
+        shown_config, shown_tags = jsonable(run_config), checked_tags(tags)
         mine = _Word(
             error="",
             wanted_run_id=wanted_run_id(run_id),
@@ -95,7 +96,7 @@ def begin_run(
         )
     config = replace(config, run_id=words[0].run_id)
     initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
-    return RunStart(config, initial, _run_started(config, words[0].incarnation, initial, run_config, tags))
+    return RunStart(config, initial, _run_started(config, words[0].incarnation, initial, shown_config, shown_tags))
 
 
 def transport_of(start: RunStart) -> Transport:
@@ -158,7 +159,7 @@ def _run_started(
     incarnation: str,
     initial: ControlSnapshot,
     run_config: Mapping[str, object],
-    tags: Sequence[str],
+    tags: tuple[str, ...],
 ) -> RunStarted:
     return RunStarted(
         run_id=config.run_id,
@@ -169,8 +170,8 @@ def _run_started(
         project=config.project,
         started_at=time.time(),
         probe_version=isentrope.__version__,
-        config=jsonable(run_config),
-        tags=tuple(tags),
+        config=run_config,
+        tags=tags,
         capabilities=CAPABILITIES,
         planned_steps=config.planned_steps,
         initial_control=initial,

@@ -390,14 +390,14 @@ def _object_from_json(name: str, text: str) -> dict[str, object]:
         raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.") from error
     if not isinstance(value, dict):
         raise CodecError(f"{name} must be a JSON object, got {text[:80]!r}.")
-    if _is_deeper(value, JSON_NESTING):
+    if is_deeper(value, JSON_NESTING):
         raise CodecError(f"{name} may nest objects and lists {JSON_NESTING} deep, got more: {text[:80]!r}.")
     return value
 
 
-def _is_deeper(value: object, levels: int) -> bool:
+def is_deeper(value: object, levels: int) -> bool:
     """Whether objects and lists stand in each other more than so deep: whoever writes it out would not come back."""
     if not isinstance(value, dict | list):
         return False
     items = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
+    return levels == 0 or any(is_deeper(item, levels - 1) for item in items)

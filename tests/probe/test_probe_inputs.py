@@ -12,6 +12,8 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import ConfigurationError, InputError
+from isentrope_wire.messages import RunFinished
+from isentrope_wire.run_limits import CONFIG_CHARACTERS, ERROR_CHARACTERS, TAG_CHARACTERS, TAGS
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
@@ -100,6 +102,13 @@ def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch
     assert reports(transport)[1].scalars["probe/failures"] == 2.0
 
 
+DEEP: list[object] = []
+for _ in range(40):
+    DEEP = [DEEP]
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
@@ -107,6 +116,13 @@ def test_a_step_s_number_that_cannot_be_meant_costs_that_report_only(monkeypatch
         ({"control": {"method": "clip_v"}}, {}, "control must be an isentrope.Control"),
         ({"mode": "sometimes"}, {}, "mode must be one of online, offline, disabled"),
         ({"run_id": "a/b"}, {}, "run_id may hold letters"),
+        ({"project": "x" * 501}, {}, "project must be a name of at most 500 characters, got 501"),
+        ({"config": {"lr": 1e-6, "data": ["x" * 100] * 3_000}}, {}, "got 309021, most of them in 'data'"),
+        ({"config": {"a": DEEP}}, {}, "config may nest objects and lists 32 deep"),
+        ({"config": {"a": ENDLESS}}, {}, "config may nest objects and lists 32 deep"),
+        ({"tags": ["x"] * 51}, {}, "tags may be 50 words of 100 characters each, got 51"),
+        ({"tags": ["x" * 101]}, {}, "tags may be 50 words of 100 characters each, got 1, the longest of 101"),
+        ({"tags": "baseline"}, {}, "tags must be a list of words"),
         ({"planned_steps": 0}, {}, "planned_steps must be at least 1"),
         (
             {"threshold_source": "guess"},
@@ -130,6 +146,23 @@ def test_settings_that_cannot_work_are_named_where_the_probe_is_built(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=words):
         probe_and_transport(**arguments)
+
+
+def test_a_configuration_and_tags_as_large_as_allowed_begin_a_run() -> None:
+    config = {"data": "x" * (CONFIG_CHARACTERS - len('{"data":""}'))}
+    probe_and_transport(config=config, tags=["y" * TAG_CHARACTERS] * TAGS)
+    with pytest.raises(ConfigurationError, match="got 262145"):
+        probe_and_transport(config={"data": config["data"] + "x"})
+
+
+def test_why_a_run_failed_is_told_in_ten_thousand_characters_at_most() -> None:
+    probe, transport = probe_and_transport()
+    probe.finish("failed", "RuntimeError: " + "x" * 20_000)
+    goodbye = transport.messages[-1]
+    assert isinstance(goodbye, RunFinished)
+    assert len(goodbye.error) == ERROR_CHARACTERS
+    assert goodbye.error.startswith("RuntimeError: xxx")
+    assert goodbye.error.endswith("xxx ... cut")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class Rank:
         name: str = "a run",
         config: Mapping[str, object] | None = None,
         capabilities: Sequence[str] = CAPABILITIES,
+        tags: Sequence[str] = (),
+        probe_version: str = "0.1.0",
         initial_control: ControlSnapshot | None = None,
     ) -> None:
         self.run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
@@ -51,9 +53,10 @@ class Rank:
             name=name,
             project=project,
             started_at=time.time() if started_at is None else started_at,
-            probe_version="0.1.0",
+            probe_version=probe_version,
             config=config or {},
             capabilities=tuple(capabilities),
+            tags=tuple(tags),
             initial_control=initial_control,
         )
         self.sent_at = sent_at

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from fastapi import Response
 
 _ITEMS_AT_ONCE = 1_000
-"""A millisecond for numbers, some for rows of them."""
+"""A millisecond for numbers, some for rows of them. Documents go one by one: a run's may be large."""
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -33,8 +33,9 @@ def _pieces(value: object) -> Iterator[str]:
         yield "}"
     elif isinstance(value, list):
         yield "["
-        for start in range(0, len(value), _ITEMS_AT_ONCE):
-            yield f"{',' if start else ''}{_JSON.encode(value[start : start + _ITEMS_AT_ONCE])[1:-1]}"
+        at_once = 1 if value and isinstance(value[0], Mapping) else _ITEMS_AT_ONCE
+        for start in range(0, len(value), at_once):
+            yield f"{',' if start else ''}{_JSON.encode(value[start : start + at_once])[1:-1]}"
         yield "]"
     else:
         yield _JSON.encode(value)

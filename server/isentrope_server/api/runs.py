@@ -6,9 +6,11 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from sqlalchemy import Connection
 
 from isentrope_server.api import cursors
 from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there, read_of
+from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.schemas import Page, RunDetail, RunEdit, RunSummary
 from isentrope_server.backend import Backend
 from isentrope_server.control.view import standing
@@ -22,7 +24,7 @@ from isentrope_server.store.writer import Transaction
 router = APIRouter(tags=["runs"])
 
 
-@router.get("/runs")
+@router.get("/runs", response_model=Page[RunSummary])
 async def list_runs(
     backend: BackendDep,
     project: str | None = None,
@@ -30,26 +32,27 @@ async def list_runs(
     q: Annotated[str | None, Query(max_length=200, description="Found in id, name or project.")] = None,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> Page[RunSummary]:
+) -> Response:
     """Runs by when the server first heard of them, newest first.
 
     A cursor stands behind a run of that order: runs that begin while somebody reads on are neither told nor shift a page.
     """
     before_key = None if cursor is None else cursors.decode(cursor, 1)[0]
-    found = await backend.read(
-        lambda connection: runs.page(
-            connection,
-            RunFilter(project=project, status=status, text=q),
-            before_key=before_key,
-            limit=limit + 1,
-            silent_after_seconds=backend.settings.silent_after_seconds,
+    wanted = RunFilter(project=project, status=status, text=q)
+
+    def read(connection: Connection) -> Response:
+        silent_after = backend.settings.silent_after_seconds
+        found = runs.page(connection, wanted, before_key=before_key, limit=limit + 1, silent_after_seconds=silent_after)
+        items = found[:limit]
+        # Each holds its whole configuration, and pages ask every few seconds.
+        return json_answer(
+            {
+                "items": [RunSummary.of(run).model_dump(mode="json") for run in items],
+                "next_cursor": cursors.encode(items[-1].key) if len(found) > limit else None,
+            }
         )
-    )
-    items = found[:limit]
-    return Page(
-        items=[RunSummary.of(run) for run in items],
-        next_cursor=cursors.encode(items[-1].key) if len(found) > limit else None,
-    )
+
+    return await backend.read(read)
 
 
 @router.get("/runs/{run_id}")

@@ -14,9 +14,7 @@ from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_wire.codec import decode_payload, payload_hash
 from isentrope_wire.errors import CodecError
 from isentrope_wire.messages import Gap, Payload, Record, RunFinished, StepReport
-
-LONGEST_NAME = 500
-"""Characters of a metric's or a project's name: an index entry of PostgreSQL holds 2 700 bytes."""
+from isentrope_wire.run_limits import ERROR_CHARACTERS, NAME_CHARACTERS, cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +54,9 @@ def _read(record: Record) -> Arrival:
     if any(number > LARGEST_INTEGER for number in _counted(message)):
         raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
     names = _names(message)
-    if max(map(len, names), default=0) > LONGEST_NAME:
+    if max(map(len, names), default=0) > NAME_CHARACTERS:
         raise _Unusable(
-            "name_too_long", f"Names have at most {LONGEST_NAME} characters; one in seq {record.seq} has more."
+            "name_too_long", f"Names have at most {NAME_CHARACTERS} characters; one in seq {record.seq} has more."
         )
     too_much = excess(message) if isinstance(message, StepReport) else ""
     if too_much:
@@ -74,6 +72,8 @@ def _read(record: Record) -> Arrival:
         )
     if "\0" in "".join(names):
         message = _with_storable_names(message)
+    if isinstance(message, RunFinished):
+        message = replace(message, error=cut(message.error, ERROR_CHARACTERS))
     return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, Unprocessable
-from isentrope_server.ingest.arrivals import LONGEST_NAME
 from isentrope_server.ingest.report_limits import STREAMS_OF_A_RUN
 from isentrope_server.ingest.succession import is_newest, placed
 from isentrope_server.store import audit, controls, runs, streams
@@ -20,6 +19,7 @@ from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot, RunStarted
+from isentrope_wire.run_limits import NAME_CHARACTERS
 
 _LARGEST_RANK = 2**31 - 1
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -75,8 +75,8 @@ def _check(started: RunStarted) -> None:
             )
     if not math.isfinite(started.started_at):
         raise Unprocessable(f"started_at must be seconds since the Unix epoch, got {started.started_at}.")
-    if max(len(started.name), len(started.project)) > LONGEST_NAME:
-        raise Unprocessable(f"name and project of a run have at most {LONGEST_NAME} characters.")
+    if max(len(started.name), len(started.project)) > NAME_CHARACTERS:
+        raise Unprocessable(f"name and project of a run have at most {NAME_CHARACTERS} characters.")
     if max(started.rank, started.world_size) > _LARGEST_RANK:
         raise Unprocessable(f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}.")
     version = started.initial_control.version if started.initial_control else 0

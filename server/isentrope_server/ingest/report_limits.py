@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isentrope_wire.messages import StepReport
+from isentrope_wire.run_limits import NAME_CHARACTERS
 
 RECORDS_OF_A_PUSH = 1_000
 """A shipper sends 250 at most. All of a push is one piece of work for the writer, and everybody waits for it."""
@@ -14,7 +15,9 @@ HISTOGRAM_BINS = 4_096
 LABELS = 500
 LABEL_CHARACTERS = 10_000
 TOKENS = 1_000
+TOKEN_CHARACTERS = 1_000
 ALERTS = 500
+ALERT_NUMBERS = 500
 OUTCOMES = 10_000
 STREAMS_OF_A_RUN = 65_536
 """Ranks times incarnations."""
@@ -35,7 +38,15 @@ _LIMITS: tuple[tuple[str, int, Callable[[StepReport], int]], ...] = (
     ("bins of a histogram", HISTOGRAM_BINS, lambda report: max((len(h.counts) for h in report.histograms), default=0)),
     ("labels", LABELS, lambda report: len(report.labels)),
     ("characters in a label", LABEL_CHARACTERS, lambda report: max(map(len, report.labels.values()), default=0)),
+    ("characters in a label's name", NAME_CHARACTERS, lambda report: max(map(len, report.labels), default=0)),
     ("tokens", TOKENS, lambda report: len(report.tokens)),
+    ("characters of a token", TOKEN_CHARACTERS, lambda r: max((len(t.text or "") for t in r.tokens), default=0)),
     ("alerts", ALERTS, lambda report: len(report.alerts)),
+    ("numbers of an alert", ALERT_NUMBERS, lambda report: max((len(a.evidence) for a in report.alerts), default=0)),
+    (
+        "characters in the name of an alert's number",
+        NAME_CHARACTERS,
+        lambda report: max((len(name) for alert in report.alerts for name in alert.evidence), default=0),
+    ),
     ("control outcomes", OUTCOMES, lambda report: len(report.outcomes)),
 )

@@ -16,6 +16,7 @@ from isentrope_server.backend import Backend
 from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
 from isentrope_server.ingest.arrivals import Sorted, sort_out
+from isentrope_server.ingest.hello_limits import cut_to_size
 from isentrope_server.ingest.intake import Receipt, Sender, in_pieces, joined, take_in, take_in_one_by_one
 from isentrope_server.ingest.opening import Welcome, open_stream
 from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
@@ -53,6 +54,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 "Install the same version of isentrope on both sides.",
             )
         try:
+            cut_to_size(request.run)
             started = run_started_from_pb(request.run)
         except CodecError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -12,6 +12,9 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
 from isentrope_wire.messages import ControlOutcome, OutcomeState
 
+_LONGEST_MESSAGE = 10_000
+"""Characters. No probe writes so many."""
+
 
 class State(StrEnum):
     """Where a control version stands. The first two are open, the rest are final."""
@@ -170,7 +173,7 @@ def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: 
             at=outcome.at,
             received_at=now,
             code=outcome.code[:64],
-            message=outcome.message,
+            message=outcome.message[:_LONGEST_MESSAGE],
         )
     )
     return True

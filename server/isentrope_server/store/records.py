@@ -136,7 +136,10 @@ def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) 
         else:
             connection.execute(
                 insert(gaps).values(
-                    stream_key=stream_key, first_seq=gap.first_seq, last_seq=gap.last_seq, reason=gap.reason
+                    stream_key=stream_key,
+                    first_seq=gap.first_seq,
+                    last_seq=gap.last_seq,
+                    reason=gap.reason[:_LONGEST_REASON],
                 )
             )
 
@@ -147,5 +150,8 @@ _KINDS: dict[type[Payload], str] = {
     RunFinished: "run_finished",
     Gap: "gap",
 }
+
+_LONGEST_REASON = 10_000
+"""Characters. No spool writes so many."""
 
 _REPORT_COLUMNS = ("step", "recorded_at", "control_version", "layout_key", "scalars", "histograms", "labels")

@@ -1,0 +1,125 @@
+"""What a run says of itself has a size: what no probe sends is cut or refused, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import grpc
+import pytest
+from fastapi import Response
+
+from isentrope_server.api import runs
+from isentrope_server.api.large_answers import json_answer
+from isentrope_server.ingest.hello_limits import cut_to_size
+from isentrope_wire.codec import run_started_to_pb
+from isentrope_wire.control import Control
+from isentrope_wire.messages import Alert, ControlSnapshot, RunFinished, RunStarted, StepReport
+from isentrope_wire.run_limits import CONFIG_CHARACTERS, TAG_CHARACTERS, TAGS
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import CAPABILITIES, Rank
+
+
+def test_the_largest_that_a_probe_sends_of_a_run_is_kept_whole() -> None:
+    started = RunStarted(
+        run_id="run",
+        incarnation="first",
+        rank=0,
+        world_size=1,
+        name="x" * 200,
+        project="x" * 500,
+        started_at=1.0,
+        probe_version="0.1.0",
+        config={"data": "x" * (CONFIG_CHARACTERS - len('{"data":""}'))},
+        tags=("y" * TAG_CHARACTERS,) * TAGS,
+        capabilities=CAPABILITIES,
+        initial_control=ControlSnapshot(version=0, control=Control(), author="trainer", requested_at=1.0),
+    )
+    sent = run_started_to_pb(started)
+    cut_to_size(sent)
+    assert sent == run_started_to_pb(started)
+
+
+def test_what_no_probe_sends_of_a_run_is_cut_and_the_run_goes_on(server: ServerInThread) -> None:
+    rank = Rank(
+        server,
+        config={"a": [1] * CONFIG_CHARACTERS},
+        tags=["z" * 3_000_000, *["tag"] * 99],
+        capabilities=[*CAPABILITIES, "x" * 201, *["y"] * 1_000],
+        probe_version="1" * 1_000_000,
+    )
+    rank.report(3, x=1.0)
+    run = server.http.get(rank.path).json()
+    assert run["step"] == 3
+    assert run["config"] == {"left_out": "524295 characters of JSON, at most 262144 are kept"}
+    assert (len(run["tags"]), len(run["tags"][0]), run["tags"][1]) == (50, 100, "tag")
+    assert run["tags"][0].endswith("zzz ... cut")
+    assert run["capabilities"][: len(CAPABILITIES) + 1] == [*CAPABILITIES, "y"]
+    assert len(run["capabilities"]) == 199
+    assert len(run["probe_version"]) == 100
+
+
+def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(server: ServerInThread) -> None:
+    rank = Rank(server)
+    started = run_started_to_pb(rank.started)
+    started.run_id = "large-control"
+    started.initial_control.CopyFrom(pb.ControlSnapshot(method="none", scope="all", parameters_json="[" * 1_000_000))
+    with pytest.raises(grpc.RpcError) as refused:
+        rank.stub.Hello(pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "at most 65536 characters each, got 1000000" in (refused.value.details() or "")
+
+
+def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread) -> None:
+    rank = Rank(server)
+    reply = rank.send(RunFinished(status="failed", finished_at=2.0, error="out of memory " + "x" * 8_000_000))
+    assert (reply.acked_through, list(reply.quarantined)) == (1, [])
+    run = server.http.get(rank.path).json()
+    assert (run["status"], len(run["error"])) == ("failed", 10_000)
+    assert run["error"].startswith("out of memory xxx")
+    assert run["error"].endswith("xxx ... cut")
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (StepReport(step=1, recorded_at=1.0, labels={"x" * 501: "a"}), "501 characters in a label's name"),
+        (
+            StepReport(step=1, recorded_at=1.0, alerts=(Alert(kind="collapse", reason="", evidence={"x" * 501: 1.0}),)),
+            "501 characters in the name of an alert's number",
+        ),
+        (
+            StepReport(
+                step=1,
+                recorded_at=1.0,
+                alerts=(Alert(kind="collapse", reason="", evidence={f"x{n}": 1.0 for n in range(501)}),),
+            ),
+            "501 numbers of an alert",
+        ),
+    ],
+)
+def test_a_report_with_names_that_no_probe_writes_is_kept_aside(
+    server: ServerInThread, report: StepReport, words: str
+) -> None:
+    reply = Rank(server).send(report)
+    assert [aside.code for aside in reply.quarantined] == ["too_much"]
+    assert words in reply.quarantined[0].message
+
+
+def test_the_list_of_runs_is_encoded_where_it_is_read(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(server, config={"seed": 3, "rate": float("inf")})
+    threads: list[threading.Thread] = []
+
+    def noted(document: Mapping[str, object]) -> Response:
+        threads.append(threading.current_thread())
+        return json_answer(document)
+
+    monkeypatch.setattr(runs, "json_answer", noted)
+    answer = server.http.get("/api/v1/runs")
+    assert len(threads) == 1
+    assert threads[0] is not server._thread
+    listed = answer.json()["items"][0]
+    described = server.http.get(rank.path).json()
+    assert listed == {name: described[name] for name in listed}
+    assert listed["config"] == {"seed": 3, "rate": "Infinity"}
