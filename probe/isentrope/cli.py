@@ -17,6 +17,7 @@ import click
 import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope_wire.errors import ControlError, IsentropeError
+from isentrope_wire.printable import printable
 
 COMMANDS = "isentrope.commands"
 
@@ -35,7 +36,7 @@ class Failed(click.ClickException):
     exit_code = 1
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(printable(" ".join(message.split())))
 
 
 class WronglyUsed(Failed):

@@ -19,6 +19,7 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import ControlError
 from isentrope_wire.hold import HoldSide
 from isentrope_wire.method_parameters import name_and_value
+from isentrope_wire.printable import printable
 
 if TYPE_CHECKING:
     from isentrope.client import Client
@@ -80,7 +81,7 @@ def metrics(
     with _client(url) as client:
         if not names:
             found = client.metric_names(run)
-            click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
+            click.echo(json.dumps(found, indent=2) if as_json else "\n".join(map(printable, found)))
             return
         columns = client.metrics(run, names, from_step=from_step, to_step=to_step, points=points)
         _tell_of_strangers(client, run, [name for name in names if all(value is None for value in columns[name])])
@@ -204,7 +205,7 @@ def control(
             _say_what_ended(before, item)
         if wait:
             item = client.wait_for_control(run, item["version"], timeout_seconds=wait_seconds)
-    click.echo(json.dumps(item, indent=2) if as_json else _control_line(item))
+    click.echo(json.dumps(item, indent=2) if as_json else printable(_control_line(item)))
     if wait and item["state"] != "APPLIED":
         raise click.exceptions.Exit(1)
 
@@ -244,7 +245,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):
         results.append(result)
         if not as_json and result.outcome is not SyncOutcome.LEFT:
-            click.echo(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
+            click.echo(printable(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}"))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]
@@ -365,12 +366,12 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
     if as_json:
         click.echo(json.dumps(newest, indent=2))
         return
-    click.echo(_control_line(newest))
+    click.echo(printable(_control_line(newest)))
     in_force = newest.get("in_force")
     if in_force is not None and in_force["version"] != newest["version"]:
-        click.echo(f"in force: {_control_line(in_force)}")
+        click.echo(printable(f"in force: {_control_line(in_force)}"))
     if dead:
-        click.echo(f"can't act: {dead}")
+        click.echo(printable(f"can't act: {dead}"))
 
 
 def _dead_knobs(client: Client, run: str) -> str:
@@ -438,7 +439,7 @@ def _json_safe(columns: Mapping[str, Sequence[object]]) -> dict[str, list[object
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = [list(header), *(list(row) for row in rows)]
+    table = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(header))]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -29,6 +29,7 @@ from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.trusted_servers import Credentials, advice_on
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.printable import printable
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
@@ -273,8 +274,10 @@ def _shake_hands(address: str) -> None:
 def as_lines(findings: list[Finding]) -> list[str]:
     """The findings for a terminal."""
     return [
-        f"{'ok' if finding.ok else 'problem':<8} {finding.check:<9} {finding.found}"
-        + (f"{'' if finding.found.endswith('.') else '.'} {finding.advice}" if finding.advice else "")
+        printable(
+            f"{'ok' if finding.ok else 'problem':<8} {finding.check:<9} {finding.found}"
+            + (f"{'' if finding.found.endswith('.') else '.'} {finding.advice}" if finding.advice else "")
+        )
         for finding in findings
     ]
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from isentrope_wire.printable import printable
+
 if TYPE_CHECKING:
     from isentrope_server.settings import Settings
     from isentrope_server.token_access import TokenAccess
@@ -22,7 +24,7 @@ _USAGE = 2
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {printable(message)}", err=True)
     sys.exit(status)
 
 
@@ -96,7 +98,7 @@ def list_tokens(as_json: bool) -> None:
     # Whose they are: the command looks at this home's server, whatever ISENTROPE_URL says.
     click.echo(f"Tokens of {place}:", err=True)
     for entry in tokens:
-        click.echo(_token_line(entry))
+        click.echo(printable(_token_line(entry)))
 
 
 @token.command("revoke")
@@ -105,7 +107,7 @@ def revoke_token(token_id: str) -> None:
     """Revoke a token by its id."""
     with _token_access() as access:
         access.revoke(token_id)
-        click.echo(f"Token {token_id} is revoked; it was one of {access.place}.")
+        click.echo(f"Token {printable(token_id)} is revoked; it was one of {access.place}.")
 
 
 @click.group()
@@ -126,7 +128,7 @@ def list_audit(limit: int, as_json: bool) -> None:
     click.echo(f"Changes of {place}, newest first:", err=True)
     for entry in entries:
         at = datetime.fromtimestamp(float(str(entry["at"])))
-        click.echo(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {entry['actor']}")
+        click.echo(printable(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {entry['actor']}"))
 
 
 @audit.command("verify")

@@ -13,8 +13,10 @@ from click.testing import CliRunner, Result
 
 import isentrope.cli
 from isentrope_server import commands
+from isentrope_wire.control import Control
+from isentrope_wire.messages import ControlSnapshot
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank
+from tests.server.rank import Rank, step_report
 from tests.system.running_server import free_port
 
 DATABASES = ("sqlite",)
@@ -224,3 +226,45 @@ def test_a_token_for_a_server_elsewhere_is_refused_where_no_server_ever_ran(
     made = call("token create --scope read", here | {"ISENTROPE_URL": None})
     assert made.exit_code == 0
     assert f"A token of any server that starts with the database sqlite:///{empty}/isentrope.db:" in made.stderr
+
+
+HOSTILE = "\x1b[31mred\x1b[0m\r2026-01-01 00:00:00  token.created  forged\n\u202eeman"
+
+
+@pytest.fixture(scope="module")
+def hostile(server: ServerInThread, told: dict[str, str | None]) -> Rank:
+    """A run, its metric, its control's author and a token, named to be obeyed by a terminal."""
+    rank = Rank(
+        server,
+        run_id="hostile",
+        name=HOSTILE,
+        initial_control=ControlSnapshot(version=0, control=Control(reason=HOSTILE), author=HOSTILE, requested_at=1.0),
+    )
+    rank.send(step_report(0, {HOSTILE: 1.0}, labels={"control/dead": HOSTILE}))
+    answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": HOSTILE})
+    assert answer.status_code == 201
+    return rank
+
+
+@pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit list"])
+def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
+    hostile: Rank, told: dict[str, str | None], words: str
+) -> None:
+    result = call(words, told)
+    assert result.exit_code == 0, result.output
+    assert (
+        "\\u001b[31mred\\u001b[0m\\u000d2026-01-01 00:00:00  token.created  forged\\u000a\\u202eeman" in result.stdout
+    )
+    assert result.stdout.replace("\n", "").isprintable()
+    assert not any(line.startswith("2026-01-01") for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("words", ["runs", "token list", "audit list"])
+def test_json_keeps_names_from_outside_exactly(hostile: Rank, told: dict[str, str | None], words: str) -> None:
+    assert json.dumps(HOSTILE) in call(f"{words} --json", told).stdout
+
+
+def test_an_error_that_names_what_was_given_is_printable(told: dict[str, str | None]) -> None:
+    result = CliRunner().invoke(isentrope.cli.main, ["metrics", "\x1b[31mnobody"], env=told)
+    assert_one_sentence(result, 1)
+    assert "\x1b" not in result.stderr

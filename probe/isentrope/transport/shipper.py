@@ -31,6 +31,7 @@ from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection, TokenRefused
 from isentrope_wire import environment
 from isentrope_wire.messages import ControlSnapshot
+from isentrope_wire.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class Shipper:
             return False
         acked_through, quarantined = connection.push(batch)
         for item in quarantined:
-            logger.error("The server keeps record %d aside (%s): %s", item.seq, item.code, item.message)
+            logger.error("The server keeps record %d aside (%s): %s", item.seq, item.code, printable(item.message))
         if acked_through < batch[-1].seq:
             raise ServerAway(
                 f"Records up to {batch[-1].seq} were sent, the server has stored them up to {acked_through} only."
@@ -172,7 +173,9 @@ class Shipper:
         self._tell(ShipperState.DELIVERING)
 
     def _receive_control(self, snapshot: ControlSnapshot) -> None:
-        logger.info("Control version %d by %s: %s.", snapshot.version, snapshot.author, snapshot.control.method)
+        logger.info(
+            "Control version %d by %s: %s.", snapshot.version, printable(snapshot.author), snapshot.control.method
+        )
         self._handover.receive(snapshot)
 
     def _succeed(self) -> None:

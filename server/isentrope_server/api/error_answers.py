@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from isentrope_server.errors import RequestError, error_body
 from isentrope_server.security.request_limits import BodyTooLarge
 from isentrope_server.store.writer import WriterStopped
+from isentrope_wire.printable import printable
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ async def _validation_error(_request: Request, error: RequestValidationError) ->
 
 
 async def _store_error(request: Request, error: Exception) -> JSONResponse:
-    _log.error("%s %s: the store failed: %s", request.method, request.url.path, error)
+    _log.error("%s %s: the store failed: %s", request.method, printable(request.url.path), error)
     message = "The database can't answer now; try again, and look at the server's log if it stays so."
     return JSONResponse(error_body("store_unavailable", message), 503)
 

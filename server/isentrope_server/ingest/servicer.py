@@ -28,6 +28,7 @@ from isentrope_server.store.writer import Transaction, WriterStopped
 from isentrope_wire.codec import control_snapshot_to_pb, record_from_pb, run_started_from_pb
 from isentrope_wire.errors import CodecError
 from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot
+from isentrope_wire.printable import printable
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
@@ -125,7 +126,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             )
         except DataError as error:
             # Sent again it would be refused again, and hold up all that follows.
-            _log.warning("Run %s reports what the database refuses: %s", sender.run_id, in_a_line(error))
+            _log.warning("Run %s reports what the database refuses: %s", printable(sender.run_id), in_a_line(error))
             return joined([await self._take_in_slowly(context, sender, piece) for piece in in_pieces(sorted_out)])
 
     async def _take_in_slowly(

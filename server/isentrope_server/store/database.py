@@ -12,6 +12,7 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.pool import NullPool
 
 from isentrope_server.store.column_types import json_text
+from isentrope_wire.printable import printable
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
@@ -105,7 +106,7 @@ def with_driver(url: URL) -> URL:
 
 def in_a_line(error: Exception) -> str:
     """What the database said, without the statement it said it of."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    return printable(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
 
 
 def _file_of(url: URL) -> Path | None:
