@@ -149,13 +149,18 @@ def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema, labelled: 
 def _csv(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(column_names(names, labelled=labelled))
+    writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
     for one in pieces:
         writer.writerows(_rows(one, names, _as_text(one) if labelled else None, missing=""))
         yield text.getvalue().encode()
         text.seek(0)
         text.truncate()
     yield text.getvalue().encode()
+
+
+def _no_formula(text: str) -> str:
+    """A cell that no spreadsheet runs. An apostrophe makes it text; one more where there is one, so that `import` can tell."""
+    return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _json_lines(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:

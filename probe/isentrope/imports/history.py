@@ -22,6 +22,8 @@ Row = Mapping[str, object]
 _STEP_NAMES = ("step", "_step", "Step", "global_step", "train/global_step")
 _TIME_NAMES = ("_timestamp", "time")
 _NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation", "rank", "control_version"})
+_OWN_COLUMNS = ("step", "incarnation", "rank", "time")
+"""The first of a file that `isentrope export` wrote."""
 _PROMISED = {
     "entropy": "entropy/mean",
     "reward": "reward/mean",
@@ -70,7 +72,10 @@ def _rows(file: Path) -> Iterator[tuple[str, Row]]:
             yield from _parquet_rows(file)
         elif file.suffix == ".csv":
             with file.open(encoding="utf-8-sig", newline="") as text:
-                yield from ((f"{file}, line {number}", row) for number, row in enumerate(csv.DictReader(text), 2))
+                reader = csv.DictReader(text)
+                if (names := reader.fieldnames) and tuple(names[: len(_OWN_COLUMNS)]) == _OWN_COLUMNS:
+                    reader.fieldnames = [_without_apostrophe(name) for name in names]
+                yield from ((f"{file}, line {number}", row) for number, row in enumerate(reader, 2))
         elif file.suffix == ".json":
             yield from _log_history(file)
         else:
@@ -79,6 +84,12 @@ def _rows(file: Path) -> Iterator[tuple[str, Row]]:
                 yield from ((place, _object(place, line)) for place, line in lines if line.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise ImportRefused(f"{file} is no text a history could be in ({error}); expected was {_KINDS}.") from error
+
+
+def _without_apostrophe(name: str) -> str:
+    """A metric's name as it was before `isentrope export` made sure that no spreadsheet runs it."""
+    own = name.startswith("'") and name.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
+    return name[1:] if own else name
 
 
 def _is_parquet(file: Path) -> bool:
