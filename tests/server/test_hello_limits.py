@@ -123,3 +123,24 @@ def test_the_list_of_runs_is_encoded_where_it_is_read(server: ServerInThread, mo
     described = server.http.get(rank.path).json()
     assert listed == {name: described[name] for name in listed}
     assert listed["config"] == {"seed": 3, "rate": "Infinity"}
+
+
+@pytest.mark.parametrize("version", [2**31, 10**18 - 1, 2**63 - 1])
+def test_a_first_version_that_leaves_no_room_to_count_on_is_refused(server: ServerInThread, version: int) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        Rank(server, initial_control=first_control(version))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"a version less than 2^31, got {version}" in (refused.value.details() or "")
+
+
+def test_a_run_that_starts_with_the_largest_version_can_be_controlled(server: ServerInThread) -> None:
+    rank = Rank(server, initial_control=first_control(2**31 - 1))
+    for _ in range(2):
+        etag = server.http.get(f"{rank.path}/control").headers["ETag"]
+        answer = server.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": etag})
+        assert answer.status_code == 202
+    assert server.http.get(f"{rank.path}/control").json()["version"] == 2**31 + 1
+
+
+def first_control(version: int) -> ControlSnapshot:
+    return ControlSnapshot(version=version, control=Control(), author="trainer", requested_at=1.0)

@@ -22,6 +22,8 @@ from isentrope_wire.messages import ControlSnapshot, RunStarted
 from isentrope_wire.run_limits import NAME_CHARACTERS
 
 _LARGEST_RANK = 2**31 - 1
+_LARGEST_FIRST_VERSION = 2**31 - 1
+"""Of a control. Far more than a run sees, and room to count on from there."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -79,9 +81,11 @@ def _check(started: RunStarted) -> None:
         raise Unprocessable(f"name and project of a run have at most {NAME_CHARACTERS} characters.")
     if max(started.rank, started.world_size) > _LARGEST_RANK:
         raise Unprocessable(f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}.")
+    if (started.planned_steps or 0) > LARGEST_INTEGER:
+        raise Unprocessable("planned_steps must be less than 2^63.")
     version = started.initial_control.version if started.initial_control else 0
-    if max(started.planned_steps or 0, version) > LARGEST_INTEGER:
-        raise Unprocessable("planned_steps and control versions must be less than 2^63.")
+    if version > _LARGEST_FIRST_VERSION:
+        raise Unprocessable(f"The control a run starts with has a version less than 2^31, got {version}.")
 
 
 def _enter(
