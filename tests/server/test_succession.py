@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from isentrope.transport import telemetry_connection
 from isentrope_server.ingest.succession import placed
-from isentrope_server.store.streams import Incarnation
+from isentrope_server.store import runs, streams, tables
+from isentrope_server.store.streams import Incarnation, Stream
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.messages import RunStarted
+from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -109,3 +115,60 @@ def run_started(incarnation: str, *, started_at: float) -> RunStarted:
 
 def known_since(time: float) -> Incarnation:
     return Incarnation(name="first", started_at=time, opened_at=time, first_step=0, last_step=1, streams=())
+
+
+def test_the_newest_incarnation_is_asked_for_and_is_the_last_of_all(make_server: MakeServer) -> None:
+    server = make_server()
+    first = Rank(server, incarnation="b", started_at=10.0)
+    others = [
+        Rank(server, run_id=first.run_id, incarnation=name, rank=rank, started_at=started_at)
+        for name, rank, started_at in (("a", 1, 20.0), ("b", 1, 90.0), ("Z_9", 0, 20.0), ("a", 0, 80.0))
+    ]
+    with server.backend.database.reading() as connection:
+        run_key = runs.key_of(connection, first.run_id)
+        assert run_key is not None
+        known = streams.incarnations(connection, run_key)
+        assert [one.name for one in known] == ["b", "Z_9", "a"]
+        assert streams.newest_and(connection, run_key, "b") == [known[0], known[2]]
+        assert streams.newest_and(connection, run_key, "a") == [known[2]]
+        assert streams.newest_and(connection, run_key, "never") == [known[2]]
+        speaking = [stream.key for one in known for stream in one.streams if streams.speaks(connection, stream)]
+        assert speaking == [known[2].streams[0].key]
+    for rank in (first, *others):
+        rank.report(rank.started.rank + 3, loss=1.0)
+    others[-1].report(7, loss=1.0)
+    others[0].report(8, loss=1.0)
+    assert server.http.get(first.path).json()["step"] == 7
+
+
+def test_a_push_reads_no_more_of_a_run_with_many_incarnations(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server, incarnation="newest", started_at=1e9)
+    rank.report(0, loss=1.0)
+    row: dict[str, object] = {"rank": 0, "opened_at": 1.0, "acked_through": 0}
+
+    def add_many(transaction: Transaction) -> None:
+        run_key = runs.key_of(transaction.connection, rank.run_id)
+        rows = [row | {"run_key": run_key, "incarnation": f"i{n}", "started_at": float(n)} for n in range(2_000)]
+        transaction.connection.execute(insert(tables.streams), rows)
+
+    def fetched(step: int) -> int:
+        made = 0
+
+        def count(function: Callable[..., Stream]) -> Callable[..., Stream]:
+            def counted(**fields: Any) -> Stream:
+                nonlocal made
+                made += 1
+                return function(**fields)
+
+            return counted
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(streams, "Stream", count(streams.Stream))
+            rank.report(step, loss=1.0)
+        return made
+
+    before = fetched(1)
+    server.backend.writer.submit(add_many).result(timeout=10)
+    assert fetched(2) == before
+    assert server.http.get(rank.path).json()["step"] == 2

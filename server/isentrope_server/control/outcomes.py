@@ -89,8 +89,7 @@ def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem
     if item.state not in controls.OPEN_STATES and not guessed:
         return
     spoken = {word.stream_key for word in controls.outcomes(transaction.connection, item.run_key, item.version)}
-    incarnations = streams.incarnations(transaction.connection, item.run_key)
-    peers = next(i for i in incarnations if i.name == stream.incarnation).streams
+    peers = streams.of_incarnation(transaction.connection, item.run_key, stream.incarnation)
     complete = all(peer.key in spoken for peer in peers)
     if complete or item.state is State.EXPIRED:
         settle(transaction, run_id, item, now)
@@ -99,8 +98,7 @@ def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem
 def _silent_ranks(transaction: Transaction, run_key: int, words: Sequence[RankOutcome]) -> list[int]:
     """Ranks of the answering incarnation that are known here and have said nothing."""
     spoken = {word.stream_key for word in words}
-    incarnations = streams.incarnations(transaction.connection, run_key)
-    peers = next(i for i in incarnations if i.name == words[0].incarnation).streams
+    peers = streams.of_incarnation(transaction.connection, run_key, words[0].incarnation)
     return [peer.rank for peer in peers if peer.key not in spoken]
 
 

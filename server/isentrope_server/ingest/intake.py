@@ -143,7 +143,7 @@ def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequ
         connection, fresh, run_key=stream.run_key, stream_key=stream.key, after_position=after, now=now
     )
     newest: tuple[int, int] | None = None
-    speaks = _speaks_for_the_run(transaction, stream)
+    speaks = streams.speaks(connection, stream)
     for position, arrival in zip(positions, fresh, strict=True):
         message = arrival.message
         if isinstance(message, StepReport):
@@ -157,11 +157,6 @@ def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequ
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
     runs.advance(connection, stream.run_key, last_position=after + len(fresh), now=now, newest=newest)
-
-
-def _speaks_for_the_run(transaction: Transaction, stream: Stream) -> bool:
-    """Whether this is the lowest known rank of the newest incarnation."""
-    return streams.incarnations(transaction.connection, stream.run_key)[-1].streams[0].key == stream.key
 
 
 def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:

@@ -59,7 +59,7 @@ def open_stream(transaction: Transaction, started: RunStarted, now: float, *, se
             control=standing_snapshot(transaction, started.run_id, stream.run_key, now),
         )
     run_key = runs.key_of(connection, started.run_id)
-    known = [] if run_key is None else streams.incarnations(connection, run_key)
+    known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
     run_key = _enter(transaction, started, run_key, known, now)
     if streams.count(connection, run_key) >= STREAMS_OF_A_RUN:

@@ -26,7 +26,7 @@ def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float,
     """The same with `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
 
     Args:
-        known: the run's incarnations, oldest first.
+        known: the run's incarnations, oldest first; the newest and, where it is known, this one are enough.
         sent_at: when the Hello was sent by the sender's clock; 0: it doesn't say.
         now: the server's clock.
     """

@@ -84,6 +84,44 @@ def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
     return sorted((_incarnation(name, members) for name, members in by_name.items()), key=_age)
 
 
+def of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Stream, ...]:
+    """The ranks of an incarnation that are known here, by rank; empty where there is no such incarnation."""
+    rows = connection.execute(
+        _STREAMS.where(streams.c.run_key == run_key, streams.c.incarnation == name).order_by(streams.c.rank)
+    )
+    return tuple(Stream(**row._mapping) for row in rows)
+
+
+def newest_and(connection: Connection, run_key: int, name: str) -> list[Incarnation]:
+    """Of a run's incarnations the one with this name, where there is one, and the newest: oldest first.
+
+    A run may have as many as a training that crashes and resumes all day makes of it, so not all are read.
+    """
+    names = {name, _newest(connection, run_key)}
+    known = [_incarnation(one, list(members)) for one in names if (members := of_incarnation(connection, run_key, one))]
+    return sorted(known, key=_age)
+
+
+def speaks(connection: Connection, stream: Stream) -> bool:
+    """Whether a stream speaks for its run: it is the lowest known rank of the newest incarnation."""
+    lowest = select(func.min(streams.c.rank)).where(
+        streams.c.run_key == stream.run_key, streams.c.incarnation == stream.incarnation
+    )
+    # Of many ranks most are through here.
+    if connection.execute(lowest).scalar_one() != stream.rank:
+        return False
+    return _newest(connection, stream.run_key) == stream.incarnation
+
+
+def _newest(connection: Connection, run_key: int) -> str:
+    """The name of the newest incarnation, by `_age`; empty where there is none."""
+    began = func.min(streams.c.started_at)
+    of_run = select(streams.c.incarnation).where(streams.c.run_key == run_key).group_by(streams.c.incarnation)
+    last = select(func.max(of_run.add_columns(began.label("began")).subquery().c.began)).scalar_subquery()
+    # Databases sort names by rules of their own.
+    return max(connection.execute(of_run.having(began == last)).scalars(), default="")
+
+
 def advance(connection: Connection, stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> None:
     """Note what a push brought: the acknowledgement and the range of steps."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
