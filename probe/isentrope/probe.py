@@ -107,13 +107,13 @@ class Probe:
         Args:
             run: the run's name. Default: `ISENTROPE_RUN`, or "run".
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
-            config: the run's hyper-parameters, shown with it.
+            config: the run's hyper-parameters, shown with it; at most 256 KiB as JSON.
             control: the intervention the run starts with. Default: none.
             run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one; all ranks take rank 0's.
             planned_steps: for the progress shown.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
             threshold_source: see `ProbeConfig.threshold_source`.
-            tags: words to find the run by.
+            tags: words to find the run by; at most 50 of 100 characters.
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
             tokenizer: its `decode` gives the text of the tokens shown. Default: their ids are shown.
