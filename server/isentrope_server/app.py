@@ -40,6 +40,7 @@ from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.housekeeping import house_kept
 from isentrope_server.ingest.listener import start_grpc
+from isentrope_server.ingest.message_deadline import MessageDeadline
 from isentrope_server.security.bookkeeping import kept_book
 from isentrope_server.security.gate import Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
@@ -146,7 +147,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.backend = backend
         app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
         gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend))
-        grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
+        grpc_server, app.state.grpc_port = await start_grpc(
+            backend, [MessageDeadline(), MeasuredCalls(app.state.figures), gate]
+        )
         async with kept_book(backend), house_kept(backend):
             try:
                 if settings.dashboard:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.3, 1.0, 3.0, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+_GRPC_METHODS = frozenset(method.name for method in pb.DESCRIPTOR.services_by_name["Telemetry"].methods)
 _API_PREFIX = "/api/v1"
 
 
@@ -107,9 +108,13 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        if handler is None:
             return handler
-        method = str(handler_call_details.method).rpartition("/")[2]
+        name = str(handler_call_details.method).rpartition("/")[2]
+        # Anybody may call what there isn't.
+        method = name if name in _GRPC_METHODS else "other"
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._refusal(method, handler.stream_stream))
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._stream(method, handler.unary_stream), handler.request_deserializer, handler.response_serializer
@@ -132,6 +137,17 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
             return reply
 
         return answer
+
+    def _refusal(self, method: str, behaviour: Any) -> Any:
+        """The gate's: no method takes more than one message."""
+
+        async def refuse(messages: object, context: _Context) -> None:
+            try:
+                await behaviour(messages, context)
+            finally:
+                self._figures.calls.labels(method, _code(context)).inc()
+
+        return refuse
 
     def _stream(self, method: str, behaviour: Any) -> Any:
         async def stream(request: object, context: _Context) -> Any:

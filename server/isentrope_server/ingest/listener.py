@@ -15,6 +15,12 @@ from isentrope_server.security.transport_security import certificates_of
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
 MESSAGE_LIMIT_BYTES = 16 << 20
+CALLS_OF_A_CONNECTION = 100
+"""At once; a rank has a Watch stream and a push or two. What is beyond waits at the client."""
+IDLE_MILLISECONDS = 60_000
+"""A connection without any call is closed; clients open another when they need one. A Watch stream is a call."""
+HANDSHAKE_MILLISECONDS = 10_000
+"""From a connection's opening to the end of its handshake, with TLS or without."""
 
 
 async def start_grpc(
@@ -38,6 +44,9 @@ async def start_grpc(
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
+            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
         ],
     )
     pb_grpc.add_TelemetryServicer_to_server(TelemetryServicer(backend), server)

@@ -54,8 +54,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
         refusal = _refusal(principal, str(handler_call_details.method))
         if refusal is not None:
-            # It must have the cardinality of the method, or the client sees a protocol error instead of it.
-            return _refusing(*refusal, like=handler)
+            return _refusing(*refusal)
         assert principal is not None
         return None if handler is None else self._guarded(handler, principal)
 
@@ -183,21 +182,16 @@ def _refusal(principal: Principal | None, method: str) -> tuple[grpc.StatusCode,
     return None
 
 
-def _refusing(status: grpc.StatusCode, message: str, *, like: _Handler | None) -> _Handler:
-    async def refuse(_request: object, context: _Context) -> NoReturn:
+def _refusing(status: grpc.StatusCode, message: str) -> _Handler:
+    """Of a kind that reads no message, whatever the method: to hold one costs memory, and anybody may be refused.
+
+    A refusal looks the same to clients of every kind of method.
+    """
+
+    async def refuse(_messages: object, context: _Context) -> NoReturn:
         await _abort(context, status, message)
 
-    async def refuse_stream(request: object, context: _Context) -> Any:
-        await refuse(request, context)
-        yield
-
-    if like is not None and like.request_streaming:
-        if like.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(refuse_stream)
-        return grpc.stream_unary_rpc_method_handler(refuse)
-    if like is not None and like.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse_stream)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 async def _abort(context: _Context, code: grpc.StatusCode, message: str) -> NoReturn:
