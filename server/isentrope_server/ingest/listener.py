@@ -8,7 +8,7 @@ import grpc
 
 from isentrope_server.backend import Backend
 from isentrope_server.ingest.servicer import TelemetryServicer
-from isentrope_server.ports import Port, listening_socket, port_refused
+from isentrope_server.ports import Port, grpc_address, port_refused, without_ipv6
 from isentrope_server.security.certificate_renewal import renewed_grpc_credentials
 from isentrope_server.security.certificates import Certificates
 from isentrope_server.security.transport_security import certificates_of
@@ -51,11 +51,10 @@ async def start_grpc(
     )
     pb_grpc.add_TelemetryServicer_to_server(TelemetryServicer(backend), server)
     settings = backend.settings
-    # gRPC says what is wrong with a port in lines of its own on stderr; the operating system says it in a word.
-    listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = grpc_address(settings.host, settings.grpc_port)
     try:
-        port = _add_port(server, f"{host}:{settings.grpc_port}", certificates_of(settings))
+        with without_ipv6(address):
+            port = _add_port(server, address, certificates_of(settings))
     except RuntimeError as error:
         raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
     await server.start()
