@@ -24,8 +24,6 @@ BODY_SECONDS = 60.0
 """From there to the end of its body: the largest takes 13 s at 10 Mbit/s."""
 STALL_SECONDS = 30.0
 """How long an answer may wait for its client to read on."""
-CONNECTIONS = 2_000
-"""More are closed at once: each costs a file descriptor, and a process has few."""
 
 
 class _Awaited(StrEnum):
@@ -47,9 +45,6 @@ class PatientForAWhile(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
-            transport.abort()
-            return
         self._await_more()
 
     def connection_lost(self, exc: Exception | None) -> None:

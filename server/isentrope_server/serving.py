@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
@@ -14,6 +15,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from isentrope_server.app import create_app
+from isentrope_server.bounded_listener import BoundedListener, CalmExceptionHandler
+from isentrope_server.descriptors import raise_limit, shares
 from isentrope_server.errors import StartupError
 from isentrope_server.home import check_unlocked
 from isentrope_server.http_connection import PatientForAWhile
@@ -30,8 +33,31 @@ _CONTAINERS_BETWEEN_COLLECTIONS = 50_000
 """A push of reports makes some thousands, none in a cycle: at Python's 700 a sixth of the time went into looking."""
 
 
+_HANDSHAKE_SECONDS = 10.0
+"""A browser's takes a few round trips."""
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to `serve`: uvicorn would raise them again before the store is closed."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's for sockets that listen; it has no setting for how long a TLS handshake may take."""
+        patience = None if self.config.ssl is None else _HANDSHAKE_SECONDS
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=listening,
+                ssl=self.config.ssl,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=patience,
+                ssl_shutdown_timeout=patience,
+            )
+            for listening in sockets or ()
+        ]
+        self.started = True
+
+    def _connection(self) -> PatientForAWhile:
+        return PatientForAWhile(config=self.config, server_state=self.server_state, app_state={})
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -50,12 +76,19 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     check_transport_security(settings)
     check_unlocked(settings.home)
     _check_ports(settings)
+    raise_limit()
+    asyncio.get_running_loop().set_exception_handler(CalmExceptionHandler())
     with contextlib.ExitStack() as sockets:
-        http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
+        most = shares().http
+        http_socket = sockets.enter_context(
+            BoundedListener(listening_socket(settings.host, settings.http_port, Port.HTTP), most)
+        )
         listening = [(http_socket, certificates_of(settings))]
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
         if settings.has_tls:
-            local = sockets.enter_context(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL))
+            local = sockets.enter_context(
+                BoundedListener(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL), most)
+            )
             listening.append((local, None))
             settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)

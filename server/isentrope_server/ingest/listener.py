@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import grpc
 
 from isentrope_server.backend import Backend
+from isentrope_server.descriptors import shares
 from isentrope_server.ingest.servicer import TelemetryServicer
 from isentrope_server.ports import Port, grpc_address, port_refused, without_ipv6
 from isentrope_server.security.certificate_renewal import renewed_grpc_credentials
@@ -44,6 +45,7 @@ async def start_grpc(
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.max_allowed_incoming_connections", shares().grpc),
             ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
             ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
