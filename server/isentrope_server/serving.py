@@ -25,6 +25,7 @@ from isentrope_server.security.certificate_renewal import RenewedContext
 from isentrope_server.security.certificates import Certificates
 from isentrope_server.security.transport_security import certificates_of, check_transport_security
 from isentrope_server.settings import Settings
+from isentrope_server.websocket_connection import QuietlyRefused
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
 _LONGEST_TURN_SECONDS = 0.001
@@ -123,6 +124,7 @@ def _server(app: FastAPI, certificates: Certificates | None) -> _Server:
         timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
         server_header=False,
         http=PatientForAWhile,
+        ws=QuietlyRefused,
         h11_max_incomplete_event_size=16 << 10,
         ws_max_size=16 << 20,
     )

@@ -19,6 +19,7 @@ from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
 from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.settings import Settings
+from isentrope_server.websocket_connection import QuietlyRefused
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
@@ -85,7 +86,12 @@ class ServerInThread:
             app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
             self._server = uvicorn.Server(
                 uvicorn.Config(
-                    app, lifespan="off", log_level="error", timeout_graceful_shutdown=1, http=PatientForAWhile
+                    app,
+                    lifespan="off",
+                    log_level="error",
+                    timeout_graceful_shutdown=1,
+                    http=PatientForAWhile,
+                    ws=QuietlyRefused,
                 )
             )
             async with app.router.lifespan_context(app):
