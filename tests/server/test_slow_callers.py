@@ -81,13 +81,13 @@ def test_a_message_that_does_not_come_is_not_waited_for(impatient: ServerInThrea
     assert Rank(impatient).report(0, x=1.0).acked_through == 1
 
 
-def test_a_connection_may_have_a_hundred_calls_open(server: ServerInThread) -> None:
+def test_a_connection_may_have_a_thousand_calls_open(server: ServerInThread) -> None:
     with opened(server) as connection:
         connection.sendall(PREFACE + NO_SETTINGS)
         frame = connection.recv(65536)
     length = int.from_bytes(frame[:3])
     settings = dict(struct.iter_unpack(">HI", frame[9 : 9 + length]))
-    assert settings[MAX_CONCURRENT_STREAMS] == 100
+    assert settings[MAX_CONCURRENT_STREAMS] == 1000
 
 
 @pytest.mark.parametrize("sent", [b"", PREFACE, PREFACE + NO_SETTINGS + SETTINGS_SEEN])

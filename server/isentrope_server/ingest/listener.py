@@ -16,9 +16,9 @@ from isentrope_server.security.transport_security import certificates_of
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
 MESSAGE_LIMIT_BYTES = 16 << 20
-CALLS_OF_A_CONNECTION = 100
-"""At once; a rank has a Watch stream and a push or two. What is beyond waits at the client, or is UNAVAILABLE: gRPC
-refuses calls that come faster than it forgets those before."""
+CALLS_OF_A_CONNECTION = 1_000
+"""At once; a rank has a Watch stream and a push or two, and ranks of one process may share a connection. What is beyond
+waits at the client, or is UNAVAILABLE: gRPC refuses calls that come faster than it forgets those before."""
 IDLE_MILLISECONDS = 60_000
 """A connection without any call is closed; clients open another when they need one. A Watch stream is a call."""
 HANDSHAKE_MILLISECONDS = 10_000
