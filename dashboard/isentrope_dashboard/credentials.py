@@ -7,6 +7,7 @@ socket's) context and so inherits it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,21 +15,23 @@ from dataclasses import dataclass, field
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-SESSION_COOKIE = "isentrope_session"
+_SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
+_SESSION_ID = re.compile(r"[\w-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What the browser sent to prove who it is. Its `repr` shows nothing of it."""
 
-    session: str | None = field(default=None, repr=False)
+    session_cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By name, which differs from database to database; other servers on the same host may have set some too."""
     authorization: str | None = field(default=None, repr=False)
 
     def headers(self) -> Mapping[str, str]:
         """The same proof as headers for a request to the REST API."""
         headers = {}
-        if self.session is not None:
-            headers["Cookie"] = f"{SESSION_COOKIE}={self.session}"
+        if self.session_cookies:
+            headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.session_cookies.items())
         if self.authorization is not None:
             headers["Authorization"] = self.authorization
         return headers
@@ -55,7 +58,11 @@ class CredentialsMiddleware:
         connection = HTTPConnection(scope)
         noted = _current.set(
             Credentials(
-                session=connection.cookies.get(SESSION_COOKIE),
+                session_cookies={
+                    name: value
+                    for name, value in connection.cookies.items()
+                    if _SESSION_COOKIE.fullmatch(name) and _SESSION_ID.fullmatch(value)
+                },
                 authorization=connection.headers.get("authorization"),
             )
         )

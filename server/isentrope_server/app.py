@@ -26,6 +26,7 @@ from isentrope_server.api import (
     histograms,
     law,
     live,
+    log_out,
     methods,
     metrics,
     openapi,
@@ -46,6 +47,7 @@ from isentrope_server.security.gate import Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
 from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.request_limits import BodyLimit
+from isentrope_server.security.sessions import BrowserSessions, open_sessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.server_figures import MeasuredCalls, MeasuredRequests, ServerFigures
 from isentrope_server.settings import Settings
@@ -105,6 +107,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(
         Gate,
         tokens=lambda: _tokens(app),
+        sessions=lambda: _sessions(app),
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         script_hashes=lambda: _script_hashes(app),
         open_streams=lambda: _open_streams(app),
@@ -118,6 +121,7 @@ def create_app(settings: Settings) -> FastAPI:
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
     app.include_router(prometheus.router)
+    app.include_router(log_out.router)
     for module in _API_MODULES:
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
     # A page's catch-all would answer unknown addresses of the API with itself.
@@ -145,6 +149,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     async with open_backend(settings) as backend:
         app.state.backend = backend
+        app.state.sessions = await open_sessions(backend)
         app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
         gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend))
         grpc_server, app.state.grpc_port = await start_grpc(
@@ -178,6 +183,11 @@ async def _warm_up(app: FastAPI, backend: Backend) -> None:
 def _tokens(app: FastAPI) -> TokenBook:
     backend: Backend = app.state.backend
     return backend.tokens
+
+
+def _sessions(app: FastAPI) -> BrowserSessions:
+    sessions: BrowserSessions = app.state.sessions
+    return sessions
 
 
 def _open_streams(app: FastAPI) -> OpenStreams:

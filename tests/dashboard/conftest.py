@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 
 from isentrope_dashboard.app import attach
 from tests.browsing import Watched
-from tests.dashboard.fake_api import TOKEN, FakeApi, serving
+from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi, serving
 
 expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
 
@@ -92,7 +92,7 @@ def open_page(browser: Browser, contexts: Contexts, served: str) -> Iterator[Ope
         key = (served, scheme, init_script)
         if key not in contexts:
             contexts[key] = context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
-            context.add_cookies([{"name": "isentrope_session", "value": TOKEN, "url": served}])
+            context.add_cookies([{"name": SESSION_COOKIE, "value": TOKEN, "url": served}])
             context.set_default_timeout(60_000)
             if init_script is not None:
                 context.add_init_script(init_script)

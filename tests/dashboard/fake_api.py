@@ -23,6 +23,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from tests.dashboard.fake_predictions import law_answer, what_if_answer
 
 TOKEN = "fake-token"
+SESSION_COOKIE = "isentrope_session_fa4e"
 CAPABILITIES = ["method:none", "method:clip_b", "method:clip_v", "method:clip_cov", "hold"]
 POLICY = (
     "default-src 'self'; script-src 'self' {hashes}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -343,7 +344,7 @@ class FakeApi:
         async def gate(request: Request, call_next: Any) -> Any:
             if not request.url.path.startswith("/api/"):
                 return await call_next(request)
-            token = request.cookies.get("isentrope_session") or request.headers.get("authorization", "")[7:] or None
+            token = request.cookies.get(SESSION_COOKIE) or request.headers.get("authorization", "")[7:] or None
             self.requests.append((request.method, request.url.path, token))
             if self.require_token and token != TOKEN:
                 return problem(401, "unauthenticated", "Send a token.")

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from isentrope_dashboard import app as dashboard
 from isentrope_dashboard import ids
 from isentrope_dashboard.credentials import Credentials
-from tests.dashboard.fake_api import TOKEN, FakeApi
+from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi
 
 OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")
 
@@ -122,7 +122,7 @@ def call(
         "state": state or [],
         "changedPropIds": [],
     }
-    cookies = {} if token is None else {"isentrope_session": token}
+    cookies = {} if token is None else {SESSION_COOKIE: token}
     return httpx.post(f"{url}/_dash-update-component", json=body, cookies=cookies, timeout=20)
 
 
@@ -186,7 +186,7 @@ def test_a_server_that_does_not_answer_is_named(fake: FakeApi) -> None:
 
 
 def test_credentials_are_forwarded_and_never_printed() -> None:
-    credentials = Credentials(session="s3cret", authorization="Bearer other")
-    assert credentials.headers() == {"Cookie": "isentrope_session=s3cret", "Authorization": "Bearer other"}
+    credentials = Credentials(session_cookies={SESSION_COOKIE: "s3cret"}, authorization="Bearer other")
+    assert credentials.headers() == {"Cookie": f"{SESSION_COOKIE}=s3cret", "Authorization": "Bearer other"}
     assert "s3cret" not in repr(credentials)
     assert "other" not in repr(credentials)

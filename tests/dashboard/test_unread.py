@@ -20,7 +20,7 @@ from isentrope_dashboard.pages.run import run_page
 from isentrope_dashboard.pages.run_state import advance
 from isentrope_dashboard.records import LiveEvent, RunSnapshot, StepRow, View
 from isentrope_dashboard.snapshots import Reread, read_law, read_snapshot
-from tests.dashboard.fake_api import TOKEN, FakeApi
+from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi
 
 Answer = TypeVar("Answer")
 
@@ -50,7 +50,7 @@ def finish(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 def read(served: str) -> RunSnapshot:
     async def work() -> RunSnapshot:
-        async with ApiSource(served).open(Credentials(session=TOKEN)) as api:
+        async with ApiSource(served).open(Credentials(session_cookies={SESSION_COOKIE: TOKEN})) as api:
             return await read_snapshot(api, RUN_ID, View())
 
     return finish(work())

@@ -67,6 +67,12 @@ class ServerInThread:
         answer = self.http.post("/api/v1/access-tokens", json={"scope": scope, "name": f"{scope} token"})
         return str(answer.json()["token"])
 
+    def session(self, token: str | None = None) -> dict[str, str]:
+        """The Cookie header of a browser that logged in with this token, or the owner's."""
+        with self.client() as browser:
+            browser.get("/", params={"token": token or self.owner_token})
+            return {"Cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())}
+
     def channel(self) -> grpc.Channel:
         return self._open.enter_context(grpc.insecure_channel(self.grpc_target))
 

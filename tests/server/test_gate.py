@@ -131,9 +131,9 @@ def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThrea
 
 
 def test_a_websocket_is_refused_to_a_token_that_may_not_read(with_pages: ServerInThread) -> None:
-    cookie = {"Cookie": f"isentrope_session={with_pages.token('ingest')}"}
+    cookie = with_pages.session(with_pages.token("ingest"))
     assert _websocket_status(with_pages, "/_dash-ws-callback", origin=with_pages.url, **cookie) == 403
-    reader = {"Cookie": f"isentrope_session={with_pages.token('read')}"}
+    reader = with_pages.session(with_pages.token("read"))
     assert _websocket_status(with_pages, "/anything/else", origin=with_pages.url, **reader) == 403
 
 
@@ -148,12 +148,13 @@ def test_what_no_rule_names_needs_the_most_there_is() -> None:
 
 def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> None:
     app = create_app(Settings(dashboard=True))
-    wrong = {"Authorization": "Bearer wrong", "Cookie": f"isentrope_session={with_pages.owner_token}"}
+    wrong = {"Authorization": "Bearer wrong", **with_pages.session()}
+    name = wrong["Cookie"].partition("=")[0]
     with with_pages.client() as stranger:
         for method, path, _ in routes_of(app):
             if method == "WEBSOCKET" or (method, path) in OPEN:
                 continue
-            for headers in ({}, wrong, {"Cookie": "isentrope_session=wrong"}):
+            for headers in ({}, wrong, {"Cookie": f"{name}=wrong"}):
                 answer = stranger.request(method, path, headers=headers)
                 assert answer.status_code == 401, (method, path)
                 if method != "HEAD":
@@ -169,7 +170,7 @@ def test_no_websocket_opens_without_a_token(with_pages: ServerInThread) -> None:
 
 
 def test_a_websocket_opens_for_a_page_of_this_server_only(with_pages: ServerInThread) -> None:
-    cookie = {"Cookie": f"isentrope_session={with_pages.owner_token}"}
+    cookie = with_pages.session()
     path = "/_dash-ws-callback"
     assert _websocket_status(with_pages, path, origin=with_pages.url, **cookie) == 101
     assert _websocket_status(with_pages, path, origin="http://evil.example", **cookie) == 403
@@ -278,7 +279,7 @@ def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server:
     # Browsers send a host's cookies to all its ports, and not every program sets them by the book.
     others = 'preferences={"theme": "dark"}; ; flag'
     with server.client() as browser:
-        cookies = f"{others}; isentrope_session={server.owner_token}"
+        cookies = f"{others}; {server.session()['Cookie']}"
         assert browser.get("/api/v1/runs", headers={"Cookie": cookies}).status_code == 200
         assert browser.get("/api/v1/runs", headers={"Cookie": others}).status_code == 401
 
@@ -309,7 +310,7 @@ def test_a_cookie_changes_things_only_from_a_page_of_this_server(
     rank = Rank(server)
     sent = {name: server.url if value == "OWN" else value for name, value in headers.items()}
     with server.client() as browser:
-        cookie = {"Cookie": f"isentrope_session={server.owner_token}"}
+        cookie = server.session()
         assert browser.patch(rank.path, json={"notes": "x"}, headers=sent | cookie).status_code == status
         bearer = {"Authorization": f"Bearer {server.owner_token}"}
         assert browser.patch(rank.path, json={"notes": "x"}, headers=sent | bearer).status_code == 200

@@ -180,7 +180,7 @@ def until_the_end(watching: Watching) -> None:
 def test_a_page_s_websocket_ends_with_its_token(make_server: MakeServer) -> None:
     server = make_server(dashboard=True)
     token = issue(server, "read")
-    cookie = {"Cookie": f"isentrope_session={token['token']}"}
+    cookie = server.session(token["token"])
     address = server.url.replace("http", "ws") + "/_dash-ws-callback"
     with connect(address, origin=Origin(server.url), additional_headers=cookie, proxy=None) as socket:
         revoke(server, token)

@@ -22,7 +22,7 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
 
-KEPT = {"alembic_version", "audit", "audit_head", "deleted_runs", "tokens"}
+KEPT = {"alembic_version", "audit", "audit_head", "browser_sessions", "deleted_runs", "session_cookie", "tokens"}
 """Tables that tell of no run that is there."""
 
 

@@ -84,6 +84,7 @@ def test_the_printed_address_is_https_and_its_cookie_travels_over_tls_alone(encr
     answer = httpx.get(f"{encrypted.url}/?token={encrypted.token}", verify=trusted, trust_env=False)
     assert answer.status_code == 303
     assert "; Secure" in answer.headers["set-cookie"]
+    assert answer.headers["set-cookie"].startswith("__Host-")
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{encrypted.url}/healthz", trust_env=False)
 

@@ -2,7 +2,8 @@
 
 - `tokens`: scopes, and the book of tokens in force; `owner`: the first token
 - `permissions`: which scope a request needs, deny by default
-- `gate`: the one door in front of every HTTP route and WebSocket; `browsers`: what browsers need besides
+- `gate`: the one door in front of every HTTP route and WebSocket; `browsers`: what browsers need besides;
+  `sessions`: what their cookies hold
 - `grpc_gate`: the same in front of every gRPC method
 - `open_streams`: what ends when a token is revoked; `bookkeeping`: what other servers revoked, and when tokens were used
 - `transport_security`: TLS, and where a server without it may listen; `certificates`: its files; `certificate_renewal`:

@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-SESSION_COOKIE = "isentrope_session"
-_SESSION_SECONDS = 30 * 24 * 3600
+SESSION_SECONDS = 30 * 24 * 3600
+"""How long after its log-in a browser stays logged in."""
+EARLIER_COOKIE = "isentrope_session"
+"""It held the token itself. Browsers that still have it are told to forget it."""
 
 REFUSED_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Isentrope: log in</title>
@@ -23,11 +25,28 @@ make one with <code>isentrope token create --scope read</code>.</p></main>
 </body></html>"""
 
 
-def session_cookie(secret: str, *, secure: bool) -> str:
+def session_cookie_name(suffix: str, *, secure: bool) -> str:
+    """The cookie's name.
+
+    Args:
+        suffix: the database's own. Not a port: behind a proxy the server's is another than the browser's.
+        secure: over TLS the prefix keeps whoever has no TLS for this very host from setting the cookie.
+    """
+    return f"{'__Host-' if secure else ''}isentrope_session_{suffix}"
+
+
+def session_cookie(name: str, session_id: str, *, secure: bool) -> str:
     """The Set-Cookie value that logs a browser in. No script can read it, and no other site's page can send it."""
-    return f"{SESSION_COOKIE}={secret}; Path=/; Max-Age={_SESSION_SECONDS}; HttpOnly; SameSite=Strict" + (
-        "; Secure" if secure else ""
-    )
+    return _cookie(name, session_id, SESSION_SECONDS, secure=secure)
+
+
+def ended_cookie(name: str, *, secure: bool) -> str:
+    """The Set-Cookie value that has a browser forget a cookie."""
+    return _cookie(name, "", 0, secure=secure)
+
+
+def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
 
 
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:

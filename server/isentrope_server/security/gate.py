@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import parse_qsl, urlencode
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -12,17 +14,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
 from isentrope_server.security.browsers import (
+    EARLIER_COOKIE,
     REFUSED_PAGE,
-    SESSION_COOKIE,
     comes_from_own_page,
+    ended_cookie,
     is_own_host,
     security_headers,
     session_cookie,
 )
 from isentrope_server.security.open_streams import Door, OpenStreams, while_allowed
 from isentrope_server.security.permissions import changes_something, is_open, required_scope
+from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.security.tokens import Scope as TokenScope
+from isentrope_server.store.database import in_a_line
+from isentrope_server.store.writer import WriterStopped
+
+_log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -33,6 +41,7 @@ class Gate:
         app: ASGIApp,
         *,
         tokens: Callable[[], TokenBook],
+        sessions: Callable[[], BrowserSessions],
         allowed_hosts: Iterable[str],
         script_hashes: Callable[[], Sequence[str]],
         open_streams: Callable[[], OpenStreams],
@@ -41,7 +50,8 @@ class Gate:
     ) -> None:
         """
         Args:
-            tokens: the book of tokens in force; asked for at each request, as are the next two.
+            tokens: the book of tokens in force; asked for at each request, as are the other things to call.
+            sessions: what browsers logged in with.
             allowed_hosts: names under which browsers may come in.
             script_hashes: CSP hashes of the inline scripts the pages need.
             open_streams: what is open, so that it ends when its token is revoked.
@@ -50,6 +60,7 @@ class Gate:
         """
         self._app = app
         self._tokens = tokens
+        self._sessions = sessions
         self._open_streams = open_streams
         self._open_streams_per_token = open_streams_per_token
         self._metrics_open = metrics_open
@@ -61,7 +72,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         send = _with_headers(send, security_headers(self._script_hashes()))
-        answer = self._admit(scope)
+        answer = await self._admit(scope)
         if answer is None:
             await self._let_in(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -77,7 +88,7 @@ class Gate:
         with self._open_streams().opened(principal, Door.HTTP) as leave:
             await while_allowed(self._app, leave)(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> Response | None:
+    async def _admit(self, scope: Scope) -> Response | None:
         """None: come in, else what to answer instead."""
         method, path = scope.get("method", "WEBSOCKET"), scope["path"]
         if scope["type"] == "http" and is_open(method, path, metrics_open=self._metrics_open):
@@ -88,19 +99,19 @@ class Gate:
                 400, "unknown_host", "The Host header names no address of this server; see ISENTROPE_ALLOWED_HOSTS."
             )
         if scope["type"] == "http" and path == "/" and method == "GET":
-            login = self._log_in(scope)
+            login = await self._log_in(scope, headers)
             if login is not None:
                 return login
-        return self._check_principal(scope, headers, method, path)
+        return await self._check_principal(scope, headers, method, path)
 
-    def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
+    async def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
         principal = self._tokens().of_authorization(headers.get("authorization", ""))
         if principal is None and "authorization" not in headers:
-            principal = self._tokens().of_secret(_session_secret(headers))
+            principal = await self._sessions().of_cookies(headers, secure=_is_secure(scope))
             if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
-            return _unauthenticated(headers)
+            return _forgetting_earlier_cookie(_unauthenticated(headers), headers)
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
@@ -115,17 +126,25 @@ class Gate:
         scope.setdefault("state", {})["principal"] = principal
         return None
 
-    def _log_in(self, scope: Scope) -> Response | None:
-        """`/?token=...` becomes a cookie, and the token leaves the address bar and its history."""
+    async def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
+        """`/?token=...` becomes a session, and the token leaves the address bar and its history."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        secret = dict(query).get("token")
-        if secret is None or self._tokens().of_secret(secret) is None:
+        principal = self._tokens().of_secret(dict(query).get("token", ""))
+        if principal is None:
             return None
+        sessions, secure = self._sessions(), _is_secure(scope)
+        try:
+            session_id = await sessions.begin(principal, instead_of=await sessions.of_cookies(headers, secure=secure))
+        except (SQLAlchemyError, WriterStopped) as error:
+            _log.error("A browser could not be logged in: the store failed: %s", in_a_line(error))
+            return _refusal(503, "store_unavailable", "The database can't keep the log-in now; try again in a moment.")
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
-        answer.headers["set-cookie"] = session_cookie(secret, secure=scope["scheme"] == "https")
+        answer.headers.append(
+            "set-cookie", session_cookie(sessions.cookie_name(secure=secure), session_id, secure=secure)
+        )
         answer.headers["cache-control"] = "no-store"
-        return answer
+        return _forgetting_earlier_cookie(answer, headers)
 
 
 def principal_of(scope: Scope) -> Principal:
@@ -135,10 +154,14 @@ def principal_of(scope: Scope) -> Principal:
     return principal
 
 
-def _session_secret(headers: Headers) -> str:
-    # The standard library's parser gives up all cookies for one that is malformed, and other programs of this host may
-    # have set one.
-    return cookie_parser(headers.get("cookie", "")).get(SESSION_COOKIE, "")
+def _is_secure(scope: Scope) -> bool:
+    return scope["scheme"] in ("https", "wss")
+
+
+def _forgetting_earlier_cookie(answer: Response, headers: Headers) -> Response:
+    if EARLIER_COOKIE in cookie_parser(headers.get("cookie", "")):
+        answer.headers.append("set-cookie", ended_cookie(EARLIER_COOKIE, secure=False))
+    return answer
 
 
 def _unauthenticated(headers: Headers) -> Response:

@@ -75,7 +75,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         async def answer(request: _Request | None, context: _Context) -> object:
             request = await _read(request, context)
             # A call may be begun with a token in force, and its message sent at any time after.
-            if not self._tokens.is_in_force(principal.token_id):
+            if not self._tokens.is_in_force(principal):
                 await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
             await self._check_run(request, context, principal)
             return await method(request, context)

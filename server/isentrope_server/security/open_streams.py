@@ -1,7 +1,8 @@
-"""What is still open when a token is revoked: requests not yet read whole, answers without an end, WebSockets, Watch streams.
+"""What is still open when a token is revoked or a browser logs out: requests not yet read whole, answers without an end,
+WebSockets, Watch streams.
 
-Each asks the gate's `OpenStreams` for a `Leave` of its token, and ends when it is withdrawn. Withdrawing happens on the
-event loop, whichever thread read that the token is gone.
+Each asks the gate's `OpenStreams` for a `Leave` of its token or session, and ends when it is withdrawn. Withdrawing
+happens on the event loop, whichever thread read that the token is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Door(StrEnum):
 class Leave:
     """Permission to stay, until it is withdrawn."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, principal: Principal, door: Door) -> None:
+        self.principal = principal
         self.door = door
         self._withdrawn = asyncio.Event()
 
@@ -65,11 +67,11 @@ class OpenStreams:
     @contextmanager
     def opened(self, principal: Principal, door: Door) -> Iterator[Leave]:
         """Count something as open while it runs."""
-        leave = Leave(door)
+        leave = Leave(principal, door)
         self._leaves[principal.token_id].add(leave)
         try:
             # Revoked between the look at the book and this line.
-            if not self._tokens.is_in_force(principal.token_id):
+            if not self._tokens.is_in_force(principal):
                 leave.withdraw()
             yield leave
         finally:
@@ -82,9 +84,9 @@ class OpenStreams:
             self._loop.call_soon_threadsafe(self._withdraw)
 
     def _withdraw(self) -> None:
-        for token_id, leaves in self._leaves.items():
-            if not self._tokens.is_in_force(token_id):
-                for leave in leaves:
+        for leaves in self._leaves.values():
+            for leave in leaves:
+                if not self._tokens.is_in_force(leave.principal):
                     leave.withdraw()
 
 

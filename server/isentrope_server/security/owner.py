@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isentrope_server.errors import StartupError
 from isentrope_server.home import write_private
-from isentrope_server.security.tokens import Scope, new_token, token_hash
+from isentrope_server.security.tokens import Scope, new_token, secret_hash
 from isentrope_server.store import audit, tokens
 from isentrope_server.store.events import TokensChanged
 from isentrope_server.store.tokens import StoredToken
@@ -65,4 +65,4 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
 
 
 def _is_among(stored: Sequence[StoredToken], secret: str) -> bool:
-    return any(token.token_hash == token_hash(secret) for token in stored)
+    return any(token.token_hash == secret_hash(secret) for token in stored)

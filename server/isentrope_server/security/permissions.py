@@ -50,8 +50,10 @@ PAGE_SCOPES: dict[tuple[str, str], Scope] = {
     # A page's callbacks are POSTs. They reach data through the API, with the visitor's own token, and no other way.
     ("POST", "/_dash-update-component"): Scope.READ,
     ("WEBSOCKET", "/_dash-ws-callback"): Scope.READ,
+    # Ends the session the page was opened with.
+    ("POST", "/logout"): Scope.READ,
 }
-"""What pages add besides addresses to GET."""
+"""What pages need besides addresses to GET."""
 
 GRPC_SCOPES: dict[str, Scope] = {
     "/isentrope_wire.v1.Telemetry/Hello": Scope.INGEST,

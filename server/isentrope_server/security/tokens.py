@@ -7,13 +7,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sqlalchemy import Connection
 
 from isentrope_server.errors import Unprocessable
-from isentrope_server.store import tokens
+from isentrope_server.store import browser_sessions, tokens
+from isentrope_server.store.browser_sessions import StoredSession
 from isentrope_server.store.tokens import StoredToken
 
 
@@ -40,7 +41,7 @@ _GRANTS: dict[Scope, frozenset[Scope]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Whoever holds a token in force."""
+    """Whoever holds a token in force, or a browser's session that began with one."""
 
     token_id: str
     name: str
@@ -49,6 +50,8 @@ class Principal:
     """The only run it may report, by id or name; None: any."""
     project: str | None = None
     """The only project whose runs it may report; None: any."""
+    session: bytes | None = None
+    """Hash of the browser's session it came with; None: it came with the token itself."""
 
     def may(self, wanted: Scope) -> bool:
         return wanted in _GRANTS[self.scope]
@@ -94,7 +97,7 @@ def new_token(
         id=secrets.token_hex(4),
         name=name,
         scope=scope,
-        token_hash=token_hash(secret),
+        token_hash=secret_hash(secret),
         created_at=time.time(),
         revoked_at=None,
         is_owner=is_owner,
@@ -104,16 +107,23 @@ def new_token(
     return NewToken(secret=secret, stored=stored)
 
 
-def token_hash(secret: str) -> bytes:
+def secret_hash(secret: str) -> bytes:
     """SHA-256: the secrets are 256 random bits, so a slow hash would only slow requests down."""
     return hashlib.sha256(secret.encode()).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    principal: Principal
+    expires_at: float
+
+
 class TokenBook:
-    """The tokens in force, looked up by hash on every request. It may be asked from any thread."""
+    """The tokens and sessions in force, looked up by hash on every request. It may be asked from any thread."""
 
     def __init__(self) -> None:
         self._principals: dict[bytes, Principal] = {}
+        self._sessions: dict[bytes, _Session] = {}
         self._in_force: frozenset[str] = frozenset()
         self._reloading = threading.Lock()
         self._lookups: dict[str, float] = {}
@@ -123,10 +133,10 @@ class TokenBook:
         """Read the tokens anew; call it after every change, on a connection that has read nothing yet."""
         # One at a time: what was read before a token was revoked must not replace what was read after.
         with self._reloading:
-            self.replace(tokens.all_tokens(connection))
+            self.replace(tokens.all_tokens(connection), browser_sessions.not_expired(connection, time.time()))
 
-    def replace(self, stored: Iterable[StoredToken]) -> None:
-        """Take these for the tokens there are, and tell who waits for a revocation."""
+    def replace(self, stored: Iterable[StoredToken], stored_sessions: Iterable[StoredSession]) -> None:
+        """Take these for the tokens and sessions there are, and tell who waits for one to end."""
         principals = {
             token.token_hash: Principal(
                 token_id=token.id,
@@ -138,25 +148,45 @@ class TokenBook:
             for token in stored
             if token.revoked_at is None
         }
-        self._principals, before = principals, self._in_force
-        self._in_force = frozenset(principal.token_id for principal in principals.values())
-        if before - self._in_force:
+        by_id = {principal.token_id: principal for principal in principals.values()}
+        sessions = {
+            session.session_hash: _Session(
+                principal=replace(by_id[session.token_id], session=session.session_hash),
+                expires_at=session.expires_at,
+            )
+            for session in stored_sessions
+            if session.token_id in by_id
+        }
+        tokens_before, sessions_before = self._in_force, self._sessions
+        self._principals, self._sessions, self._in_force = principals, sessions, frozenset(by_id)
+        if tokens_before - self._in_force or sessions_before.keys() - sessions.keys():
             for tell in list(self._on_change):
                 tell()
 
-    def is_in_force(self, token_id: str) -> bool:
-        return token_id in self._in_force
+    def is_in_force(self, principal: Principal) -> bool:
+        """Whether its token is, and its session where it came with one."""
+        return principal.token_id in self._in_force and (
+            principal.session is None or principal.session in self._sessions
+        )
 
     def on_revocation(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called, from any thread, whenever a token that was in force no longer is."""
+        """Have `tell` called, from any thread, whenever a token or a session that was in force no longer is."""
         self._on_change.append(tell)
 
     def of_secret(self, secret: str) -> Principal | None:
         """Whoever holds this secret. Comparing hashes leaks no timing that helps to guess a secret."""
-        principal = self._principals.get(token_hash(secret)) if secret else None
+        principal = self._principals.get(secret_hash(secret)) if secret else None
         if principal is not None:
             self._lookups[principal.token_id] = time.time()
         return principal
+
+    def of_session(self, session_id: str) -> Principal | None:
+        """Whoever logged in with this session. An id is no token's secret, nor the other way round."""
+        session = self._sessions.get(secret_hash(session_id))
+        if session is None or session.expires_at <= time.time():
+            return None
+        self._lookups[session.principal.token_id] = time.time()
+        return session.principal
 
     def of_authorization(self, header: str) -> Principal | None:
         """Whoever sends this `Authorization` value."""

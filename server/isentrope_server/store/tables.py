@@ -319,3 +319,19 @@ tokens = Table(
     Column("project", Text),  # likewise
     Column("last_used_at", Double),
 )
+
+browser_sessions = Table(
+    "browser_sessions",
+    metadata,
+    Column("session_hash", LargeBinary(32), primary_key=True),
+    Column("token_id", String(32), ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
+session_cookie = Table(
+    "session_cookie",
+    metadata,
+    Column("key", Integer, primary_key=True),  # one row
+    Column("suffix", String(16), nullable=False),  # of the cookie's name
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from isentrope_server.store import browser_sessions
 from isentrope_server.store.tables import tokens
 
 
@@ -54,10 +55,11 @@ def all_tokens(connection: Connection) -> list[StoredToken]:
 
 
 def revoke(connection: Connection, token_id: str, now: float) -> bool:
-    """True when the token was in force until now."""
+    """True when the token was in force until now. Its sessions are gone."""
     result = connection.execute(
         update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
     )
+    browser_sessions.end_of_token(connection, token_id)
     return result.rowcount == 1
 
 
