@@ -275,6 +275,22 @@ def test_the_printed_address_logs_a_browser_in_and_forgets_the_token(server: Ser
         assert browser.get("/", params={"token": "wrong"}, headers={"Cookie": ""}).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("sent_by", "status"), [("none", 303), ("same-origin", 303), ("same-site", 403), ("cross-site", 403), ("new", 403)]
+)
+def test_no_other_site_s_page_logs_a_browser_in(server: ServerInThread, sent_by: str, status: int) -> None:
+    earlier = server.session()
+    with server.client() as browser:
+        answer = browser.get("/", params={"token": server.token("read")}, headers={"Sec-Fetch-Site": sent_by})
+        assert answer.status_code == status
+        assert ("set-cookie" in answer.headers) == (status == 303)
+        if status == 403:
+            assert answer.json()["error"]["code"] == "foreign_log_in"
+            page = browser.get("/?token=x", headers={"Sec-Fetch-Site": sent_by, "Accept": "text/html"})
+            assert (page.status_code, "the address bar" in page.text) == (403, True)
+        assert browser.get("/api/v1/access-tokens", headers=earlier).status_code == 200
+
+
 def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server: ServerInThread) -> None:
     # Browsers send a host's cookies to all its ports, and not every program sets them by the book.
     others = 'preferences={"theme": "dark"}; ; flag'

@@ -14,15 +14,28 @@ SESSION_SECONDS = 30 * 24 * 3600
 EARLIER_COOKIE = "isentrope_session"
 """It held the token itself. Browsers that still have it are told to forget it."""
 
-REFUSED_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+
+def _page(heading: str, text: str) -> str:
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Isentrope: log in</title>
 <body style="font: 16px/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto; padding: 0 1rem">
-<main><h1 style="font-size: 1.4rem">This page needs a token</h1>
-<p>Open the address that <code>isentrope up</code> printed when it started; it ends in <code>/?token=…</code>
+<main><h1 style="font-size: 1.4rem">{heading}</h1>
+{text}</main>
+</body></html>"""
+
+
+REFUSED_PAGE = _page(
+    "This page needs a token",
+    """<p>Open the address that <code>isentrope up</code> printed when it started; it ends in <code>/?token=…</code>
 and logs this browser in.</p>
 <p>The owner finds the token in the file <code>owner-token</code> of the server's home; for someone else,
-make one with <code>isentrope token create --scope read</code>.</p></main>
-</body></html>"""
+make one with <code>isentrope token create --scope read</code>.</p>""",
+)
+FOREIGN_LOG_IN = (
+    "Another site's page asked to log this browser in, and could be giving it somebody else's token. If you trust the "
+    "address, open it from the terminal or put it into the address bar yourself."
+)
+FOREIGN_LOG_IN_PAGE = _page("Not logged in", f"<p>{FOREIGN_LOG_IN}</p>")
 
 
 def session_cookie_name(suffix: str, *, secure: bool) -> str:
@@ -75,6 +88,14 @@ def comes_from_own_page(headers: Headers, scheme: str) -> bool:
     schemes = {"https"} if scheme in ("https", "wss") else {"http", "https"}
     host = headers.get("host", "")
     return page.scheme in schemes and bool(host) and page.netloc.lower() == host.lower()
+
+
+def is_asked_for_by_another_site(headers: Headers) -> bool:
+    """Whether a page of another site or port led the browser here, and not its user.
+
+    An address that a terminal or the address bar opens comes with `none`, and from what is no browser without the header.
+    """
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
 def host_name(host_header: str) -> str | None:

@@ -15,9 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from isentrope_server.errors import error_body
 from isentrope_server.security.browsers import (
     EARLIER_COOKIE,
+    FOREIGN_LOG_IN,
+    FOREIGN_LOG_IN_PAGE,
     REFUSED_PAGE,
     comes_from_own_page,
     ended_cookie,
+    is_asked_for_by_another_site,
     is_own_host,
     security_headers,
     session_cookie,
@@ -129,7 +132,12 @@ class Gate:
     async def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
         """`/?token=...` becomes a session, and the token leaves the address bar and its history."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        principal = self._tokens().of_secret(dict(query).get("token", ""))
+        secret = dict(query).get("token")
+        if secret is None:
+            return None
+        if is_asked_for_by_another_site(headers):
+            return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
+        principal = self._tokens().of_secret(secret)
         if principal is None:
             return None
         sessions, secure = self._sessions(), _is_secure(scope)
@@ -165,12 +173,12 @@ def _forgetting_earlier_cookie(answer: Response, headers: Headers) -> Response:
 
 
 def _unauthenticated(headers: Headers) -> Response:
-    if "text/html" in headers.get("accept", ""):
-        return HTMLResponse(REFUSED_PAGE, status_code=401, headers={"cache-control": "no-store"})
-    answer = _refusal(
+    answer = _refusal_of(
+        headers,
         401,
         "unauthenticated",
         "A token this server knows is needed: Authorization: Bearer TOKEN, or the login address `isentrope up` printed.",
+        REFUSED_PAGE,
     )
     answer.headers["www-authenticate"] = "Bearer"
     return answer
@@ -184,6 +192,13 @@ def _forbidden(principal: Principal, needed: TokenScope) -> Response:
         scope=str(principal.scope),
         needed=str(needed),
     )
+
+
+def _refusal_of(headers: Headers, status: int, code: str, message: str, page: str) -> Response:
+    """The page to browsers, the error body to everybody else."""
+    if "text/html" in headers.get("accept", ""):
+        return HTMLResponse(page, status_code=status, headers={"cache-control": "no-store"})
+    return _refusal(status, code, message)
 
 
 def _refusal(status: int, code: str, message: str, **details: object) -> Response:
