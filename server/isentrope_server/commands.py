@@ -128,7 +128,8 @@ def list_audit(limit: int, as_json: bool) -> None:
     click.echo(f"Changes of {place}, newest first:", err=True)
     for entry in entries:
         at = datetime.fromtimestamp(float(str(entry["at"])))
-        click.echo(printable(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {entry['actor']}"))
+        who = f"{entry['actor']} ({entry['token_id']})" if entry["token_id"] else str(entry["actor"])
+        click.echo(printable(f"{at:%Y-%m-%d %H:%M:%S}  {entry['action']:<20}  {entry['subject']}  by {who}"))
 
 
 @audit.command("verify")

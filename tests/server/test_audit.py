@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
@@ -11,7 +14,8 @@ from isentrope_server.store import audit
 from isentrope_server.store.tables import audit as entries
 from isentrope_server.store.tables import audit_head
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot
+from isentrope_wire.messages import ControlSnapshot, RunFinished
+from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -59,7 +63,7 @@ def test_an_untouched_trail_is_whole_and_listed_newest_first(audited: ServerInTh
     assert len(rest) + 3 == found["entries"]
 
 
-@pytest.mark.parametrize("column", ["at", "actor", "action", "subject", "change", "chain_hash"])
+@pytest.mark.parametrize("column", ["at", "actor", "action", "subject", "change", "chain_hash", "token_id"])
 def test_a_changed_entry_shows_wherever_it_stands(audited: ServerInThread, column: str) -> None:
     values = {"at": 1.0, "change": {"new": "other"}, "chain_hash": b"0" * 32}
     with audited.backend.database.reading() as connection:
@@ -125,3 +129,143 @@ def test_names_that_the_database_keeps_otherwise_do_not_break_the_chain(make_ser
     hostile = ControlSnapshot(version=0, control=Control(reason="a\0b"), author="pro\0be", requested_at=1.0)
     Rank(server, initial_control=hostile)
     assert verified(server)["is_whole"] is True
+
+
+def newest(server: ServerInThread, action: str) -> dict[str, Any]:
+    items = server.http.get("/api/v1/audit", params={"limit": 100}).json()["items"]
+    found: dict[str, Any] = next(item for item in items if item["action"] == action)
+    return found
+
+
+def issue(server: ServerInThread, scope: str, name: str) -> dict[str, Any]:
+    answer = server.http.post("/api/v1/access-tokens", json={"scope": scope, "name": name})
+    assert answer.status_code == 201, answer.text
+    created: dict[str, Any] = answer.json()
+    return created
+
+
+class ReportsAs(Rank):
+    """A run whose reports come with this token."""
+
+    def __init__(self, server: ServerInThread, token: dict[str, Any], **described: Any) -> None:
+        self.token = token
+        super().__init__(server, **described)
+
+    def hello(self) -> pb.HelloReply:
+        self.metadata = (("authorization", f"Bearer {self.token['token']}"),)
+        return super().hello()
+
+
+def test_what_a_run_says_of_its_control_s_author_and_time_is_kept_as_what_it_says(make_server: MakeServer) -> None:
+    server = make_server()
+    token = issue(server, "ingest", "node 7")
+    claimed = ControlSnapshot(version=3, control=Control(reason="r"), author="owner", requested_at=1.0)
+    rank = ReportsAs(server, token, initial_control=claimed, started_at=1000.0)
+    entry = newest(server, "control.initial")
+    assert (entry["actor"], entry["token_id"]) == ("node 7", token["id"])
+    assert entry["at"] == pytest.approx(time.time(), abs=30)
+    assert (entry["change"]["claimed_author"], entry["change"]["claimed_at"]) == ("owner", 1000.0)
+    assert entry["change"]["new"]["reason"] == "r"
+    (item,) = server.http.get(f"{rank.path}/control/history").json()["items"]
+    assert (item["version"], item["author"]) == (3, "run (owner)")
+    assert verified(server)["is_whole"] is True
+
+
+@pytest.mark.parametrize(
+    ("claimed", "author"),
+    [("", "run"), ("trainer", "run"), ("ada", "run (ada)"), ("run (ada)", "run (ada)"), ("run", "run")],
+)
+def test_a_run_s_first_control_has_an_author_that_no_token_is_called(
+    server: ServerInThread, claimed: str, author: str
+) -> None:
+    brought = ControlSnapshot(version=0, control=Control(), author=claimed, requested_at=1.0)
+    rank = Rank(server, initial_control=brought)
+    assert server.http.get(f"{rank.path}/control/history").json()["items"][0]["author"] == author
+    assert server.http.post("/api/v1/access-tokens", json={"scope": "ingest", "name": author}).status_code == 422
+
+
+def test_every_entry_of_a_token_s_doing_holds_its_id(make_server: MakeServer) -> None:
+    server = make_server()
+    rank = Rank(server)
+    first, second = (issue(server, "admin", "ada") for _ in range(2))
+    for version, token in enumerate((first, second)):
+        with server.client(token["token"]) as client:
+            put = client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": f'"{version}"'})
+            assert put.status_code == 202
+    with server.client(second["token"]) as client:
+        client.patch(rank.path, json={"notes": "n"})
+        client.delete(f"/api/v1/access-tokens/{first['id']}")
+        rank.send(RunFinished(status="finished", step=1, finished_at=time.time(), error=""))
+        assert client.delete(rank.path).status_code == 204
+    items = server.http.get("/api/v1/audit", params={"limit": 100}).json()["items"]
+    by_ada = [(item["action"], item["token_id"]) for item in items if item["actor"] == "ada"][::-1]
+    assert by_ada == [
+        ("control.requested", first["id"]),
+        ("control.requested", second["id"]),
+        ("control.superseded", second["id"]),
+        ("run.edited", second["id"]),
+        ("token.revoked", second["id"]),
+        ("run.deleted", second["id"]),
+    ]
+    assert {item["token_id"] for item in items if item["actor"] in ("server", "rank 0")} == {None}
+    owners = {item["token_id"] for item in items if item["actor"] == "owner"}
+    assert len(owners) == 1
+    assert owners.isdisjoint({None, first["id"], second["id"]})
+    assert verified(server)["is_whole"] is True
+
+
+def test_a_chain_from_before_entries_held_tokens_still_verifies(make_server: MakeServer) -> None:
+    server = make_server()
+
+    def as_before(connection: Connection) -> None:
+        connection.execute(delete(entries))
+        text = '[1.5,"ada","run.edited","runs/r",{"new":{"notes":"n"}}]'
+        chain_hash = hashlib.sha256(text.encode()).digest()
+        connection.execute(
+            insert(entries).values(
+                at=1.5,
+                actor="ada",
+                action="run.edited",
+                subject="runs/r",
+                change={"new": {"notes": "n"}},
+                chain_hash=chain_hash,
+            )
+        )
+        connection.execute(update(audit_head).values(entries=1, chain_hash=chain_hash))
+
+    tamper(server, as_before)
+    assert verified(server)["is_whole"] is True
+    server.token("read")
+    assert (verified(server)["is_whole"], verified(server)["entries"]) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "owner",
+        " Owner",
+        "SERVER",
+        "rank 0",
+        "rank 0, rank 1",
+        "rank",
+        "run",
+        "run (ada)",
+        "command  line",
+        "\uff4fwner",
+    ],
+)
+def test_no_token_is_called_what_somebody_else_is(server: ServerInThread, name: str) -> None:
+    answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": name})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unprocessable")
+    assert repr(name) in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["ada\nserver", "ada\x1b[2J", "ada\u200b", "\u202eada", "ada\0", "   "])
+def test_no_token_s_name_holds_what_nobody_sees(server: ServerInThread, name: str) -> None:
+    answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": name})
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("name", ["rankine", "run 7", "server room", "\u00b5-test", "owner of node 3", "\u6797"])
+def test_other_names_are_free(server: ServerInThread, name: str) -> None:
+    assert issue(server, "read", name)["name"] == name

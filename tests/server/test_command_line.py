@@ -141,6 +141,7 @@ def test_a_token_that_may_not_is_a_failure_in_one_sentence(
         ("token revoke nothing", 1),
         ("token create --scope read --run r", 2),
         ("token create --scope all", 2),
+        ("token create --scope read --name owner", 1),
         ("audit verify --head xyz", 2),
         ("audit list --limit 0", 2),
         ("metrics r --from-step 5 --to-step 1", 2),
@@ -223,6 +224,7 @@ def test_a_token_for_a_server_elsewhere_is_refused_where_no_server_ever_ran(
     assert_one_sentence(result, 1)
     assert "Tokens of https://isentrope.example are made where that server runs" in result.stderr
     assert not empty.exists()
+    assert_one_sentence(call("token create --scope read --name server", here | {"ISENTROPE_URL": None}), 1)
     made = call("token create --scope read", here | {"ISENTROPE_URL": None})
     assert made.exit_code == 0
     assert f"A token of any server that starts with the database sqlite:///{empty}/isentrope.db:" in made.stderr

@@ -32,6 +32,7 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
             name,
             request.scope,
             by=principal.name,
+            by_token=principal.token_id,
             now=time.time(),
             run=request.run,
             project=request.project,
@@ -44,7 +45,9 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
 @router.delete("/access-tokens/{token_id}", status_code=204)
 async def delete_token(token_id: str, backend: BackendDep, principal: PrincipalDep) -> Response:
     """Revoke a token: from now on it opens nothing, and what it has open is closed."""
-    revoked = await backend.write(lambda t: revoke_token(t, token_id, by=principal.name, now=time.time()))
+    revoked = await backend.write(
+        lambda t: revoke_token(t, token_id, by=principal.name, by_token=principal.token_id, now=time.time())
+    )
     if not revoked:
         raise NotFound(f"There is no token {token_id[:64]!r} in force.", token_id=token_id[:64])
     await reload_tokens(backend)

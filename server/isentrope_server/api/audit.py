@@ -22,7 +22,8 @@ class AuditEntryOut(BaseModel):
 
     number: int = Field(description="Rises from entry to entry; numbers may be left out.")
     at: float
-    actor: str = Field(description="Name of a token, `rank N`, or server.")
+    actor: str = Field(description="Name of a token, `rank N`, server, or command line.")
+    token_id: str | None = Field(description="Id of the token the actor came with; names may repeat.")
     action: str
     subject: str
     change: dict[str, Any] = Field(description="What is different, old and new where both exist.")
@@ -34,6 +35,7 @@ class AuditEntryOut(BaseModel):
             number=entry.key,
             at=entry.at,
             actor=entry.actor,
+            token_id=entry.token_id,
             action=entry.action,
             subject=entry.subject,
             change={name: plain_json(value) for name, value in entry.change.items()},

@@ -50,6 +50,7 @@ async def put_control(
     request = ControlRequest(
         control=control_from(fields),
         author=principal.name,
+        token_id=principal.token_id,
         expected_version=_version_in(if_match),
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,

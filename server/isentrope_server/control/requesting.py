@@ -22,6 +22,8 @@ class ControlRequest:
 
     control: Control
     author: str
+    token_id: str | None = None
+    """Of the token the author came with."""
     expected_version: int
     """The newest version the author had seen."""
     time_to_live_seconds: float
@@ -81,12 +83,13 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
         transaction.connection,
         at=now,
         actor=request.author,
+        token_id=request.token_id,
         action="control.requested",
         subject=f"runs/{run.id}/control/{item.version}",
         change={"old": previous.document if previous else None, "new": item.document},
     )
     transaction.announce(ControlChanged(run_id=run.id, version=item.version))
-    _supersede_unfetched(transaction, run, item, now)
+    _supersede_unfetched(transaction, run, item, request, now)
     return Requested(item=item, is_new=True)
 
 
@@ -123,7 +126,9 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
         )
 
 
-def _supersede_unfetched(transaction: Transaction, run: Run, newer: ControlItem, now: float) -> None:
+def _supersede_unfetched(
+    transaction: Transaction, run: Run, newer: ControlItem, request: ControlRequest, now: float
+) -> None:
     for older in controls.open_before(transaction.connection, run.key, newer.version):
         if older.state is State.PENDING:
             move(
@@ -132,7 +137,8 @@ def _supersede_unfetched(transaction: Transaction, run: Run, newer: ControlItem,
                 older,
                 State.SUPERSEDED,
                 now=now,
-                actor=newer.author,
+                actor=request.author,
+                token_id=request.token_id,
                 code="never_delivered",
                 message=f"Version {newer.version} came before any probe had fetched this one.",
             )

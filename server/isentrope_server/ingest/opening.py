@@ -11,6 +11,7 @@ from isentrope_server.control.standing import standing_snapshot
 from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.ingest.report_limits import STREAMS_OF_A_RUN
 from isentrope_server.ingest.succession import is_newest, placed
+from isentrope_server.security.tokens import Principal
 from isentrope_server.store import audit, controls, runs, streams
 from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import RunChanged
@@ -24,6 +25,10 @@ from isentrope_wire.run_limits import NAME_CHARACTERS
 _LARGEST_RANK = 2**31 - 1
 _LARGEST_FIRST_VERSION = 2**31 - 1
 """Of a control. Far more than a run sees, and room to count on from there."""
+_LONGEST_AUTHOR = 200
+_PROBE = "trainer"
+"""How a probe calls itself as the author of what its configuration says."""
+_AUTHOR_OF_A_RUN = re.compile(r"run( \(.*\))?", re.DOTALL)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -35,10 +40,13 @@ class Welcome:
     control: ControlSnapshot | None
 
 
-def open_stream(transaction: Transaction, started: RunStarted, now: float, *, sent_at: float = 0.0) -> Welcome:
+def open_stream(
+    transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
+) -> Welcome:
     """Make the run and the stream known, or find them again; safe to repeat.
 
     Args:
+        by: whose token it came with.
         sent_at: when the Hello was sent by the sender's clock; 0: it doesn't say.
 
     Raises:
@@ -61,7 +69,7 @@ def open_stream(transaction: Transaction, started: RunStarted, now: float, *, se
     run_key = runs.key_of(connection, started.run_id)
     known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
-    run_key = _enter(transaction, started, run_key, known, now)
+    run_key = _enter(transaction, started, run_key, known, now, by)
     if streams.count(connection, run_key) >= STREAMS_OF_A_RUN:
         raise Unprocessable(f"Run {started.run_id} has {STREAMS_OF_A_RUN} ranks and incarnations, as many as one may.")
     streams.create(connection, run_key, started, now)
@@ -89,12 +97,17 @@ def _check(started: RunStarted) -> None:
 
 
 def _enter(
-    transaction: Transaction, started: RunStarted, run_key: int | None, known: Sequence[Incarnation], now: float
+    transaction: Transaction,
+    started: RunStarted,
+    run_key: int | None,
+    known: Sequence[Incarnation],
+    now: float,
+    by: Principal,
 ) -> int:
     connection = transaction.connection
     if run_key is None:
         run_key = runs.create(connection, started, now)
-        _record_initial_control(transaction, run_key, started)
+        _record_initial_control(transaction, run_key, started, now, by)
     elif is_newest(known, started):
         runs.reopen(connection, run_key, started, now)
     else:
@@ -103,15 +116,18 @@ def _enter(
     return run_key
 
 
-def _record_initial_control(transaction: Transaction, run_key: int, started: RunStarted) -> None:
+def _record_initial_control(
+    transaction: Transaction, run_key: int, started: RunStarted, now: float, by: Principal
+) -> None:
     initial = started.initial_control
     control = initial.control if initial else Control()
+    claimed = (initial.author if initial else "")[:_LONGEST_AUTHOR]
     item = ControlItem(
         run_key=run_key,
         # A run resumed from a checkpoint, or known to another server before, begins with a later version.
         version=initial.version if initial else 0,
         document=control.to_document(),
-        author=(initial.author if initial else "") or "run",
+        author=_author(claimed),
         requested_at=started.started_at,
         requested_step=None,
         expires_at=None,
@@ -124,9 +140,21 @@ def _record_initial_control(transaction: Transaction, run_key: int, started: Run
     controls.add(transaction.connection, item)
     audit.record(
         transaction.connection,
-        at=started.started_at,
-        actor=item.author,
+        at=now,
+        actor=by.name,
+        token_id=by.token_id,
         action="control.initial",
         subject=f"runs/{started.run_id}/control/{item.version}",
-        change={"new": item.document},
+        # What the run says of itself is no proof of who did it, nor when.
+        change={"new": item.document, "claimed_author": claimed, "claimed_at": started.started_at},
     )
+
+
+def _author(claimed: str) -> str:
+    """Who stands beside the version a run began with: nobody could give a token such a name.
+
+    A run that goes on from a checkpoint brings the author that its control had in another run, or at another server.
+    """
+    if claimed in ("", _PROBE):
+        return "run"
+    return claimed if _AUTHOR_OF_A_RUN.fullmatch(claimed) else f"run ({claimed})"

@@ -21,6 +21,7 @@ from isentrope_server.ingest.intake import Receipt, Sender, in_pieces, joined, t
 from isentrope_server.ingest.opening import Welcome, open_stream
 from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
 from isentrope_server.ingest.series_limit import SeriesLimit
+from isentrope_server.security.grpc_gate import principal_of_call
 from isentrope_server.store import streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import ControlChanged
@@ -59,9 +60,12 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             started = run_started_from_pb(request.run)
         except CodecError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        principal = principal_of_call()
         try:
             welcome: Welcome = await self._write(
-                context, lambda t: open_stream(t, started, time.time(), sent_at=request.sent_at), started.run_id
+                context,
+                lambda t: open_stream(t, started, time.time(), by=principal, sent_at=request.sent_at),
+                started.run_id,
             )
         except DataError as error:
             await _abort(

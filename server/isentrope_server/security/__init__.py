@@ -1,6 +1,6 @@
 """Who may do what.
 
-- `tokens`: scopes, and the book of tokens in force; `owner`: the first token
+- `tokens`: scopes, and the book of tokens in force; `owner`: the first token; `token_names`: what others are called
 - `permissions`: which scope a request needs, deny by default
 - `gate`: the one door in front of every HTTP route and WebSocket; `browsers`: what browsers need besides;
   `sessions`: what their cookies hold

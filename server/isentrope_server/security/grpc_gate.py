@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +35,14 @@ class KnownAs:
 
 FindRun = Callable[[str], Awaitable[KnownAs | None]]
 """How the store knows a run, by its id; None: it doesn't."""
+
+
+_calling: ContextVar[Principal] = ContextVar("isentrope_server_grpc_principal")
+
+
+def principal_of_call() -> Principal:
+    """Whoever the gate let in, to a method that answers once."""
+    return _calling.get()
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
@@ -78,6 +87,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             if not self._tokens.is_in_force(principal):
                 await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
             await self._check_run(request, context, principal)
+            _calling.set(principal)
             return await method(request, context)
 
         return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from isentrope_server.security.token_names import check_token_name
 from isentrope_server.security.tokens import NewToken, Scope, new_token
 from isentrope_server.store import audit, tokens
 from isentrope_server.store.events import TokensChanged
@@ -14,21 +15,27 @@ def issue_token(
     scope: Scope,
     *,
     by: str,
+    by_token: str | None = None,
     now: float,
     run: str | None = None,
     project: str | None = None,
 ) -> NewToken:
     """Make and store a token; only the returned object knows its secret.
 
+    Args:
+        by: name of the token, or `command line`.
+        by_token: id of the token.
     Raises:
-        Unprocessable: a run or a project for a token that doesn't report.
+        Unprocessable: a name somebody else has, or a run or a project for a token that doesn't report.
     """
+    check_token_name(name)
     issued = new_token(name, scope, run=run, project=project)
     tokens.add(transaction.connection, issued.stored)
     audit.record(
         transaction.connection,
         at=now,
         actor=by,
+        token_id=by_token,
         action="token.created",
         subject=f"tokens/{issued.stored.id}",
         change={"name": name, "scope": str(scope), "run": run, "project": project},
@@ -37,12 +44,18 @@ def issue_token(
     return issued
 
 
-def revoke_token(transaction: Transaction, token_id: str, *, by: str, now: float) -> bool:
+def revoke_token(transaction: Transaction, token_id: str, *, by: str, by_token: str | None = None, now: float) -> bool:
     """True when the token was in force until now."""
     revoked = tokens.revoke(transaction.connection, token_id, now)
     if revoked:
         audit.record(
-            transaction.connection, at=now, actor=by, action="token.revoked", subject=f"tokens/{token_id}", change={}
+            transaction.connection,
+            at=now,
+            actor=by,
+            token_id=by_token,
+            action="token.revoked",
+            subject=f"tokens/{token_id}",
+            change={},
         )
         transaction.announce(TokensChanged())
     return revoked

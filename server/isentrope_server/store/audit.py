@@ -32,6 +32,8 @@ class AuditEntry:
     subject: str
     change: Mapping[str, Any]
     chain_hash: bytes
+    token_id: str | None
+    """Of the token the actor came with; names may repeat. None: the server, a rank, or the command line by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +56,23 @@ class Verification:
 
 
 def record(
-    connection: Connection, *, at: float, actor: str, action: str, subject: str, change: Mapping[str, object]
+    connection: Connection,
+    *,
+    at: float,
+    actor: str,
+    action: str,
+    subject: str,
+    change: Mapping[str, object],
+    token_id: str | None = None,
 ) -> None:
     """Add an entry in the transaction that makes the change.
 
     Args:
-        actor: name of the token, `probe rank N` or `server`.
+        actor: name of the token, `rank N`, `server` or `command line`.
         action: e.g. `control.requested`.
         subject: e.g. `runs/RUN/control/3`.
         change: what is different now, old and new where both exist.
+        token_id: of the token, where one acted.
     """
     # Until COMMIT: of two servers on one database neither links to what the other is about to follow.
     hold_what_runs_share(connection)
@@ -70,10 +80,16 @@ def record(
     previous = bytes(head.chain_hash) if head is not None else b""
     # As the columns keep them: a hash over other text would never fit again.
     actor, subject = (text.replace("\0", "\ufffd") for text in (actor, subject))
-    chain_hash = _chained(previous, at, actor, action, subject, change)
+    chain_hash = _chained(previous, at, actor, action, subject, change, token_id)
     connection.execute(
         insert(audit).values(
-            at=at, actor=actor, action=action, subject=subject, change=dict(change), chain_hash=chain_hash
+            at=at,
+            actor=actor,
+            action=action,
+            subject=subject,
+            change=dict(change),
+            chain_hash=chain_hash,
+            token_id=token_id,
         )
     )
     connection.execute(update(audit_head).values(entries=audit_head.c.entries + 1, chain_hash=chain_hash))
@@ -93,9 +109,9 @@ def verify(connection: Connection, *, earlier_head: bytes | None = None) -> Veri
     rows = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(audit).order_by(audit.c.key))
     for row in rows:
         entries += 1
-        if broken_at is None and _chained(previous, row.at, row.actor, row.action, row.subject, row.change) != bytes(
-            row.chain_hash
-        ):
+        if broken_at is None and _chained(
+            previous, row.at, row.actor, row.action, row.subject, row.change, row.token_id
+        ) != bytes(row.chain_hash):
             broken_at = int(row.key)
         previous = bytes(row.chain_hash)
         knows_earlier = knows_earlier or previous == earlier_head
@@ -113,6 +129,16 @@ def _entry(values: Mapping[str, Any]) -> AuditEntry:
     return AuditEntry(**{**values, "chain_hash": bytes(values["chain_hash"])})
 
 
-def _chained(previous: bytes, at: float, actor: str, action: str, subject: str, change: Mapping[str, object]) -> bytes:
-    entry = json.dumps([at, actor, action, subject, dict(change)], sort_keys=True, separators=(",", ":"))
+def _chained(
+    previous: bytes,
+    at: float,
+    actor: str,
+    action: str,
+    subject: str,
+    change: Mapping[str, object],
+    token_id: str | None,
+) -> bytes:
+    # Without a token it is what it was before entries knew of one: earlier chains go on.
+    parts = [at, actor, action, subject, dict(change), *([] if token_id is None else [token_id])]
+    entry = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(previous + entry.encode()).digest()

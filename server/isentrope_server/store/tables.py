@@ -295,6 +295,7 @@ audit = Table(
     Column("subject", Text, nullable=False, index=True),
     Column("change", JSON, nullable=False),
     Column("chain_hash", LargeBinary(32), nullable=False),
+    Column("token_id", String(32)),  # the actor's; stays when the token is no more
 )
 
 audit_head = Table(
