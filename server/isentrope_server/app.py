@@ -46,6 +46,7 @@ from isentrope_server.security.bookkeeping import kept_book
 from isentrope_server.security.gate import Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
 from isentrope_server.security.open_streams import OpenStreams
+from isentrope_server.security.refusals import Refusals
 from isentrope_server.security.request_limits import BodyLimit
 from isentrope_server.security.sessions import BrowserSessions, open_sessions
 from isentrope_server.security.tokens import TokenBook
@@ -96,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.script_hashes = []
     app.state.figures = ServerFigures()
     app.state.readiness = health.Readiness()
+    app.state.refusals = Refusals(lambda door, reason: app.state.figures.not_let_in.labels(door, reason).inc())
     error_answers.install(app)
     _add_routes(app)
     openapi.install(app)
@@ -112,6 +114,7 @@ def create_app(settings: Settings) -> FastAPI:
         script_hashes=lambda: _script_hashes(app),
         open_streams=lambda: _open_streams(app),
         open_streams_per_token=settings.open_streams_per_token,
+        refusals=app.state.refusals,
         metrics_open=settings.metrics_open,
     )
     app.add_middleware(MeasuredRequests, figures=app.state.figures)
@@ -151,7 +154,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.backend = backend
         app.state.sessions = await open_sessions(backend)
         app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
-        gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend))
+        gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend), app.state.refusals)
         grpc_server, app.state.grpc_port = await start_grpc(
             backend, [MessageDeadline(), MeasuredCalls(app.state.figures), gate]
         )

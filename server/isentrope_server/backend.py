@@ -22,7 +22,7 @@ from isentrope_server.errors import StartupError
 from isentrope_server.home import locked_home, make_private_file
 from isentrope_server.live.hub import Hub
 from isentrope_server.live.notifications import Notifications
-from isentrope_server.security.owner import ensure_owner_token
+from isentrope_server.security.owner import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, ensure_owner_token
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
 from isentrope_server.store import controls
@@ -158,6 +158,14 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
     is_shared = transaction.connection.dialect.name == POSTGRESQL
     owner_token = ensure_owner_token(transaction, settings.owner_token_file, settings.token, is_shared=is_shared)
     tokens.reload(transaction.connection)
+    if len(owner_token) < GOOD_OWNER_TOKEN:
+        _log.warning(
+            "The owner's token has only %d characters: whoever guesses it can do everything. Use one of at least %d, "
+            "made with %s.",
+            len(owner_token),
+            GOOD_OWNER_TOKEN,
+            MAKE_A_TOKEN,
+        )
     if settings.token is not None and tokens.of_secret(settings.token) is None:
         _log.warning(
             "ISENTROPE_TOKEN is no token of this home and opens nothing: it counts only at a home's first start."

@@ -50,6 +50,12 @@ class ServerFigures:
         self.calls = Counter(
             "isentrope_grpc_calls", "gRPC calls that ended.", ["method", "code"], registry=self.registry
         )
+        self.not_let_in = Counter(
+            "isentrope_requests_refused",
+            "HTTP requests, WebSockets and gRPC calls without a token in force, or with one that may not do this.",
+            ["door", "reason"],
+            registry=self.registry,
+        )
         self.watches = Gauge("isentrope_watch_streams", "Watch streams that are open.", registry=self.registry)
         self.request_seconds = Histogram(
             "isentrope_http_request_seconds",

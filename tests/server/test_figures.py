@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+
+import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -106,3 +110,59 @@ def test_figures_are_open_to_scrapers_where_the_setting_says_so(make_server: Mak
     with server.client() as scraper:
         assert scraper.get("/metrics").status_code == 200
         assert scraper.get("/api/v1/runs").status_code == 401
+
+
+def test_who_was_not_let_in_is_counted_by_door_and_reason_and_told_in_one_line(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isentrope_server.security.refusals.SECONDS_BETWEEN_LINES", 0.5)
+    server = make_server()
+    rank = Rank(server)
+    caplog.clear()
+    began = time.monotonic()
+    with server.client("wrong") as stranger, server.client(server.token("read")) as reader:
+        for number in range(20):
+            assert stranger.get(f"/api/v1/runs/{number}%0A?token=s3cret").status_code == 401
+        assert reader.get("/api/v1/access-tokens").status_code == 403
+    rank.metadata = (("authorization", "Bearer wrong"),)
+    with pytest.raises(Exception, match="UNAUTHENTICATED"):
+        rank.report(0, x=1.0)
+    rank.metadata = (("authorization", f"Bearer {server.token('read')}"),)
+    with pytest.raises(Exception, match="PERMISSION_DENIED"):
+        rank.report(0, x=1.0)
+    told = {
+        (door, reason): value(server, "isentrope_requests_refused_total", door=door, reason=reason)
+        for door in ("http", "grpc")
+        for reason in ("unauthenticated", "forbidden")
+    }
+    assert told == {
+        ("http", "unauthenticated"): 20,
+        ("http", "forbidden"): 1,
+        ("grpc", "unauthenticated"): 1,
+        ("grpc", "forbidden"): 1,
+    }
+    lines_until = time.monotonic() + 3
+    while sum(refused_in(caplog.messages)) < 23 and time.monotonic() < lines_until:
+        time.sleep(0.02)
+    counts = refused_in(caplog.messages)
+    assert sum(counts) == 23
+    assert counts[0] == 1
+    assert len(counts) <= 2 + (time.monotonic() - began) / 0.5
+    assert "s3cret" not in caplog.text
+    assert all("\n" not in message for message in caplog.messages)
+
+
+def refused_in(messages: list[str]) -> list[int]:
+    """How many refusals each line of the log tells of."""
+    lines = [message for message in messages if message.startswith("Requests were refused")]
+    return [sum(int(count) for count in re.findall(r"(\d+) (?:http|grpc) ", line)) for line in lines]
+
+
+def test_a_method_that_a_stranger_made_up_is_no_label(make_server: MakeServer) -> None:
+    server = make_server()
+    for number in range(3):
+        call = server.channel().unary_unary(f"/isentrope_wire.v1.Telemetry/Made{number}", bytes, bytes)
+        with pytest.raises(grpc.RpcError):
+            call(b"", timeout=5)
+    counted = [dict(labels) for name, labels in samples(server) if name == "isentrope_grpc_calls_total"]
+    assert {labels["method"] for labels in counted} == {"other"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -148,10 +149,18 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_chosen_token_becomes_the_owners_at_the_first_start(tmp_path: Path) -> None:
-    with up(tmp_path, ISENTROPE_TOKEN="chosen-by-me") as (_, url, token):
-        assert token == "chosen-by-me"
-        bearer = {"Authorization": "Bearer chosen-by-me"}
+    chosen = secrets.token_urlsafe(32)
+    with up(tmp_path, ISENTROPE_TOKEN=chosen) as (_, url, token):
+        assert token == chosen
+        bearer = {"Authorization": f"Bearer {chosen}"}
         assert httpx.get(f"{url}/api/v1/access-tokens", headers=bearer, trust_env=False).status_code == 200
+
+
+def test_a_token_that_anybody_could_guess_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home", ISENTROPE_TOKEN="a")
+    assert result.returncode == 2
+    assert "at least 8 characters, better 32, got 1" in one_sentence(result)
+    assert 'python -c "import secrets; print(secrets.token_urlsafe(32))"' in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--http-port", "--grpc-port"])

@@ -24,6 +24,8 @@ from tests.server.rank import Rank
 
 DATABASES = ("postgresql",)
 
+OWNER_TOKEN = "the-owner-s-at-both-servers-of-one-database"
+
 Pair = tuple[ServerInThread, ServerInThread]
 
 
@@ -33,7 +35,7 @@ def pair(postgresql: PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> It
     homes = tmp_path_factory.mktemp("pair")
     with postgresql.empty_database() as url, ExitStack() as stack:
         servers = [
-            ServerInThread(homes / name, database_url=url, token="the-owners", heartbeat_seconds=0.3)
+            ServerInThread(homes / name, database_url=url, token=OWNER_TOKEN, heartbeat_seconds=0.3)
             for name in ("first", "second")
         ]
         with ThreadPoolExecutor(2) as pool:
@@ -63,7 +65,7 @@ def end_listening_sessions(server: ServerInThread) -> None:
 
 def test_both_know_the_owner_they_were_given_and_each_other_s_runs(pair: Pair) -> None:
     first, second = pair
-    assert first.owner_token == second.owner_token == "the-owners"
+    assert first.owner_token == second.owner_token == OWNER_TOKEN
     rank = Rank(first)
     rank.report(0, x=1.5)
     assert second.http.get(f"{rank.path}/steps/0").json()["scalars"] == {"x": 1.5}
@@ -144,7 +146,7 @@ def test_of_many_changes_at_both_servers_exactly_one_wins_and_the_audit_trail_st
     rank = Rank(pair[0])
 
     def put(number: int) -> int:
-        with pair[number % 2].client("the-owners") as client:
+        with pair[number % 2].client(OWNER_TOKEN) as client:
             headers = {"If-Match": '"0"'}
             return client.put(f"{rank.path}/control", json={"method": "none"}, headers=headers).status_code
 
@@ -177,7 +179,7 @@ def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(
         wait_for(lambda: second.backend.hub.listener_count >= 2)
         time.sleep(0.2)
         end_listening_sessions(second)
-        with first.client("the-owners") as client:
+        with first.client(OWNER_TOKEN) as client:
             rank.report(0, x=1.0)
             client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
         told = {event.event for event in (next(events) for _ in range(2))}

@@ -14,7 +14,7 @@ from typing import Self
 import httpx
 from sqlalchemy import make_url
 
-OWNER_TOKEN = "the-owners-token-in-a-test"
+OWNER_TOKEN = "the-owner-s-token-in-the-tests-of-the-system"
 READY_SECONDS = 90.0
 """Far more than a start takes: on a machine that is busy with other things, imports alone may take half a minute."""
 

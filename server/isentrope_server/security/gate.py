@@ -27,6 +27,7 @@ from isentrope_server.security.browsers import (
 )
 from isentrope_server.security.open_streams import Door, OpenStreams, while_allowed
 from isentrope_server.security.permissions import changes_something, is_open, required_scope
+from isentrope_server.security.refusals import Reason, Refusals
 from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.security.tokens import Scope as TokenScope
@@ -34,6 +35,7 @@ from isentrope_server.store.database import in_a_line
 from isentrope_server.store.writer import WriterStopped
 
 _log = logging.getLogger(__name__)
+_REASONS = {401: Reason.UNAUTHENTICATED, 403: Reason.FORBIDDEN}
 
 
 class Gate:
@@ -49,6 +51,7 @@ class Gate:
         script_hashes: Callable[[], Sequence[str]],
         open_streams: Callable[[], OpenStreams],
         open_streams_per_token: int,
+        refusals: Refusals,
         metrics_open: bool = False,
     ) -> None:
         """
@@ -59,6 +62,7 @@ class Gate:
             script_hashes: CSP hashes of the inline scripts the pages need.
             open_streams: what is open, so that it ends when its token is revoked.
             open_streams_per_token: how many requests and streams of HTTP one token may hold open.
+            refusals: told of whoever is not let in.
             metrics_open: whether the server's figures answer without a token.
         """
         self._app = app
@@ -66,6 +70,7 @@ class Gate:
         self._sessions = sessions
         self._open_streams = open_streams
         self._open_streams_per_token = open_streams_per_token
+        self._refusals = refusals
         self._metrics_open = metrics_open
         self._allowed_hosts = tuple(allowed_hosts)
         self._script_hashes = script_hashes
@@ -78,7 +83,9 @@ class Gate:
         answer = await self._admit(scope)
         if answer is None:
             await self._let_in(scope, receive, send)
-        elif scope["type"] == "websocket":
+            return
+        self._note(scope, answer)
+        if scope["type"] == "websocket":
             await _refuse_websocket(answer, scope, receive, send)
         else:
             await answer(scope, receive, send)
@@ -90,6 +97,15 @@ class Gate:
             return
         with self._open_streams().opened(principal, Door.HTTP) as leave:
             await while_allowed(self._app, leave)(scope, receive, send)
+
+    def _note(self, scope: Scope, answer: Response) -> None:
+        reason = _REASONS.get(answer.status_code)
+        if reason is not None:
+            # Without the query, which may hold a token.
+            what = (
+                f"{scope.get('method', 'WEBSOCKET')} {scope['path'][:200]!r} from {(scope.get('client') or ['?'])[0]}"
+            )
+            self._refusals.note(Door.HTTP, reason, what)
 
     async def _admit(self, scope: Scope) -> Response | None:
         """None: come in, else what to answer instead."""

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.security.open_streams import Door, OpenStreams
 from isentrope_server.security.permissions import required_grpc_scope
+from isentrope_server.security.refusals import Reason, Refusals
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.store.database import in_a_line
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -48,10 +49,11 @@ def principal_of_call() -> Principal:
 class GrpcGate(grpc.aio.ServerInterceptor):
     """Refuses every method, known or not, without a token of the scope it needs; ends streams of a revoked token."""
 
-    def __init__(self, tokens: TokenBook, open_streams: OpenStreams, find_run: FindRun) -> None:
+    def __init__(self, tokens: TokenBook, open_streams: OpenStreams, find_run: FindRun, refusals: Refusals) -> None:
         self._tokens = tokens
         self._open_streams = open_streams
         self._find_run = find_run
+        self._refusals = refusals
 
     async def intercept_service(
         self,
@@ -63,6 +65,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         principal = self._tokens.of_authorization(str(metadata.get("authorization", "")))
         refusal = _refusal(principal, str(handler_call_details.method))
         if refusal is not None:
+            reason = Reason.UNAUTHENTICATED if principal is None else Reason.FORBIDDEN
+            self._refusals.note(Door.GRPC, reason, f"{str(handler_call_details.method)[:200]!r}")
             return _refusing(*refusal)
         assert principal is not None
         return None if handler is None else self._guarded(handler, principal)
@@ -129,6 +133,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
                 )
                 if words
             )
+            self._refusals.note(Door.GRPC, Reason.FORBIDDEN, f"of run {run_id[:140]!r} from {context.peer()}")
             await _abort(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,

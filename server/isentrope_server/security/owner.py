@@ -14,6 +14,12 @@ from isentrope_server.store.events import TokensChanged
 from isentrope_server.store.tokens import StoredToken
 from isentrope_server.store.writer import Transaction
 
+SHORTEST_OWNER_TOKEN = 8
+"""Shorter ones are refused where they would become the owner's; one that is the owner's already goes on."""
+GOOD_OWNER_TOKEN = 32
+"""Shorter ones are warned of."""
+MAKE_A_TOKEN = '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
+
 
 def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False) -> str:
     """The owner's secret, from the file of an earlier start; else `chosen`, else a random one, written to the file.
@@ -22,7 +28,7 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
     database that servers share: each has a home, and an owner's token of its own or the one all were given.
 
     Raises:
-        StartupError: the file can't be read or written, or the chosen token was revoked.
+        StartupError: the file can't be read or written, or the chosen token was revoked, or anybody could guess it.
     """
     connection = transaction.connection
     known = tokens.all_tokens(connection)
@@ -37,6 +43,11 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
         if chosen is not None and _is_among(known, chosen):
             raise StartupError(
                 "ISENTROPE_TOKEN is a token that was revoked, or one that is not an owner's. Choose another."
+            )
+        if chosen is not None and len(chosen) < SHORTEST_OWNER_TOKEN:
+            raise StartupError(
+                f"ISENTROPE_TOKEN becomes the owner's token and must have at least {SHORTEST_OWNER_TOKEN} characters, "
+                f"better {GOOD_OWNER_TOKEN}, got {len(chosen)}. Make one with {MAKE_A_TOKEN}."
             )
         for token in [] if is_shared else in_force:
             tokens.revoke(connection, token.id, time.time())
@@ -56,6 +67,9 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
         )
         transaction.announce(TokensChanged())
         write_private(file, owner.secret + "\n")
+    except StartupError:
+        # It is an OSError too, and says what is wrong already.
+        raise
     except OSError as error:
         raise StartupError(
             f"The owner's token file {file} must be readable and writable by this user: {error.strerror}. "
