@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import isentrope.cli
 from isentrope_server.errors import StartupError
+from isentrope_server.home import running_server_url
 from isentrope_server.security.transport_security import check_transport_security
 from isentrope_server.settings import Settings
 from tests.server.certificates import SignedPair, ThrowAwayAuthority
@@ -87,6 +88,22 @@ def test_the_printed_address_is_https_and_its_cookie_travels_over_tls_alone(encr
     assert answer.headers["set-cookie"].startswith("__Host-")
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{encrypted.url}/healthz", trust_env=False)
+
+
+def test_over_tls_a_cookie_counts_that_only_tls_can_set_and_the_pages_bring_it_to_the_port_beside(
+    encrypted: Encrypted,
+) -> None:
+    trusted = ssl.create_default_context(cafile=str(encrypted.authority.certificate))
+    with httpx.Client(verify=trusted, trust_env=False) as browser:
+        login = browser.get(f"{encrypted.url}/?token={encrypted.token}")
+        cookie = login.headers["set-cookie"].partition(";")[0]
+        browser.cookies.clear()
+        answers = [
+            browser.get(f"{url}/api/v1/runs", headers={"Cookie": sent}).status_code
+            for url in (encrypted.url, running_server_url(encrypted.home))
+            for sent in (cookie, cookie.removeprefix("__Host-"))
+        ]
+    assert answers == [200, 401, 200, 200]
 
 
 def test_a_spool_goes_up_and_a_run_is_read_over_tls_with_the_own_ca(encrypted: Encrypted, tmp_path: Path) -> None:
