@@ -159,7 +159,7 @@ def test_a_chosen_token_becomes_the_owners_at_the_first_start(tmp_path: Path) ->
 def test_a_token_that_anybody_could_guess_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     result = isentrope("up", "--http-port", "0", "--grpc-port", "0", home=tmp_path / "home", ISENTROPE_TOKEN="a")
     assert result.returncode == 2
-    assert "at least 8 characters, better 32, got 1" in one_sentence(result)
+    assert "at least 4 characters, better 32, got 1" in one_sentence(result)
     assert 'python -c "import secrets; print(secrets.token_urlsafe(32))"' in result.stderr
 
 

@@ -14,7 +14,7 @@ from isentrope_server.store.events import TokensChanged
 from isentrope_server.store.tokens import StoredToken
 from isentrope_server.store.writer import Transaction
 
-SHORTEST_OWNER_TOKEN = 8
+SHORTEST_OWNER_TOKEN = 4
 """Shorter ones are refused where they would become the owner's; one that is the owner's already goes on."""
 GOOD_OWNER_TOKEN = 32
 """Shorter ones are warned of."""
