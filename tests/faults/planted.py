@@ -66,8 +66,8 @@ BUGS = (
     Bug(
         name=">= in the version compare",
         file="isentrope/control/desk.py",
-        right="if desired is None or desired.version in self._decided:",
-        wrong="if desired is None or not desired.version >= max(self._decided) or not desired.version:",
+        right="if known is not None:",
+        wrong="if known is not None and (not desired.version >= newest_decided or not desired.version):",
         fault="two_clients_racing",
         shows="the process decided twice about a version",
     ),
@@ -107,8 +107,8 @@ BUGS = (
     Bug(
         name="control applied twice after a reconnect",
         file="isentrope/control/desk.py",
-        right="        if desired is None or desired.version in self._decided:\n            return ()\n",
-        wrong="        if desired is None or desired is self._in_force or desired.version == 0:\n            return ()\n",
+        right="if known is not None:",
+        wrong="if known is not None and (desired is self._in_force or desired.version == 0):",
         fault="control_over_a_breaking_connection",
         shows="the process decided twice about a version",
     ),

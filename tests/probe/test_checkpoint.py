@@ -117,9 +117,14 @@ def test_saving_changes_nothing_of_the_run() -> None:
     assert [comparable(report) for report in whole] == [comparable(report) for report in reports(transport)]
 
 
-def resumed_after_a_push(state: dict[str, Any], version: int, **settings: Any) -> list[StepReport]:
+CLIP_B = isentrope.Control(method="clip_b", mu_low=1.0)
+
+
+def resumed_after_a_push(
+    state: dict[str, Any], version: int, control: isentrope.Control = CLIP_B, **settings: Any
+) -> list[StepReport]:
     probe, transport = probe_and_transport(**settings)
-    transport.set_control(pushed(version, isentrope.Control(method="clip_b", mu_low=1.0)))
+    transport.set_control(pushed(version, control))
     probe.load_state_dict(state)
     run_steps(TinyLoop(), probe, 2, first=5)
     return reports(transport)
@@ -139,12 +144,20 @@ def state_at_version_3() -> dict[str, Any]:
 def test_the_checkpoint_s_control_is_in_force_from_the_first_gate_and_is_not_applied_again(
     state_at_version_3: dict[str, Any],
 ) -> None:
-    run = resumed_after_a_push(state_at_version_3, 3, run_id="the-run")
+    run = resumed_after_a_push(state_at_version_3, 3, pushed(3).control, run_id="the-run")
     assert [(report.control_version, report.labels["control/method"], report.outcomes) for report in run] == [
         (3, "clip_v", ()),
         (3, "clip_v", ()),
     ]
     assert run[0].scalars["clip/fraction"] > 0
+
+
+def test_another_control_under_the_checkpoint_s_number_is_refused(state_at_version_3: dict[str, Any]) -> None:
+    run = resumed_after_a_push(state_at_version_3, 3, run_id="the-run")
+    assert [(report.control_version, report.labels["control/method"]) for report in run] == [(3, "clip_v")] * 2
+    assert [(o.version, o.state, o.code) for r in run for o in r.outcomes] == [
+        (3, OutcomeState.REJECTED, "version_taken")
+    ]
 
 
 def test_a_version_asked_for_since_is_applied_once_and_one_from_before_never(

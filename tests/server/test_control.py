@@ -506,3 +506,30 @@ def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInT
     assert state(server, rank, 1)["state"] == "APPLIED"
     run = server.http.get(rank.path).json()
     assert (run["status"], run["error"]) == ("failed", "out of memory")
+
+
+def test_a_number_the_run_has_in_force_is_not_given_out_again_by_a_server_that_lost_it(server: ServerInThread) -> None:
+    """As after an older database was restored, or an empty one took its place."""
+    rank = Rank(server)
+    rank.send(step_report(7, {}, control_version=3))
+    assert server.http.get(f"{rank.path}/control").json()["in_force"] is None, "nobody here knows version 3"
+    assert put(server, rank, 0).json()["version"] == 4
+    assert put(server, rank, 4).json()["version"] == 5
+
+
+def test_a_number_an_outcome_named_is_not_given_out_again(server: ServerInThread) -> None:
+    rank = Rank(server)
+    rank.answer(7, 6, "REJECTED", code="capability_missing")
+    assert put(server, rank, 0).json()["version"] == 7
+    assert rank.hello().control.version == 7
+
+
+def test_a_refused_version_is_not_named_as_the_one_in_force(server: ServerInThread) -> None:
+    """The server gave a number out anew before the run could say that it has it in force."""
+    rank = Rank(server)
+    put(server, rank, 0)
+    rank.hello()
+    rank.answer(3, 1, "REJECTED", code="version_taken", in_force=1)
+    body = server.http.get(f"{rank.path}/control").json()
+    assert (body["state"], body["code"], body["in_force"]) == ("REJECTED", "version_taken", None)
+    assert put(server, rank, 1).json()["version"] == 2

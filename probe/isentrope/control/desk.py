@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState
 
 CAPABILITY_MISSING = "capability_missing"
 UNREADABLE = "unreadable"
 TIME_TO_LIVE_OVER = "time_to_live_over"
 NEWER_VERSION_DECIDED = "newer_version_decided"
+VERSION_TAKEN = "version_taken"
+
+_Asked = tuple[Control, str]
+"""What a version asked for, and why that can't be read; both, since what can't be read says nothing."""
 
 
 class ControlDesk:
     """Holds the control in force and ends every version it is shown in exactly one terminal state.
 
     No version is decided twice, and the versions applied only rise. A version that is never shown (because a newer
-    one replaced it between two boundaries) gets no outcome from here.
+    one replaced it between two boundaries) gets no outcome from here. A decided version that comes again with another
+    document is rejected: the server counts anew, and would else believe that this document is in force.
     """
 
     def __init__(
@@ -34,7 +40,11 @@ class ControlDesk:
         """
         self._in_force = initial
         self._capabilities = frozenset(capabilities)
-        self._decided = {initial.version, initial.version if newest_decided is None else newest_decided}
+        # Nobody pushes a version 0: it is whatever the run started with.
+        self._decided: dict[int, list[_Asked]] = {initial.version: [_asked(initial)] if initial.version else []}
+        """Empty: what that version asked for isn't known, as a checkpoint doesn't tell of one that was refused."""
+        if newest_decided is not None:
+            self._decided.setdefault(newest_decided, [])
 
     @property
     def in_force(self) -> ControlSnapshot:
@@ -55,10 +65,20 @@ class ControlDesk:
             now: seconds since the Unix epoch (rank 0's, where there are several).
         Returns: the outcomes to send with the next report; empty when there is nothing new.
         """
-        if desired is None or desired.version in self._decided:
+        if desired is None:
             return ()
         newest_decided = self.newest_decided
-        self._decided.add(desired.version)
+        known = self._decided.get(desired.version)
+        if known is not None:
+            if not known or _asked(desired) in known:
+                return ()
+            known.append(_asked(desired))
+            message = (
+                f"Version {desired.version} stands for another control here: the server counts anew, as after its "
+                "database was restored. Push it again."
+            )
+            return (self._rejected(desired, VERSION_TAKEN, message, now),)
+        self._decided[desired.version] = [_asked(desired)]
         if desired.version < newest_decided:
             return (_superseded(desired, newest_decided, now),)
         if desired.expires_at is not None and now > desired.expires_at:
@@ -85,6 +105,10 @@ class ControlDesk:
             code=code,
             message=f"{message} Version {self._in_force.version} stays in force.",
         )
+
+
+def _asked(snapshot: ControlSnapshot) -> _Asked:
+    return snapshot.control, snapshot.unreadable
 
 
 def _superseded(desired: ControlSnapshot, newest_decided: int, now: float) -> ControlOutcome:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from isentrope_server.control.transitions import move
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
-from isentrope_server.store import audit, controls
+from isentrope_server.store import audit, controls, streams
 from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import ControlChanged
 from isentrope_server.store.runs import Run
@@ -68,7 +68,7 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
     _check(transaction, run, request)
     item = ControlItem(
         run_key=run.key,
-        version=request.expected_version + 1,
+        version=_next_version(transaction, run, request),
         document=request.control.to_document(),
         author=request.author,
         requested_at=now,
@@ -124,6 +124,12 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
             capability=request.control.capability,
             capabilities=list(run.capabilities),
         )
+
+
+def _next_version(transaction: Transaction, run: Run, request: ControlRequest) -> int:
+    """One more than any number in use: after an older database was restored, the run knows some that it doesn't."""
+    highest = streams.highest_control_version(transaction.connection, run.key)
+    return max(request.expected_version, highest) + 1
 
 
 def _supersede_unfetched(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from isentrope_server.store import controls
-from isentrope_server.store.controls import ControlItem, RankOutcome
+from isentrope_server.store.controls import ControlItem, RankOutcome, State
 from isentrope_server.store.runs import Run
 
 
@@ -18,7 +18,7 @@ class ControlStanding:
 
     newest: ControlItem
     in_force: ControlItem | None
-    """None: the run reports a version this server never gave out."""
+    """None: the run reports a version that this server never gave out, or another document under its number."""
     outcomes: Sequence[RankOutcome]
     """What each rank made of the newest version."""
 
@@ -28,6 +28,12 @@ def standing(connection: Connection, run: Run) -> ControlStanding:
     assert newest is not None, "the first version is written with the run"
     return ControlStanding(
         newest=newest,
-        in_force=controls.find(connection, run.key, run.control_version),
+        in_force=_in_force(connection, run),
         outcomes=controls.outcomes(connection, run.key, newest.version),
     )
+
+
+def _in_force(connection: Connection, run: Run) -> ControlItem | None:
+    item = controls.find(connection, run.key, run.control_version)
+    # What no probe has seen, or what it refused, is not what it reports under this number.
+    return None if item is None or item.state in (State.PENDING, State.REJECTED) else item

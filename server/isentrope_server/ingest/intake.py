@@ -18,7 +18,7 @@ from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.messages import Quarantined, Record, RunFinished, StepReport
+from isentrope_wire.messages import Payload, Quarantined, Record, RunFinished, StepReport
 
 _TAKEN_ONE_BY_ONE = 20
 """Each costs as much as a push, and other runs wait meanwhile."""
@@ -64,7 +64,8 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
-    streams.advance(connection, stream, acked_through=acked_through, steps=reported, now=now)
+    named = max((version for arrival in fresh for version in _versions_named(arrival.message)), default=0)
+    streams.advance(connection, stream, acked_through=acked_through, steps=reported, control_version=named, now=now)
     return Receipt(
         acked_through=acked_through,
         quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
@@ -157,6 +158,13 @@ def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequ
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
     runs.advance(connection, stream.run_key, last_position=after + len(fresh), now=now, newest=newest)
+
+
+def _versions_named(message: Payload) -> Iterator[int]:
+    if isinstance(message, StepReport):
+        yield message.control_version
+    if isinstance(message, StepReport | RunFinished):
+        yield from (outcome.version for outcome in message.outcomes)
 
 
 def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:

@@ -25,6 +25,8 @@ class Stream:
     first_step: int | None
     last_step: int | None
     acked_through: int
+    control_version: int
+    """The highest one it named, in force or decided about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +124,22 @@ def _newest(connection: Connection, run_key: int) -> str:
     return max(connection.execute(of_run.having(began == last)).scalars(), default="")
 
 
-def advance(connection: Connection, stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> None:
-    """Note what a push brought: the acknowledgement and the range of steps."""
+def highest_control_version(connection: Connection, run_key: int) -> int:
+    """The highest version any rank of any incarnation named; 0 where none did."""
+    highest = select(func.max(streams.c.control_version)).where(streams.c.run_key == run_key)
+    return connection.execute(highest).scalar_one() or 0
+
+
+def advance(
+    connection: Connection,
+    stream: Stream,
+    *,
+    acked_through: int,
+    steps: Iterable[int],
+    control_version: int,
+    now: float,
+) -> None:
+    """Note what a push brought: the acknowledgement, the range of steps and the highest control version it named."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
     connection.execute(
         update(streams)
@@ -132,6 +148,7 @@ def advance(connection: Connection, stream: Stream, *, acked_through: int, steps
             acked_through=acked_through,
             first_step=min(known, default=None),
             last_step=max(known, default=None),
+            control_version=max(stream.control_version, control_version),
             last_report_at=now,
         )
     )
@@ -174,6 +191,7 @@ _STREAMS = select(
     streams.c.first_step,
     streams.c.last_step,
     streams.c.acked_through,
+    streams.c.control_version,
 )
 
 

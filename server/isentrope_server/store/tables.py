@@ -100,6 +100,8 @@ streams = Table(
     Column("first_step", BigInteger),
     Column("last_step", BigInteger),
     Column("acked_through", BigInteger, nullable=False),
+    # The highest one its reports named: a database that was restored may not know it.
+    Column("control_version", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("run_key", "incarnation", "rank"),
 )
 

@@ -103,3 +103,27 @@ def test_in_any_order_applied_versions_rise_and_each_version_ends_once() -> None
         assert applied == sorted(set(applied))
         assert sorted(o.version for o in outcomes) == [1, 2, 3, 4]
         assert a_desk.in_force.version == applied[-1] == 4
+
+
+def test_a_decided_number_that_comes_with_another_document_is_rejected_once() -> None:
+    a_desk = desk()
+    a_desk.at_step_boundary(snapshot(1), step=1, now=100.0)
+    another = replace(snapshot(1), control=Control(method=Method.CLIP_V, mu_low=7.0))
+    (outcome,) = a_desk.at_step_boundary(another, step=2, now=101.0)
+    assert (outcome.version, outcome.state, outcome.code) == (1, OutcomeState.REJECTED, "version_taken")
+    assert a_desk.in_force == snapshot(1)
+    assert a_desk.at_step_boundary(another, step=3, now=102.0) == ()
+    assert a_desk.at_step_boundary(snapshot(1), step=4, now=103.0) == ()
+
+
+def test_a_version_in_force_that_is_asked_for_anew_by_another_author_needs_no_word() -> None:
+    a_desk = desk()
+    a_desk.at_step_boundary(snapshot(1), step=1, now=100.0)
+    again = replace(snapshot(1), author="bob", requested_at=150.0, expires_at=200.0)
+    assert a_desk.at_step_boundary(again, step=2, now=300.0) == ()
+
+
+def test_what_a_checkpoint_knows_only_by_its_number_is_not_contested() -> None:
+    a_desk = ControlDesk(snapshot(2), CAPABILITIES, newest_decided=3)
+    assert a_desk.at_step_boundary(snapshot(3), step=9, now=100.0) == ()
+    assert a_desk.newest_decided == 3

@@ -1,0 +1,19 @@
+"""A stream knows the highest control version its reports named, so that no number is given out twice."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("streams", sa.Column("control_version", sa.BigInteger(), nullable=False, server_default="0"))
+
+
+def downgrade() -> None:
+    op.drop_column("streams", "control_version")
