@@ -1,23 +1,46 @@
 """What probes say became of a control version.
 
 A version is settled once every rank of the answering incarnation that is known here has spoken, or the grace for slow
-ranks is over (`expiry`). The first settlement stands, with one exception: an EXPIRED or a PARTIAL that the server had
-concluded from silence yields to the probe's own word.
+ranks is over (`expiry`). The first settlement stands, with one exception: what the server had concluded without the
+probe's own word yields to that.
+
+A report that was made under a version proves that its rank has applied it, though its word was lost: with a report that
+can't be stored, or with a process that died after its checkpoint. So what a report names counts as said, once the grace
+for slow ranks is over.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from isentrope_server.control.transitions import RANKS_SILENT, UNANSWERED, move
+from isentrope_server.control.transitions import RANKS_SILENT, RUN_ENDED, UNANSWERED, move
 from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem, RankOutcome, State
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.messages import ControlOutcome, OutcomeState
+from isentrope_wire.messages import ControlOutcome, OutcomeState, RunFinished, StepReport
 
 
-def take_outcomes(
+def take_words(
+    transaction: Transaction, run_id: str, stream: Stream, message: StepReport | RunFinished, now: float
+) -> Stream:
+    """Record what one rank says of controls, in the transaction of the message it came with.
+
+    Returns: the stream, with the highest version that it has named then.
+    """
+    named = [outcome.version for outcome in message.outcomes]
+    _take_outcomes(transaction, run_id, stream, message.outcomes, now)
+    if isinstance(message, StepReport):
+        named.append(message.control_version)
+        # Looked up once: of what a rank applies the versions rise.
+        if message.control_version > stream.control_version:
+            _take_naming(transaction, run_id, stream, message, now)
+    return replace(stream, control_version=max(stream.control_version, *named)) if named else stream
+
+
+def _take_outcomes(
     transaction: Transaction,
     run_id: str,
     stream: Stream,
@@ -37,9 +60,29 @@ def take_outcomes(
             _settle_if_complete(transaction, run_id, item, stream, now)
 
 
+def _take_naming(transaction: Transaction, run_id: str, stream: Stream, report: StepReport, now: float) -> None:
+    """The version in force at a report was applied, at that step at the latest."""
+    item = controls.find(transaction.connection, stream.run_key, report.control_version)
+    # One that is PENDING no probe has seen: there the number stands for what this server doesn't know.
+    if item is None or not (item.state is State.DELIVERED or _is_guessed(item)):
+        return
+    word = ControlOutcome(
+        version=item.version,
+        state=OutcomeState.APPLIED,
+        at=report.recorded_at if math.isfinite(report.recorded_at) else now,
+        step=report.step,
+        code=controls.NAMED_BY_REPORT,
+        message=f"The report of step {report.step} was made under it; the rank's own word of it did not come.",
+    )
+    added = controls.add_outcome(transaction.connection, stream.run_key, stream.key, word, now)
+    # While it is open the rank's own word may still come, with another step or another answer.
+    if added and item.state is not State.DELIVERED:
+        _settle_if_complete(transaction, run_id, item, stream, now)
+
+
 def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:
     """End a version by what the ranks that spoke said of it."""
-    words = _words_of_first_incarnation(controls.outcomes(transaction.connection, item.run_key, item.version))
+    words = _words_that_count(controls.outcomes(transaction.connection, item.run_key, item.version))
     state = _joint_state([word.state for word in words])
     applied = [word for word in words if word.state is OutcomeState.APPLIED]
     telling = next((word for word in words if word.state is not OutcomeState.APPLIED), words[0])
@@ -76,7 +119,7 @@ def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now
                 State.EXPIRED,
                 now=now,
                 actor="server",
-                code="run_ended",
+                code=RUN_ENDED,
                 message="The run ended before a step began under this control.",
             )
 
@@ -85,8 +128,7 @@ _ANY_VERSION = 2**63 - 1
 
 
 def _settle_if_complete(transaction: Transaction, run_id: str, item: ControlItem, stream: Stream, now: float) -> None:
-    guessed = (item.state, item.code) in ((State.EXPIRED, UNANSWERED), (State.PARTIAL, RANKS_SILENT))
-    if item.state not in controls.OPEN_STATES and not guessed:
+    if item.state not in controls.OPEN_STATES and not _is_guessed(item):
         return
     spoken = {word.stream_key for word in controls.outcomes(transaction.connection, item.run_key, item.version)}
     peers = streams.of_incarnation(transaction.connection, item.run_key, stream.incarnation)
@@ -102,8 +144,20 @@ def _silent_ranks(transaction: Transaction, run_key: int, words: Sequence[RankOu
     return [peer.rank for peer in peers if peer.key not in spoken]
 
 
-def _words_of_first_incarnation(words: Sequence[RankOutcome]) -> list[RankOutcome]:
-    return [word for word in words if word.incarnation == words[0].incarnation]
+def _is_guessed(item: ControlItem) -> bool:
+    """Whether the server concluded how it ended without all words of the probe."""
+    return (item.state, item.code) in (
+        (State.EXPIRED, UNANSWERED),
+        (State.EXPIRED, RUN_ENDED),
+        (State.PARTIAL, RANKS_SILENT),
+        (State.APPLIED, controls.NAMED_BY_REPORT),
+    )
+
+
+def _words_that_count(words: Sequence[RankOutcome]) -> list[RankOutcome]:
+    """Those of the incarnation that spoke first; one that has only reported under the version spoke after all others."""
+    spoken = [word for word in words if word.code != controls.NAMED_BY_REPORT] or words
+    return [word for word in words if word.incarnation == spoken[0].incarnation]
 
 
 def _joint_state(states: Sequence[OutcomeState]) -> State:

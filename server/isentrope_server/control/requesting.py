@@ -16,6 +16,10 @@ from isentrope_wire.control import Control
 from isentrope_wire.errors import ControlError
 
 
+_HIGHEST_VERSION = 10**17
+"""No server ever counted so far: a report that names more is mistaken, and If-Match must be able to name what follows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
     """What was asked, by whom, on top of which version."""
@@ -128,7 +132,7 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
 
 def _next_version(transaction: Transaction, run: Run, request: ControlRequest) -> int:
     """One more than any number in use: after an older database was restored, the run knows some that it doesn't."""
-    highest = streams.highest_control_version(transaction.connection, run.key)
+    highest = streams.highest_control_version(transaction.connection, run.key, below=_HIGHEST_VERSION)
     return max(request.expected_version, highest) + 1
 
 

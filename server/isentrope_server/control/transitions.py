@@ -10,7 +10,9 @@ from isentrope_server.store.events import ControlChanged
 from isentrope_server.store.writer import Transaction
 
 UNANSWERED = "unanswered"
-"""Code of an EXPIRED the server concluded from silence. Only such a guess yields to a probe's later word."""
+"""Code of an EXPIRED the server concluded from silence: a guess, that yields to a probe's later word."""
+RUN_ENDED = "run_ended"
+"""Code of an EXPIRED: the run said goodbye without a word of it. A guess too: an older incarnation's may come late."""
 RANKS_SILENT = "ranks_silent"
 """Code of a PARTIAL: no rank said it did not apply it, but some had said nothing when the grace was over. A guess too."""
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from isentrope_server.ingest.report_limits import excess
+from isentrope_server.ingest.report_limits import OUTCOMES, excess
 from isentrope_server.store.column_types import names_as_stored
 from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
@@ -32,14 +32,17 @@ def sort_out(records: Iterable[Record]) -> Sorted:
         try:
             result.arrivals.append(_read(record))
         except _Unusable as error:
-            result.refused.append(Refused(record=record, code=error.code, message=str(error)))
+            told = _words(error.payload)
+            result.refused.append(Refused(record=record, code=error.code, message=str(error), told=told))
     return result
 
 
 class _Unusable(CodecError):
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, payload: Payload | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.payload = payload
+        """What it holds, where it can be read."""
 
 
 def _read(record: Record) -> Arrival:
@@ -52,17 +55,23 @@ def _read(record: Record) -> Arrival:
     except CodecError as error:
         raise _Unusable("undecodable", str(error)) from error
     if any(number > LARGEST_INTEGER for number in _counted(message)):
-        raise _Unusable("out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.")
+        raise _Unusable(
+            "out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.", message
+        )
     names = _names(message)
     if max(map(len, names), default=0) > NAME_CHARACTERS:
         raise _Unusable(
-            "name_too_long", f"Names have at most {NAME_CHARACTERS} characters; one in seq {record.seq} has more."
+            "name_too_long",
+            f"Names have at most {NAME_CHARACTERS} characters; one in seq {record.seq} has more.",
+            message,
         )
     too_much = excess(message) if isinstance(message, StepReport) else ""
     if too_much:
-        raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.")
+        raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.", message)
     if not all(math.isfinite(time) for time in _times(message)):
-        raise _Unusable("bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.")
+        raise _Unusable(
+            "bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.", message
+        )
     # A gap beyond its own seq would acknowledge, and so delete, records that are still on their way.
     if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= record.seq:
         raise _Unusable(
@@ -75,6 +84,17 @@ def _read(record: Record) -> Arrival:
     if isinstance(message, RunFinished):
         message = replace(message, error=cut(message.error, ERROR_CHARACTERS))
     return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
+
+
+def _words(message: Payload | None) -> StepReport | RunFinished | None:
+    """A message that is refused, if what it says of controls can be stored: how a control ended must not be lost."""
+    if not isinstance(message, StepReport | RunFinished) or len(message.outcomes) > OUTCOMES:
+        return None
+    numbers = [number for outcome in message.outcomes for number in (outcome.version, outcome.step or 0)]
+    if isinstance(message, StepReport):
+        numbers += [message.control_version, message.step]
+    storable = max(numbers, default=0) <= LARGEST_INTEGER and all(map(math.isfinite, (o.at for o in message.outcomes)))
+    return message if storable else None
 
 
 def _with_storable_names(message: Payload) -> Payload:

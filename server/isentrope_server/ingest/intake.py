@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DataError
 
-from isentrope_server.control.outcomes import close_open_controls, take_outcomes
+from isentrope_server.control.outcomes import close_open_controls, take_words
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.arrivals import Sorted
 from isentrope_server.ingest.series_limit import SeriesLimit
@@ -18,7 +18,7 @@ from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.messages import Payload, Quarantined, Record, RunFinished, StepReport
+from isentrope_wire.messages import Quarantined, Record, RunFinished, StepReport
 
 _TAKEN_ONE_BY_ONE = 20
 """Each costs as much as a push, and other runs wait meanwhile."""
@@ -57,15 +57,17 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     fresh = series.within(connection, sender.run_id, stream, fresh)
     refused = [*sorted_out.refused, *contradicting]
     quarantine.keep(connection, stream.key, refused, now)
-    _store(transaction, sender, stream, fresh, now)
+    for item in refused:
+        if item.told is not None:
+            stream = take_words(transaction, sender.run_id, stream, item.told, now)
+    stream = _store(transaction, sender, stream, fresh, now)
     # Those refused too: not all of them are kept, and what was refused once needn't be sent again.
     come = sorted({*(arrival.seq for arrival in fresh), *(quarantine.storable(r.record.seq) for r in refused)})
     acked_through = streams.contiguous_through(connection, stream, come)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
-    named = max((version for arrival in fresh for version in _versions_named(arrival.message)), default=0)
-    streams.advance(connection, stream, acked_through=acked_through, steps=reported, control_version=named, now=now)
+    streams.advance(connection, stream, acked_through=acked_through, steps=reported, now=now)
     return Receipt(
         acked_through=acked_through,
         quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
@@ -80,7 +82,9 @@ def take_in_one_by_one(
     Raises:
         UnknownStream: the sender never said Hello to this database.
     """
-    receipts = [take_in(transaction, sender, Sorted(refused=sorted_out.refused), series, now)]
+    # Their words too may be what the database doesn't take.
+    wordless = [replace(refused, told=None) for refused in sorted_out.refused]
+    receipts = [take_in(transaction, sender, Sorted(refused=wordless), series, now)]
     for arrival in sorted_out.arrivals:
         told = len(transaction.events)
         try:
@@ -137,7 +141,8 @@ def _record(arrival: Arrival) -> Record:
     return Record(seq=arrival.seq, payload=arrival.payload, payload_hash=arrival.payload_hash)
 
 
-def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequence[Arrival], now: float) -> None:
+def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequence[Arrival], now: float) -> Stream:
+    """Returns: the stream, as it stands then."""
     connection = transaction.connection
     after = runs.last_position(connection, stream.run_key)
     positions = records.append(
@@ -148,23 +153,17 @@ def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequ
     for position, arrival in zip(positions, fresh, strict=True):
         message = arrival.message
         if isinstance(message, StepReport):
-            take_outcomes(transaction, sender.run_id, stream, message.outcomes, now)
+            stream = take_words(transaction, sender.run_id, stream, message, now)
             transaction.announce(_step_event(sender, position, message))
             newest = (message.step, message.control_version) if speaks else None
         elif isinstance(message, RunFinished):
-            take_outcomes(transaction, sender.run_id, stream, message.outcomes, now)
+            stream = take_words(transaction, sender.run_id, stream, message, now)
             if speaks:
                 runs.finish(connection, stream.run_key, message)
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
     runs.advance(connection, stream.run_key, last_position=after + len(fresh), now=now, newest=newest)
-
-
-def _versions_named(message: Payload) -> Iterator[int]:
-    if isinstance(message, StepReport):
-        yield message.control_version
-    if isinstance(message, StepReport | RunFinished):
-        yield from (outcome.version for outcome in message.outcomes)
+    return stream
 
 
 def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:

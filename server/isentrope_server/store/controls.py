@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
 from isentrope_wire.messages import ControlOutcome, OutcomeState
@@ -34,6 +34,10 @@ class State(StrEnum):
 OPEN_STATES = (State.PENDING, State.DELIVERED)
 STANDING_STATES = (State.PENDING, State.DELIVERED, State.APPLIED, State.PARTIAL)
 """What a probe that asks now should be told about."""
+
+
+NAMED_BY_REPORT = "named_by_report"
+"""Code of an APPLIED that a rank did not say itself: it reported a step under the version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,29 +157,31 @@ def change(connection: Connection, item: ControlItem, **values: object) -> None:
 
 
 def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: ControlOutcome, now: float) -> bool:
-    """Record what a rank said of a version. The first word of a rank counts: False when it had spoken before."""
-    known = connection.execute(
-        select(control_outcomes.c.state).where(
-            control_outcomes.c.run_key == run_key,
-            control_outcomes.c.version == outcome.version,
-            control_outcomes.c.stream_key == stream_key,
-        )
-    ).first()
-    if known is not None:
-        return False
-    connection.execute(
-        insert(control_outcomes).values(
-            run_key=run_key,
-            version=outcome.version,
-            stream_key=stream_key,
-            state=outcome.state,
-            step=outcome.step,
-            at=outcome.at,
-            received_at=now,
-            code=outcome.code[:64],
-            message=outcome.message[:_LONGEST_MESSAGE],
-        )
+    """Record what a rank said of a version. The first word of a rank counts: False when it had spoken before.
+
+    What its reports named is no word of its own, and gives way to one.
+    """
+    of_rank = and_(
+        control_outcomes.c.run_key == run_key,
+        control_outcomes.c.version == outcome.version,
+        control_outcomes.c.stream_key == stream_key,
     )
+    known = connection.execute(select(control_outcomes.c.code).where(of_rank)).scalar()
+    if known is not None and (known != NAMED_BY_REPORT or outcome.code == NAMED_BY_REPORT):
+        return False
+    values = {
+        "state": outcome.state,
+        "step": outcome.step,
+        "at": outcome.at,
+        "received_at": now,
+        "code": outcome.code[:64],
+        "message": outcome.message[:_LONGEST_MESSAGE],
+    }
+    if known is None:
+        key = {"run_key": run_key, "version": outcome.version, "stream_key": stream_key}
+        connection.execute(insert(control_outcomes).values(key | values))
+    else:
+        connection.execute(update(control_outcomes).where(of_rank).values(values))
     return True
 
 

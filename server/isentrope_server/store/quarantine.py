@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from isentrope_server.store.tables import LARGEST_INTEGER, quarantine
 from isentrope_wire.codec import payload_hash
-from isentrope_wire.messages import Record
+from isentrope_wire.messages import Record, RunFinished, StepReport
 
 ROWS_OF_A_STREAM = 1_000
 BYTES_OF_A_STREAM = 32 << 20
@@ -23,6 +23,8 @@ class Refused:
     record: Record
     code: str
     message: str
+    told: StepReport | RunFinished | None = None
+    """What it holds, where what it says of controls counts all the same."""
 
 
 def keep(connection: Connection, stream_key: int, refused: Sequence[Refused], now: float) -> None:

@@ -124,22 +124,16 @@ def _newest(connection: Connection, run_key: int) -> str:
     return max(connection.execute(of_run.having(began == last)).scalars(), default="")
 
 
-def highest_control_version(connection: Connection, run_key: int) -> int:
-    """The highest version any rank of any incarnation named; 0 where none did."""
-    highest = select(func.max(streams.c.control_version)).where(streams.c.run_key == run_key)
+def highest_control_version(connection: Connection, run_key: int, *, below: int) -> int:
+    """The highest version under a bound that any rank of any incarnation named last; 0 where none did."""
+    highest = select(func.max(streams.c.control_version)).where(
+        streams.c.run_key == run_key, streams.c.control_version < below
+    )
     return connection.execute(highest).scalar_one() or 0
 
 
-def advance(
-    connection: Connection,
-    stream: Stream,
-    *,
-    acked_through: int,
-    steps: Iterable[int],
-    control_version: int,
-    now: float,
-) -> None:
-    """Note what a push brought: the acknowledgement, the range of steps and the highest control version it named."""
+def advance(connection: Connection, stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> None:
+    """Note what a push brought: the acknowledgement, the range of steps and the control version the stream has now."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
     connection.execute(
         update(streams)
@@ -148,7 +142,7 @@ def advance(
             acked_through=acked_through,
             first_step=min(known, default=None),
             last_step=max(known, default=None),
-            control_version=max(stream.control_version, control_version),
+            control_version=stream.control_version,
             last_report_at=now,
         )
     )
