@@ -36,6 +36,7 @@ _MANY_BLOCKS = 8
 _BLOCKS_AT_ONCE = 4
 """Under load each turn at the writer is waited for longer than a block takes to pack."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
+_MOST_DRIFT_SECONDS = 60.0
 _DAY_SECONDS = 86_400.0
 
 
@@ -50,15 +51,32 @@ async def house_kept(backend: Backend) -> AsyncIterator[None]:
         await asyncio.wait([keeping])
 
 
+class SteadyClock:
+    """Tells whether the machine's clock was set, or the machine slept: then nobody had the time to be heard of."""
+
+    def __init__(self) -> None:
+        self._wall_minus_monotonic = time.time() - time.monotonic()
+
+    def has_jumped(self) -> bool:
+        """Whether it did since the last call."""
+        before, self._wall_minus_monotonic = self._wall_minus_monotonic, time.time() - time.monotonic()
+        return abs(self._wall_minus_monotonic - before) > _MOST_DRIFT_SECONDS
+
+
 async def _keep_house(backend: Backend) -> None:
     setbacks = Setbacks(backend.settings.housekeeping_interval_seconds)
-    retained_at = -_SECONDS_BETWEEN_RETENTIONS
+    clock = SteadyClock()
+    # Not at once: after a day without this server the runs that went on meanwhile must first find back to it.
+    retained_at = time.monotonic()
     while True:
         if not backend.on_duty:
             await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
             continue
         if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
-            await attempt(delete_overdue(backend), what="Deleting runs that are kept no longer")
+            if clock.has_jumped():
+                _log.warning("The machine's clock was set, or it slept: no run is taken for overdue in this round.")
+            else:
+                await attempt(delete_overdue(backend), what="Deleting runs that are kept no longer")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
         if await attempt(compact(backend, BLOCK_SIZES, setbacks), what="Packing"):
@@ -124,6 +142,9 @@ async def delete_overdue(backend: Backend) -> None:
     if kept.keeps_all:
         return
     for run in await backend.read(lambda connection: retention.overdue(connection, kept, now=time.time())):
+        # However long ago it was heard of by the clock: its shipper is there.
+        if backend.hub.is_watched(run.id):
+            continue
         await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
 
 

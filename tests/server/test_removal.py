@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Table, UniqueConstraint, func, select
 
-from isentrope_server.housekeeping import delete_overdue
+from isentrope_server.housekeeping import SteadyClock, delete_overdue
+from isentrope_server.ingest import servicer
 from isentrope_server.store import removal, retention
 from isentrope_server.store import runs as runs_store
 from isentrope_server.store.retention import OverdueRun
@@ -260,6 +261,64 @@ def test_a_run_that_begins_again_while_retention_looks_is_kept(
     monkeypatch.setattr(retention, "overdue", begin_again_after_the_look)
     asyncio.run(delete_overdue(server.backend))
     assert server.http.get(old.path).json()["status"] == "running"
+
+
+def test_a_run_whose_shipper_is_connected_is_kept_whatever_the_clock_says(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1, retention_days=1, heartbeat_seconds=0.1)
+    training = Rank(server)
+    watching = training.watch()
+    assert watching.next_kind() == "heartbeat"
+    finished_run(server, 3)
+    age_by(server, training, days=2)
+    asyncio.run(delete_overdue(server.backend))
+    assert server.http.get(training.path).status_code == 200
+    training.report(1, x=1.0)
+    watching.close()
+
+
+def test_a_finished_run_is_not_kept_because_somebody_looks_at_it(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=NEVER, retention_days=1, heartbeat_seconds=0.1)
+    rank = finished_run(server, 3)
+    age_by(server, rank, days=2)
+    with server.http.stream("GET", f"{rank.path}/live") as looking:
+        assert looking.status_code == 200
+        end = time.monotonic() + 5
+        while not server.backend.hub.is_listened_to(rank.run_id):
+            assert time.monotonic() < end, "nobody listens"
+            time.sleep(0.01)
+        asyncio.run(delete_overdue(server.backend))
+    assert server.http.get(rank.path).status_code == 404
+
+
+def test_an_open_watch_is_noted_for_other_servers_and_a_silent_run_stays_silent(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer, "_SECONDS_BETWEEN_NOTES_OF_A_WATCH", 0.0)
+    server = make_server(housekeeping_interval_seconds=NEVER, heartbeat_seconds=0.05)
+    rank = Rank(server)
+    age_by(server, rank, days=2)
+    watching = rank.watch()
+    assert watching.next_kind() == watching.next_kind() == "heartbeat"
+    run = runs_store_of(server, rank)
+    assert run.last_heard_at == pytest.approx(time.time() - server.backend.settings.silent_after_seconds, abs=20)
+    assert run.status == "silent"
+    watching.close()
+
+
+def test_a_clock_that_was_set_or_stood_still_is_noticed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteadyClock()
+    assert not clock.has_jumped()
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 25 * 3_600)
+    assert clock.has_jumped()
+    assert not clock.has_jumped()
+
+
+def runs_store_of(server: ServerInThread, rank: Rank) -> Run:
+    with server.backend.database.reading() as connection:
+        run = runs_store.find(connection, rank.run_id, silent_after_seconds=60)
+    assert run is not None
+    return run
 
 
 def audit_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:

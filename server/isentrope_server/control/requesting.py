@@ -15,7 +15,6 @@ from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ControlError
 
-
 _HIGHEST_VERSION = 10**17
 """No server ever counted so far: a report that names more is mistaken, and If-Match must be able to name what follows."""
 

@@ -22,7 +22,7 @@ from isentrope_server.ingest.opening import Welcome, open_stream
 from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
 from isentrope_server.ingest.series_limit import SeriesLimit
 from isentrope_server.security.grpc_gate import principal_of_call
-from isentrope_server.store import streams
+from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import ControlChanged
 from isentrope_server.store.writer import Transaction, WriterStopped
@@ -35,6 +35,9 @@ from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_NOTES_OF_A_WATCH = 1_800.0
+"""Often enough for whoever deletes runs that were not heard of for a day."""
 
 
 class TelemetryServicer(pb_grpc.TelemetryServicer):
@@ -106,7 +109,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         newest_sent = 0
         # Not of each report: a heartbeat is due after so long without a control, however many reports come in.
         with self._backend.hub.listening(request.run_id, ControlChanged) as listener:
-            must_read, dropped = True, 0
+            must_read, dropped, noted_at = True, 0, time.monotonic()
             while not self._backend.hub.closing.is_set():
                 if must_read:
                     snapshot = await self._standing(context, request.run_id, run_key)
@@ -118,6 +121,9 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
                 dropped = listener.dropped
                 if event is None and not self._backend.hub.closing.is_set():
+                    if time.monotonic() - noted_at >= _SECONDS_BETWEEN_NOTES_OF_A_WATCH:
+                        await self._note_watch(context, request.run_id, run_key)
+                        noted_at = time.monotonic()
                     yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
 
     async def _take_in(
@@ -144,6 +150,11 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int
     ) -> ControlSnapshot | None:
         return await self._write(context, lambda t: standing_snapshot(t, run_id, run_key, time.time()), run_id)
+
+    async def _note_watch(self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int) -> None:
+        """Have all servers know that the run's shipper lives. That is no report: a run that is silent stays so."""
+        at = time.time() - self._backend.settings.silent_after_seconds
+        await self._write(context, lambda t: runs.heard_at_least(t.connection, run_key, at), run_id)
 
     async def _run_key_of(self, context: grpc.aio.ServicerContext[Any, Any], request: pb.WatchRequest) -> int | None:
         try:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from isentrope_server.store.events import Event, RunChanged, RunEvent, TokensChanged
+from isentrope_server.store.events import ControlChanged, Event, RunChanged, RunEvent, TokensChanged
 
 QUEUE_LENGTH = 1_024
 
@@ -24,6 +24,10 @@ class Listener:
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
         """How many events this listener lost by being slow; the store still has them."""
+
+    def follows(self, kind: type[RunEvent]) -> bool:
+        """Whether it was made for events of this kind alone."""
+        return self._kinds == (kind,)
 
     def put(self, event: RunEvent) -> None:
         if not self._kinds or isinstance(event, self._kinds):
@@ -61,6 +65,10 @@ class Hub:
     def is_listened_to(self, run_id: str) -> bool:
         """Whether anybody listens to this run; whoever begins to from now on reads the store first."""
         return run_id in self._listeners
+
+    def is_watched(self, run_id: str) -> bool:
+        """Whether a shipper of the run has its Watch open here."""
+        return any(listener.follows(ControlChanged) for listener in self._listeners.get(run_id, ()))
 
     def publish(self, events: Sequence[Event]) -> None:
         """Hand committed events to the listeners of their runs."""

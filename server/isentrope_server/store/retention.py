@@ -19,7 +19,8 @@ good, and keeping a dead run for a day costs little.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long runs are kept. None: for ever. A run that may still report is kept in any case."""
+    """How long runs are kept. None: for ever. A run that may still report is kept in any case; that its shipper is
+    connected is noted as being heard of."""
 
     seconds: float | None = None
     """Since it was heard of last."""

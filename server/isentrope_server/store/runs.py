@@ -168,6 +168,11 @@ def heard(connection: Connection, run_key: int, now: float) -> None:
     connection.execute(update(runs).where(runs.c.key == run_key).values(last_heard_at=now))
 
 
+def heard_at_least(connection: Connection, run_key: int, at: float) -> None:
+    """The run was heard of then or later."""
+    connection.execute(update(runs).where(runs.c.key == run_key, runs.c.last_heard_at < at).values(last_heard_at=at))
+
+
 def advance(
     connection: Connection, run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None
 ) -> None:
