@@ -1,8 +1,15 @@
-"""The desired control as a file in the spool folder: the shipper writes it, the training process reads it."""
+"""The desired control as a file in the spool folder: the shipper writes it, the training process reads it.
+
+Beside the time of day at which a change is too late stands the same moment of the monotonic clock, which both processes
+share and nobody sets: it holds when the machine's clock is set back between the writing and the step that follows.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from isentrope.atomic_file import write_atomically
@@ -12,6 +19,14 @@ from isentrope_wire.messages import ControlSnapshot
 
 logger = logging.getLogger(__name__)
 
+_DEADLINE = "monotonic_deadline"
+_DRIFT_SECONDS = 0.1
+
+
+def monotonic_deadline(snapshot: ControlSnapshot) -> float | None:
+    """Until when the monotonic clock lets a snapshot that came just now begin; None: it has no time to live."""
+    return None if snapshot.expires_at is None else time.monotonic() + (snapshot.expires_at - time.time())
+
 
 class ControlFile:
     """One control snapshot on disk. Content that can't be read leaves the last good snapshot standing."""
@@ -19,18 +34,34 @@ class ControlFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._newest: ControlSnapshot | None = None
+        self._deadline: float | None = None
         self._fingerprint: tuple[int, int, int] | None = None
 
-    def write(self, snapshot: ControlSnapshot) -> None:
+    def write(self, snapshot: ControlSnapshot, deadline: float | None = None) -> None:
         """Replace the file's content.
+
+        Args:
+            deadline: `monotonic_deadline` of the snapshot when it came.
 
         Raises:
             OSError: the spool folder is gone, read-only or full.
         """
-        write_atomically(self._path, encode_snapshot(snapshot))
+        document = json.loads(encode_snapshot(snapshot))
+        write_atomically(self._path, json.dumps(document | {_DEADLINE: deadline}).encode())
 
     def read(self) -> ControlSnapshot | None:
-        """The newest snapshot that could be read; None before there is one. One `stat` when nothing changed."""
+        """The newest snapshot that could be read; None before there is one. One `stat` when nothing changed.
+
+        Its time to live ends by the time of day or by the monotonic clock, whichever comes first.
+        """
+        newest = self._read()
+        if newest is None or newest.expires_at is None or self._deadline is None:
+            return newest
+        expires_at = time.time() + (self._deadline - time.monotonic())
+        # The two differ by some milliseconds while a clock is being kept right.
+        return newest if expires_at > newest.expires_at - _DRIFT_SECONDS else replace(newest, expires_at=expires_at)
+
+    def _read(self) -> ControlSnapshot | None:
         try:
             status = self._path.stat()
             fingerprint = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -43,7 +74,13 @@ class ControlFile:
         # Remembered before the content is judged, so that bad content is judged, and complained of, once.
         self._fingerprint = fingerprint
         try:
-            self._newest = decode_snapshot(content)
+            self._newest, self._deadline = decode_snapshot(content), _deadline_in(content)
         except CodecError as error:
             logger.warning("%s is ignored, the control in force stays: %s", self._path, error)
         return self._newest
+
+
+def _deadline_in(content: bytes) -> float | None:
+    """Of content that `decode_snapshot` could read; an older shipper wrote none."""
+    deadline = json.loads(content).get(_DEADLINE)
+    return float(deadline) if isinstance(deadline, int | float) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from isentrope.control.control_file import ControlFile
+from isentrope.control.control_file import ControlFile, monotonic_deadline
 from isentrope_wire.messages import ControlSnapshot
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ class ControlHandover:
         self._turn = threading.Lock()
         self._newest_version = 0
         self._unwritten: ControlSnapshot | None = None
+        self._deadline: float | None = None
         self._trouble = ""
 
     def connecting(self) -> None:
@@ -36,6 +37,8 @@ class ControlHandover:
                 return
             self._newest_version = snapshot.version
             self._unwritten = snapshot
+            # Now, not when there is room to write it: the clock may be set meanwhile.
+            self._deadline = monotonic_deadline(snapshot)
             self._write()
 
     def retry(self) -> None:
@@ -48,7 +51,7 @@ class ControlHandover:
         if snapshot is None:
             return
         try:
-            self._file.write(snapshot)
+            self._file.write(snapshot, self._deadline)
         except OSError as error:
             if str(error) != self._trouble:
                 logger.error("Control version %d can't be handed to the trainer yet: %s.", snapshot.version, error)

@@ -25,13 +25,13 @@ class FileOnABadDisk(ControlFile):
         self.first_is_being_written = threading.Event()
         self._another_was_written = threading.Event()
 
-    def write(self, snapshot: ControlSnapshot) -> None:
+    def write(self, snapshot: ControlSnapshot, deadline: float | None = None) -> None:
         if not self.has_room:
             raise OSError(errno.ENOSPC, "No space left on device")
         if snapshot.version == 1:
             self.first_is_being_written.set()
             self._another_was_written.wait(0.5)
-        super().write(snapshot)
+        super().write(snapshot, deadline)
         self._another_was_written.set()
 
 
