@@ -78,6 +78,52 @@ def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> No
     assert not rank.welcome.HasField("control")
 
 
+def test_a_life_that_began_under_another_control_is_shown_under_its_own(server: ServerInThread) -> None:
+    def brought(**values: Any) -> ControlSnapshot:
+        return ControlSnapshot(version=0, control=Control(**values), author="config", requested_at=5.0)
+
+    first = Rank(server, started_at=1000.0, initial_control=brought())
+    first.report(1, x=1.0)
+    second = Rank(
+        server,
+        run_id=first.run_id,
+        incarnation="second",
+        started_at=2000.0,
+        initial_control=brought(method=Method.CLIP_V, mu_low=2.0),
+    )
+    second.report(2, x=1.0)
+    body = server.http.get(f"{first.path}/control").json()
+    shown = [(control["version"], control["method"], control["mu_low"]) for control in (body, body["in_force"])]
+    assert shown == [(0, "clip_v", 2.0)] * 2
+    put(server, first, 0)
+    entries = server.http.get("/api/v1/audit").json()["items"]
+    entry = next(entry for entry in entries if entry["subject"] == f"runs/{first.run_id}/control/1")
+    assert entry["change"]["old"]["mu_low"] == 2.0
+    body = server.http.get(f"{first.path}/control").json()
+    assert (body["version"], body["in_force"]["method"]) == (1, "clip_v")
+
+
+def test_a_life_that_goes_on_from_a_checkpoint_is_shown_under_the_control_its_reports_tell_of(
+    server: ServerInThread,
+) -> None:
+    def brought(method: Method) -> ControlSnapshot:
+        return ControlSnapshot(version=0, control=Control(method=method), author="config", requested_at=5.0)
+
+    first = Rank(server, started_at=1000.0, initial_control=brought(Method.KL_COV))
+    second = Rank(
+        server,
+        run_id=first.run_id,
+        incarnation="second",
+        started_at=2000.0,
+        initial_control=brought(Method.NONE),
+    )
+    second.send(step_report(2, {}, labels={"control/method": "kl_cov", "control/scope": "all"}))
+    body = server.http.get(f"{first.path}/control").json()
+    assert (body["in_force"]["method"], body["method"]) == ("kl_cov", "kl_cov")
+    second.send(step_report(3, {}, labels={"control/method": "none", "control/scope": "all"}))
+    assert server.http.get(f"{first.path}/control").json()["in_force"]["method"] == "none"
+
+
 def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: ServerInThread) -> None:
     rank = Rank(server)
     rank.report(4, x=1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from isentrope_server.control.beginning import as_begun
 from isentrope_server.control.transitions import move
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
 from isentrope_server.store import audit, controls, streams
@@ -81,6 +82,8 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
         idempotency_key=request.idempotency_key,
     )
     previous = controls.find(transaction.connection, run.key, request.expected_version)
+    if request.expected_version == 0:
+        previous = as_begun(transaction.connection, run, 0, previous)
     controls.add(transaction.connection, item)
     audit.record(
         transaction.connection,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, insert, select, union_all, update
 
 from isentrope_server.store.tables import gaps, quarantine, records, runs, streams
-from isentrope_wire.messages import RunStarted
+from isentrope_wire.messages import ControlSnapshot, RunStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,20 @@ class Incarnation:
     streams: tuple[Stream, ...]
 
 
+_LIVES_LOOKED_AT = 16
+"""To tell under which control a run goes on; a run that is resumed again and again changes it seldom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialControl:
+    """The control that an incarnation began under."""
+
+    version: int
+    author: str
+    document: Mapping[str, object]
+    began_at: float
+
+
 def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> Stream | None:
     row = connection.execute(
         _STREAMS.join(runs, runs.c.key == streams.c.run_key).where(
@@ -71,10 +85,22 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
             started_at=started.started_at,
             opened_at=now,
             acked_through=0,
+            initial_control=_initial(started.initial_control),
         )
         .returning(streams.c.key)
     )
     return int(result.scalar_one())
+
+
+def initial_controls(connection: Connection, run_key: int) -> list[InitialControl]:
+    """What the newest incarnations began under, newest first; those that don't say are left out."""
+    rows = connection.execute(
+        select(streams.c.started_at, streams.c.initial_control)
+        .where(streams.c.run_key == run_key, streams.c.rank == 0)
+        .order_by(streams.c.started_at.desc(), streams.c.incarnation.desc())
+        .limit(_LIVES_LOOKED_AT)
+    )
+    return [InitialControl(**row.initial_control, began_at=row.started_at) for row in rows if row.initial_control]
 
 
 def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
@@ -187,6 +213,12 @@ _STREAMS = select(
     streams.c.acked_through,
     streams.c.control_version,
 )
+
+
+def _initial(control: ControlSnapshot | None) -> dict[str, object] | None:
+    if control is None:
+        return None
+    return {"version": control.version, "author": control.author, "document": control.control.to_document()}
 
 
 def _incarnation(name: str, members: list[Stream]) -> Incarnation:

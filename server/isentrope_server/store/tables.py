@@ -102,6 +102,7 @@ streams = Table(
     Column("acked_through", BigInteger, nullable=False),
     # The highest one its reports named: a database that was restored may not know it.
     Column("control_version", BigInteger, nullable=False, server_default="0"),
+    Column("initial_control", JSON(none_as_null=True)),  # version, author and document; NULL: it doesn't say
     UniqueConstraint("run_key", "incarnation", "rank"),
 )
 

@@ -1,4 +1,7 @@
-"""A stream knows the highest control version its reports named, so that no number is given out twice."""
+"""A stream knows what it began under, and the highest control version its reports named.
+
+So each life of a run is shown under its own control, and no number is given out twice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("streams", sa.Column("control_version", sa.BigInteger(), nullable=False, server_default="0"))
+    op.add_column("streams", sa.Column("initial_control", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("streams", "initial_control")
     op.drop_column("streams", "control_version")
