@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -679,3 +680,21 @@ def test_the_late_word_of_an_older_life_counts_after_the_run_said_goodbye(server
     assert (state(server, first, 1)["state"], state(server, first, 1)["code"]) == ("EXPIRED", "run_ended")
     first.answer(2, 1, "APPLIED", in_force=1)
     assert (state(server, first, 1)["state"], state(server, first, 1)["applied_step"]) == ("APPLIED", 2)
+
+
+def test_a_change_is_refused_where_the_run_says_goodbye_between_its_look_up_and_its_turn(
+    server: ServerInThread,
+) -> None:
+    rank = Rank(server)
+    rank.report(1, x=1.0)
+    go_on = threading.Event()
+    server.backend.writer.submit(lambda transaction: go_on.wait(10))
+    goodbye = RunFinished(status="finished", finished_at=time.time(), step=1)
+    with ThreadPoolExecutor(2) as people:
+        people.submit(rank.send, goodbye)
+        wait_for(lambda: server.backend.writer.waiting == 1)
+        answer = people.submit(put, server, rank, 0)
+        wait_for(lambda: server.backend.writer.waiting == 2)
+        go_on.set()
+        assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (409, "conflict")
+    assert server.http.get(f"{rank.path}/control").json()["version"] == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isentrope_server.control.beginning import as_begun
 from isentrope_server.control.transitions import move
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
-from isentrope_server.store import audit, controls, streams
+from isentrope_server.store import audit, controls, runs, streams
 from isentrope_server.store.controls import ControlItem, State
 from isentrope_server.store.events import ControlChanged
 from isentrope_server.store.runs import Run
@@ -121,6 +122,8 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
             "Read it, and decide again.",
             version=newest_version,
         )
+    # Read again: it may have said goodbye since the request looked it up.
+    run = runs.find(transaction.connection, run.id, silent_after_seconds=math.inf) or run
     if run.ended:
         raise Conflict(f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status)
     if request.control.capability not in run.capabilities:
