@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from isentrope_server.background import attempt
 from isentrope_server.control.expiry import Grace, sweep
 from isentrope_server.errors import StartupError
-from isentrope_server.home import locked_home, make_private_file
+from isentrope_server.home import locked_home, make_private_file, warn_of_readers
 from isentrope_server.live.hub import Hub
 from isentrope_server.live.notifications import Notifications
 from isentrope_server.security.owner import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, ensure_owner_token
@@ -141,6 +141,8 @@ def _migrate(database: Database, settings: Settings) -> None:
         make_returnable(database.writing_engine)
         with database.writing_engine.begin() as connection:
             upgrade(connection)
+        if database.file is not None:
+            warn_of_readers(database.file)
     except CommandError as error:
         raise StartupError(
             f"The database {settings.database_name} was made by a newer Isentrope: {error}. "

@@ -69,13 +69,13 @@ def running_server_url(home: Path) -> str | None:
 
 
 def make_private_file(path: Path) -> None:
-    """Make sure the file exists; a new one only its owner can read. Of an older one others can read, the log tells."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    finally:
-        os.close(descriptor)
-    if mode & (stat.S_IRGRP | stat.S_IROTH):
+    """Make sure the file exists; a new one only its owner can read."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def warn_of_readers(path: Path) -> None:
+    """Tell in the log of a file that was there before, and that others can read."""
+    if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
         _log.warning(
             "Other users of this machine can read %s, which holds configurations and texts of runs: chmod 600 %s",
             path,

@@ -13,6 +13,9 @@ from click.testing import CliRunner, Result
 
 import isentrope.cli
 from isentrope_server import commands
+from isentrope_server.security.tokens import Scope, new_token
+from isentrope_server.store import audit, tokens
+from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.messages import ControlSnapshot
 from tests.server.in_thread import ServerInThread
@@ -243,9 +246,21 @@ def hostile(server: ServerInThread, told: dict[str, str | None]) -> Rank:
         initial_control=ControlSnapshot(version=0, control=Control(reason=HOSTILE), author=HOSTILE, requested_at=1.0),
     )
     rank.send(step_report(0, {HOSTILE: 1.0}, labels={"control/dead": HOSTILE}))
-    answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": HOSTILE})
-    assert answer.status_code == 201
+    server.backend.writer.submit(_as_an_older_server_stored).result(10)
     return rank
+
+
+def _as_an_older_server_stored(transaction: Transaction) -> None:
+    """It took any name for a token, and any author's for the trail."""
+    tokens.add(transaction.connection, new_token(HOSTILE, Scope.READ).stored)
+    audit.record(
+        transaction.connection,
+        at=1.0,
+        actor=HOSTILE,
+        action="token.created",
+        subject="tokens/1",
+        change={"name": HOSTILE},
+    )
 
 
 @pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit list"])

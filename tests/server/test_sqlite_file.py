@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Connection, insert, text
 from sqlalchemy.exc import OperationalError
 
-from isentrope_server.home import make_private_file
 from isentrope_server.store.database import Database
 from isentrope_server.store.events import Event
 from isentrope_server.store.migrate import upgrade
@@ -132,10 +131,9 @@ def test_only_its_owner_can_read_a_new_database_wherever_it_lies(tmp_path: Path,
 def test_of_a_database_that_others_can_read_the_log_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "shared.db"
     file.touch(mode=0o644)
-    make_private_file(file)
-    assert f"chmod 600 {file}" in caplog.text
-    caplog.clear()
-    file.chmod(0o600)
-    make_private_file(file)
-    assert caplog.text == ""
-    assert file.stat().st_mode & 0o777 == 0o600
+    for mode in (0o644, 0o600):
+        file.chmod(mode)
+        caplog.clear()
+        with ServerInThread(tmp_path / "home", database_url=f"sqlite:///{file}"):
+            assert (f"chmod 600 {file}" in caplog.text) == (mode == 0o644)
+            assert file.stat().st_mode & 0o777 == mode
