@@ -149,7 +149,7 @@ def run_planted(names: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     chosen = [bug for bug in BUGS if not names or bug.name in names]
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        copy = _copy_of_the_sources(Path(folder))
+        copy = copy_of_the_sources(Path(folder))
         unnoticed = [bug.name for bug in chosen if not _is_caught(bug, copy)]
     print(f"\n{len(chosen) - len(unnoticed)} of {len(chosen)} bugs were caught, {time.monotonic() - started:.0f} s")
     if unnoticed:
@@ -157,15 +157,16 @@ def run_planted(names: Sequence[str]) -> int:
     return len(unnoticed)
 
 
-def _copy_of_the_sources(folder: Path) -> Path:
-    """The packages side by side, and the tests; where they stand, they are what a process imports."""
+def copy_of_the_sources(folder: Path) -> Path:
+    """The packages side by side, and what the matrix is made of; where they stand, they are what a process imports."""
     ignore = shutil.ignore_patterns("__pycache__", ".*")
     for name in PACKAGES:
         found = importlib.util.find_spec(name)
         assert found is not None
         assert found.origin is not None
         shutil.copytree(Path(found.origin).parent, folder / name, ignore=ignore)
-    shutil.copytree(REPOSITORY / "tests", folder / "tests", ignore=ignore)
+    for name in ("tests", "docker"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=ignore)
     return folder
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.faults.catalogue import BY_NAME
-from tests.faults.planted import BUGS, Bug
+from tests.faults.planted import BUGS, Bug, copy_of_the_sources
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -22,3 +25,18 @@ def test_a_bug_can_be_planted_and_its_fault_exists(bug: Bug) -> None:
     assert planted != source
     compile(planted, bug.file, "exec")
     assert bug.fault in BY_NAME
+
+
+def test_the_matrix_runs_from_the_copy_that_bugs_are_planted_in(tmp_path: Path) -> None:
+    copy = copy_of_the_sources(tmp_path)
+    listed = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "--list"],
+        cwd=copy,
+        env=dict(os.environ) | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert all(name in listed.stdout for name in BY_NAME)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
     _Handler = grpc.RpcMethodHandler[Any, Any]
 
-MESSAGE_SECONDS = 300.0
-"""A report of 4 MiB takes 210 s on a link of 20 kB/s, the slowest that a shipper counts on."""
+MESSAGE_SECONDS = 600.0
+"""The largest record takes 424 s on a link of 20 kB/s, the slowest that a shipper counts on."""
 
 
 class MessageDeadline(grpc.aio.ServerInterceptor):
