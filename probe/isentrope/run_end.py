@@ -11,7 +11,7 @@ from isentrope.guard import Guard
 from isentrope.mirrors.open_mirrors import OpenMirrors
 from isentrope.process_end import failure_since, mark, watch_exits
 from isentrope.rank_meeting import RankMeeting
-from isentrope.transport.transport import Transport
+from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire.messages import RunFinished
 from isentrope_wire.run_limits import ERROR_CHARACTERS, cut
 
@@ -79,7 +79,7 @@ class RunEnd:
             )
             # The last report holds the other ranks' numbers too.
             self._meeting.settle(LAST_MEETING_SHARE * seconds)
-            self._transport.put(lambda: goodbye)
+            self._transport.put(ReadyMessage(goodbye))
             self._transport.close(timeout_seconds=end - time.monotonic())
             self._mirrors.close(timeout_seconds=end - time.monotonic())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from isentrope.transport.transport import MakeMessage
+from isentrope.transport.transport import MakeMessage, ReadyMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class MessageQueue:
         """Set by the taking side: the largest message encoded so far."""
         self.accepted = 0
         self.refused = 0
+        self.newest_ready: ReadyMessage | None = None
+        """The message put last, taken since or not, if it was accepted and needs no building."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -53,9 +55,11 @@ class MessageQueue:
         waiting = len(self._entries)
         if waiting >= self._max_messages or waiting * self.largest_bytes > self._max_bytes:
             self.refused += 1
+            self.newest_ready = None
             return False
         self._entries.append((self.refused, make))
         self.accepted += 1
+        self.newest_ready = make if isinstance(make, ReadyMessage) else None
         return True
 
     def take(self, max_messages: int) -> list[MakeMessage | Refused]:

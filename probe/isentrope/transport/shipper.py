@@ -27,7 +27,7 @@ from isentrope.transport.backoff import Backoff
 from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
-from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
 from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection, TokenRefused
 from isentrope_wire import environment
 from isentrope_wire.messages import ControlSnapshot
@@ -154,7 +154,11 @@ class Shipper:
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
         batch = self._reader.next_batch(self._settings.batch_records, self._settings.batch_bytes)
         if not batch and trainer_gone:
-            batch = self._reader.missing_at_the_end(self._folder.last_seq())
+            end = self._folder.read_end()
+            if end is None:
+                batch = self._reader.missing_at_the_end(None)
+            else:
+                batch = self._reader.missing_at_the_end(end.last_seq, end.reason or NEVER_WRITTEN, end.last_payload)
         if not batch:
             return False
         acked_through, quarantined = connection.push(batch)

@@ -16,9 +16,11 @@ from isentrope.transport.message_queue import MessageQueue
 from isentrope.transport.process_lock import ProcessLock
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.shipper_supervisor import ShipperSupervisor
+from isentrope.transport.spool_end import SpoolEnd
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
-from isentrope.transport.spool_writer import SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, SpoolLimits, SpoolWriter
 from isentrope.transport.transport import MakeMessage, TransportStatistics
+from isentrope_wire.codec import encode_payload
 from isentrope_wire.messages import ControlSnapshot, RunStarted
 
 logger = logging.getLogger(__name__)
@@ -26,7 +28,9 @@ logger = logging.getLogger(__name__)
 ROUND_SECONDS = 0.05
 """How long a report waits at most before the writer thread wakes. It polls: waking it would cost the loop a lock."""
 STATUS_SECONDS = 0.5
-LONGEST_CLOSE_SECONDS = 1.1
+LONGEST_CLOSE_SECONDS = 1.0
+LAST_WORD_SECONDS = 0.15
+"""What a close may take on top when the writer thread does not come back: to say on disk what it leaves."""
 STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAVE_UP})
 """A shipper in one of these states has heard that it can't deliver now."""
 
@@ -68,6 +72,9 @@ class SpoolTransport:
         self._owner_pid = os.getpid()
         self._closing = threading.Event()
         self._give_up_at = float("inf")
+        self._close_waited = threading.Event()
+        self._end_lock = threading.Lock()
+        self._end_told = False
         self._alive_lock = ProcessLock(folder.trainer_lock)
         try:
             self._alive_lock.acquire()
@@ -80,6 +87,9 @@ class SpoolTransport:
             self._start_shipper(supervisor)
         self._thread = threading.Thread(target=self._work, name="isentrope-spool", daemon=True)
         self._thread.start()
+        # Started now: a process that is ending starts no more threads. On its own: the disk may be what hangs.
+        self._last_word = threading.Thread(target=self._leave_word, name="isentrope-last-word", daemon=True)
+        self._last_word.start()
         atexit.register(self.close)
 
     def put(self, make: MakeMessage) -> bool:
@@ -108,9 +118,10 @@ class SpoolTransport:
         )
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time, at most 1.1 s, and let the shipper deliver the rest without this process.
+        """Write what fits in the time, at most a second, and let the shipper deliver the rest without this process.
 
-        Says in one warning what stays on disk when the shipper has heard that the server is away or refuses.
+        What was accepted and does not get to the disk is a gap there, also when the writer thread hangs. Says in one
+        warning what stays on disk when the shipper has heard that the server is away or refuses.
         """
         if os.getpid() != self._owner_pid or self._closing.is_set():
             return
@@ -120,6 +131,9 @@ class SpoolTransport:
         self._give_up_at = end - 0.2 * allowed_seconds
         self._closing.set()
         self._thread.join(allowed_seconds)
+        self._close_waited.set()
+        if self._thread.is_alive():
+            self._last_word.join(LAST_WORD_SECONDS)
         atexit.unregister(self.close)
         if self._supervisor is not None:
             self._say_what_stays(end)
@@ -176,9 +190,9 @@ class SpoolTransport:
 
     def _round(self) -> bool:
         """Write what waits, then look after the shipper, the control and the status. False: the disk refuses."""
-        written = self._writer.write_queued()
+        written = self._writer.write_queued(self._out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
-            written = self._writer.write_queued()
+            written = self._writer.write_queued(self._out_of_time)
         self._writer.sync()
         self._desired = self._control_file.read()
         now = time.monotonic()
@@ -188,6 +202,9 @@ class SpoolTransport:
             if self._supervisor is not None:
                 self._supervisor.tend()
         return written
+
+    def _out_of_time(self) -> bool:
+        return time.monotonic() >= self._give_up_at
 
     def _note_what_is_acknowledged(self) -> None:
         status = ShipperStatus.read(self.folder.status)
@@ -200,7 +217,9 @@ class SpoolTransport:
     def _finish(self) -> None:
         try:
             self._writer.close()
-            self.folder.write_end(self._writer.numbered_through)
+            with self._end_lock:
+                self._end_told = True
+                self.folder.write_end(self._writer.numbered_through)
         except OSError as error:
             logger.warning("The end of the spool at %s may not survive a power cut: %s.", self.folder.path, error)
         # From here on the shipper knows that nothing more will come.
@@ -209,6 +228,20 @@ class SpoolTransport:
             # One that died a moment ago would be missed by nobody once this process is gone.
             with contextlib.suppress(OSError):
                 self._supervisor.tend(last=True)
+
+    def _leave_word(self) -> None:
+        """When the writer thread did not come to its end: what was accepted, and the goodbye, for whoever delivers."""
+        self._close_waited.wait()
+        goodbye = self._queue.newest_ready
+        end = SpoolEnd(
+            FIRST_SEQ + self._queue.accepted + self._queue.refused,
+            OUT_OF_TIME,
+            b"" if goodbye is None else encode_payload(goodbye()),
+        )
+        with self._end_lock, contextlib.suppress(OSError):
+            if not self._end_told:
+                # A process that dies now takes nothing with it that was written; a power cut at the same moment may.
+                self.folder.write_end(end, lasting=False)
 
 
 def _has_yet_to_hear(status: ShipperStatus | None) -> bool:

@@ -6,7 +6,7 @@
         NUMBER.seg        records, see `segments`                     training process writes, shipper deletes
         NUMBER.damaged    a segment some of which could not be read   kept for whoever wants to know
         reserve           room for a full disk                        training process, see `spool_disk`
-        end               the last record's number                    training process, when it closes the spool
+        end               the last record's number, see `spool_end`   training process, when it closes the spool
         trainer.lock      held while the training process lives
         shipper.lock      held while a shipper works on the folder
         control.json      the desired control                         shipper writes, training process reads
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from isentrope.atomic_file import write_atomically
 from isentrope.transport.segments import sync_folder
+from isentrope.transport.spool_end import SpoolEnd
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
 from isentrope_wire.messages import RunStarted
@@ -104,20 +105,29 @@ class SpoolFolder:
         except OSError as error:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
 
-    def write_end(self, last_seq: int) -> None:
+    def write_end(self, end: SpoolEnd | int, *, lasting: bool = True) -> None:
         """Say that nothing comes after this record.
+
+        Args:
+            lasting: see `write_atomically`.
 
         Raises:
             OSError: the folder is gone, read-only or full.
         """
-        write_atomically(self.end, str(last_seq).encode(), lasting=True)
+        told = SpoolEnd(end) if isinstance(end, int) else end
+        write_atomically(self.end, told.to_bytes(), lasting=lasting)
 
-    def last_seq(self) -> int | None:
-        """The last record's number; None: the training process did not close its spool, or not all of it survived."""
+    def read_end(self) -> SpoolEnd | None:
+        """How the spool ended; None: the training process did not close it, or not all of it survived."""
         try:
-            return int(self.end.read_bytes())
+            return SpoolEnd.from_bytes(self.end.read_bytes())
         except (OSError, ValueError):
             return None
+
+    def last_seq(self) -> int | None:
+        """The last record's number; None as for `read_end`."""
+        end = self.read_end()
+        return None if end is None else end.last_seq
 
     @property
     def exists(self) -> bool:

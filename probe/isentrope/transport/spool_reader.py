@@ -73,18 +73,26 @@ class SpoolReader:
             batch.append(record)
         return batch
 
-    def missing_at_the_end(self, last_seq: int | None) -> list[Record]:
+    def missing_at_the_end(
+        self, last_seq: int | None, reason: str = NEVER_WRITTEN, last_payload: bytes = b""
+    ) -> list[Record]:
         """What the spool's end lacks, as at most one gap. Only when the writer is gone and everything else is sent.
 
         Args:
             last_seq: the number the writer says it ended with; None: it did not come to say so.
+            reason: why what lacks was not written.
+            last_payload: the last record, where it needs no gap.
         """
         segments = list_segments(self._folder)
         content = read_segment(segments[-1]) if segments else None
         if content is not None and content.tail_bytes:
             self._damaged_segments.add(segments[-1])
         if last_seq is not None:
-            return self._missing_before(last_seq + 1, NEVER_WRITTEN)
+            if not last_payload or self._next_seq > last_seq:
+                return self._missing_before(last_seq + 1, reason)
+            missing = self._missing_before(last_seq, reason)
+            self._next_seq = last_seq + 1
+            return [*missing, Record(seq=last_seq, payload=last_payload, payload_hash=payload_hash(last_payload))]
         if content is None or not content.tail_bytes:
             return []
         last_good = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1

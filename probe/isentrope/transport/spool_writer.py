@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from isentrope_wire.messages import Gap, RunStarted, StepReport
 logger = logging.getLogger(__name__)
 
 GROUP_RECORDS = 64
+FIRST_SEQ = 1
+"""The number of the record that says which run it is; those that are put follow."""
 QUEUE_FULL = "the queue of reports was full"
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
@@ -59,7 +62,7 @@ class SpoolWriter:
         )
         self._disk_pressure = Pressure.NONE
         self._told_pressure = Pressure.NONE
-        self._numbered_through = 0
+        self._numbered_through = FIRST_SEQ - 1
         self._group: list[NumberedFrame] = []
         self._trouble: str | None = None
         self._failures_logged = False
@@ -88,13 +91,16 @@ class SpoolWriter:
         by_share = next((pressure for least, pressure in SHARES_UNDER_PRESSURE if share >= least), Pressure.NONE)
         return max(self._disk_pressure, by_share)
 
-    def write_queued(self) -> bool:
-        """Write one group. False: the disk refuses; the group is kept for the next call."""
+    def write_queued(self, out_of_time: Callable[[], bool] = lambda: False) -> bool:
+        """Write one group. False: the disk refuses; the group is kept for the next call.
+
+        Args:
+            out_of_time: asked before each message is built; once it says so, what is built is written.
+        """
         if self._disk_pressure and self._disk.restore_reserve():
             self._disk_pressure = Pressure.NONE
         if not self._group:
-            for entry in self._queue.take(GROUP_RECORDS):
-                self._add(entry)
+            self._build_group(out_of_time)
         return not self._group or self._write_group()
 
     def sync(self) -> None:
@@ -113,6 +119,15 @@ class SpoolWriter:
         if not self.idle:
             self._give_up_the_rest()
         self._disk.close()
+
+    def _build_group(self, out_of_time: Callable[[], bool]) -> None:
+        # One by one: what is taken and not built in time could no longer be told from what was never put.
+        while len(self._group) < GROUP_RECORDS and not out_of_time():
+            entries = self._queue.take(1)
+            if not entries:
+                return
+            for entry in entries:
+                self._add(entry)
 
     def _add(self, entry: MakeMessage | Refused) -> None:
         if isinstance(entry, Refused):
@@ -220,16 +235,26 @@ class SpoolWriter:
         self._trouble = error.strerror or str(error)
 
     def _give_up_the_rest(self) -> None:
-        """Replace all that is still in hand by one gap."""
+        """Replace all that is still in hand by one gap; the last message put, mostly the run's goodbye, gets a try."""
         missing = self._numbered_through - self.spooled_through
         self.lost += sum(not frame.is_gap for frame in self._group)
+        last: MakeMessage | Refused | None = None
         while entries := self._queue.take(GROUP_RECORDS):
             missing += sum(entry.count if isinstance(entry, Refused) else 1 for entry in entries)
             self.lost += sum(not isinstance(entry, Refused) for entry in entries)
+            last = entries[-1]
+        has_last = last is not None and not isinstance(last, Refused)
         self._numbered_through = self.spooled_through
         self._group = []
-        self._add_gap(missing, OUT_OF_TIME if self._trouble is None else f"{OUT_OF_TIME}: {self._trouble}")
-        self._write_group()
+        if missing > has_last:
+            reason = OUT_OF_TIME if self._trouble is None else f"{OUT_OF_TIME}: {self._trouble}"
+            self._add_gap(missing - has_last, reason)
+            # Before the last is built: that may take longer than there is.
+            self._write_group()
+        if last is not None and has_last:
+            self.lost -= 1
+            self._add(last)
+            self._write_group()
 
 
 def _frame_of(seq: int, payload: bytes, report: StepReport | None, *, is_lightened: bool) -> NumberedFrame:

@@ -13,6 +13,17 @@ MakeMessage = Callable[[], Message]
 """Builds a message. Runs on the writer thread, where it may wait for a copy from the device."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyMessage:
+    """A `MakeMessage` with nothing left to build: as the last one of a run it arrives whatever those before it do."""
+
+    message: Message
+
+    def __call__(self) -> Message:
+        """The message."""
+        return self.message
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportStatistics:
     """Counts of records since the transport was opened."""

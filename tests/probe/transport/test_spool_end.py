@@ -1,0 +1,123 @@
+"""The end of a training process that has more to write than time: what it accepted is there, or a gap says why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from isentrope.transport.open_transport import open_transport
+from isentrope.transport.shipper import ShipperSettings, ship
+from isentrope.transport.shipper_status import ShipperState
+from isentrope.transport.spool import SpoolTransport
+from isentrope.transport.spool_end import SpoolEnd
+from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.spool_writer import OUT_OF_TIME
+from isentrope.transport.transport import MakeMessage, Message, ReadyMessage
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, StepReport
+from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
+
+RUN = RunStarted(
+    run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
+)
+GOODBYE = RunFinished(status="finished", finished_at=2.0, step=99)
+QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=5.0, longest_pause_seconds=0.1)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeTelemetry]:
+    fake = FakeTelemetry(free_port())
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+def slowly(step: int) -> MakeMessage:
+    def make() -> Message:
+        time.sleep(0.03)
+        return StepReport(step=step, recorded_at=1.0)
+
+    return make
+
+
+def on_disk(transport: SpoolTransport) -> list[Payload]:
+    return [decode_payload(record.payload) for record in SpoolReader(transport.folder.path).next_batch(10**6, 10**9)]
+
+
+def test_what_there_is_no_time_to_build_is_a_gap_and_the_goodbye_stands_behind_it(tmp_path: Path) -> None:
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    assert isinstance(transport, SpoolTransport)
+    for step in range(100):
+        assert transport.put(slowly(step))
+    assert transport.put(ReadyMessage(GOODBYE))
+    transport.close(timeout_seconds=0.5)
+    first, *reports, gap, last = on_disk(transport)
+    written = len(reports)
+    assert (first, last) == (RUN, GOODBYE)
+    assert [report.step for report in reports if isinstance(report, StepReport)] == list(range(written))
+    assert gap == Gap(first_seq=written + 2, last_seq=101, reason=OUT_OF_TIME)
+    assert transport.folder.read_end() == SpoolEnd(102)
+    assert transport.statistics().dropped == 100 - written
+
+
+def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_finished(
+    tmp_path: Path, server: FakeTelemetry
+) -> None:
+    program = """
+    import sys, time
+    from pathlib import Path
+    from isentrope.transport.open_transport import open_transport
+    from isentrope.transport.transport import ReadyMessage
+    from isentrope_wire.messages import RunFinished, RunStarted, StepReport
+    run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
+                     probe_version="0")
+    transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target=sys.argv[2], token=None)
+    transport.put(lambda: StepReport(step=0, recorded_at=1.0))
+    while transport.statistics().spooled < 2: time.sleep(0.01)
+    transport.put(lambda: time.sleep(1000))
+    for step in range(2, 6): transport.put(lambda: StepReport(step=step, recorded_at=1.0))
+    transport.put(ReadyMessage(RunFinished(status="finished", finished_at=2.0, step=99)))
+    begin = time.monotonic()
+    transport.close(timeout_seconds=0.3)
+    print(time.monotonic() - begin)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path), server.target]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert float(ended.stdout) < 1.5
+    (folder,) = find_spool_folders(tmp_path)
+    status = ship(folder, QUICK, find_token=lambda: None)
+    assert status is not None
+    assert (status.state, status.acked_through) == (ShipperState.DRAINED, 8)
+    first, report, gap, last = server.payloads
+    assert (first, report) == (RUN, StepReport(step=0, recorded_at=1.0))
+    assert (gap, last) == (Gap(first_seq=3, last_seq=7, reason=OUT_OF_TIME), GOODBYE)
+
+
+def test_what_the_writer_has_brought_to_the_disk_after_all_is_not_told_twice(tmp_path: Path) -> None:
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    assert isinstance(transport, SpoolTransport)
+    transport.put(ReadyMessage(GOODBYE))
+    transport.close()
+    reader = SpoolReader(transport.folder.path)
+    assert len(reader.next_batch(10, 10**6)) == 2
+    assert reader.missing_at_the_end(2, OUT_OF_TIME, b"the goodbye") == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"17x", b"{}", b"[1]", b'{"last_seq": 3, "reason": "r", "last_payload": "z"}']
+)
+def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    assert isinstance(transport, SpoolTransport)
+    transport.close()
+    assert transport.folder.last_seq() == 1
+    transport.folder.end.write_bytes(content)
+    assert transport.folder.read_end() is None
