@@ -23,6 +23,7 @@ from isentrope_wire.printable import printable
 
 if TYPE_CHECKING:
     from isentrope.client import Client
+    from isentrope.transport.sync import SyncResult
 
 _HOLD_FIELDS = {
     "hold_target": "target_entropy",
@@ -233,7 +234,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     from dataclasses import asdict
 
     from isentrope.transport.spool_folder import find_spool_folders
-    from isentrope.transport.sync import SpoolsLeft, SyncOutcome, sync_spools
+    from isentrope.transport.sync import NOT_TRIED, SpoolsLeft, SyncOutcome, sync_spools
     from isentrope_wire import environment
 
     folder = folder or environment.home() / "spool"
@@ -245,15 +246,23 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):
         results.append(result)
         if not as_json and result.outcome is not SyncOutcome.LEFT:
-            click.echo(printable(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}"))
+            click.echo(printable(_sync_line(result)))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]
     if left:
+        # One reason for all, an absent server or a wrong token, is told once, below.
+        if not as_json and len({result.detail.removeprefix(NOT_TRIED) for result in left}) > 1:
+            click.echo("\n".join(_sync_line(result) for result in left))
+        remedy = " Start the server, or name another with --grpc." if any(result.server_away for result in left) else ""
         raise SpoolsLeft(
-            f"{len(left)} of {len(results)} spools stay where they are. Run {left[0].run}: {left[0].detail.rstrip('. ')}. "
-            "Start the server, or name another with --grpc."
+            f"{len(left)} of {len(results)} spools stay where they are. "
+            f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
         )
+
+
+def _sync_line(result: SyncResult) -> str:
+    return f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}"
 
 
 @click.command("import")

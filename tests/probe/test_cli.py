@@ -291,7 +291,7 @@ def test_a_sync_whose_server_is_away_says_so_once_for_all_spools_and_keeps_them(
 
 
 @pytest.mark.parametrize("token", ["wrong", ""])
-def test_a_sync_with_a_token_the_server_refuses_ends_at_the_first_refusal(
+def test_a_sync_with_a_token_the_server_refuses_says_so_and_keeps_the_spools(
     server: RunningServer, tmp_path: Path, token: str
 ) -> None:
     folders = [leave_spool(tmp_path, name, steps=3, grpc_target=server.grpc_target) for name in ("a", "b")]

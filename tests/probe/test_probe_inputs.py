@@ -109,6 +109,18 @@ ENDLESS: list[object] = []
 ENDLESS.append(ENDLESS)
 
 
+def nested(levels: int) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        config = {"deeper": config}
+    return config
+
+
+def test_a_config_as_deep_as_its_readers_go_is_taken() -> None:
+    _, transport = probe_and_transport(config=nested(32))
+    assert transport.messages == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
@@ -124,6 +136,7 @@ ENDLESS.append(ENDLESS)
         ({"tags": ["x" * 101]}, {}, "tags may be 50 words of 100 characters each, got 1, the longest of 101"),
         ({"tags": "baseline"}, {}, "tags must be a list of words"),
         ({"planned_steps": 0}, {}, "planned_steps must be at least 1"),
+        ({"config": nested(33)}, {}, "config may nest objects and lists 32 deep"),
         (
             {"threshold_source": "guess"},
             {},

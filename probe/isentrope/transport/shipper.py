@@ -28,7 +28,7 @@ from isentrope.transport.process_lock import ProcessLock, is_held_by_another_pro
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
-from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection, TokenRefused
+from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection
 from isentrope_wire import environment
 from isentrope_wire.messages import ControlSnapshot
 from isentrope_wire.printable import printable
@@ -59,8 +59,8 @@ class ShipperSettings:
     """Between attempts to reach a server that is away: a person who waits for it to come back sees reports soon after."""
     longest_hold_seconds: float = 30.0
     """Between attempts at a server that refuses: somebody has to put that right."""
-    waits_for_another_token: bool = True
-    """Whether a refused token is a reason to wait: beside a training run somebody may put it right, in a `sync` nobody does."""
+    waits_when_refused: bool = True
+    """Whether a refusal is a reason to wait: beside a training run somebody may put it right, in a `sync` nobody does."""
 
 
 class Shipper:
@@ -94,24 +94,30 @@ class Shipper:
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
         self._trainer_gone_at: float | None = None
+        self._reached = False
 
     def run(self) -> ShipperStatus:
         """Deliver until the training process is gone and everything is acknowledged, or the drain limit is over.
 
         Raises:
             OSError: the spool folder vanished.
-            TokenRefused: only where the settings say not to wait for another token.
+            ServerRefuses: only where the settings say not to wait.
         """
         self._tell(ShipperState.STARTING)
         while not self._gave_up():
             try:
                 self._deliver_over_one_connection()
             except ServerRefuses as error:
-                if isinstance(error, TokenRefused) and not self._settings.waits_for_another_token:
+                if not self._settings.waits_when_refused:
                     self._tell(ShipperState.GAVE_UP, str(error))
                     raise
                 self._pause(ShipperState.HOLDING, error)
             except ServerAway as error:
+                self._pause(ShipperState.RETRYING, error)
+            except OSError as error:
+                if not self._folder.exists:
+                    raise
+                # Too many open files, no memory, a disk that hiccups: as with the server, the next attempt may succeed.
                 self._pause(ShipperState.RETRYING, error)
             else:
                 self._tell(ShipperState.DRAINED)
@@ -134,6 +140,7 @@ class Shipper:
         ) as connection:
             self._handover.connecting()
             acked_through = connection.hello()
+            self._reached = True
             logger.info("Connected to %s; the server has records up to %d.", self._target, acked_through)
             self._reader.resume_after(acked_through)
             self._acknowledge(acked_through)
@@ -187,7 +194,7 @@ class Shipper:
         self._away.reset()
         self._refused.reset()
 
-    def _pause(self, state: ShipperState, error: ServerAway | ServerRefuses) -> None:
+    def _pause(self, state: ShipperState, error: OSError) -> None:
         # A held or absent server says the same thing for hours; the log says it once.
         if str(error) != self._status.error:
             logger.log(logging.ERROR if state is ShipperState.HOLDING else logging.WARNING, "%s: %s", state, error)
@@ -213,7 +220,9 @@ class Shipper:
         acked_through = self._reader.acked_through
         if (state, acked_through, error) == (self._status.state, self._status.acked_through, self._status.error):
             return
-        self._status = ShipperStatus(state=state, acked_through=acked_through, error=error, pid=os.getpid())
+        self._status = ShipperStatus(
+            state=state, acked_through=acked_through, error=error, pid=os.getpid(), reached=self._reached
+        )
         try:
             self._status.write(self._folder.status)
         except OSError as trouble:
@@ -232,7 +241,7 @@ def ship(
 
     Raises:
         SpoolError: `folder` is no spool folder.
-        TokenRefused: only where the settings say not to wait for another token.
+        ServerRefuses: only where the settings say not to wait.
     """
     shipper = Shipper(folder, settings, target=target, find_token=find_token)
     lock = ProcessLock(folder.shipper_lock)

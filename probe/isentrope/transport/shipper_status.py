@@ -35,6 +35,8 @@ class ShipperStatus:
     error: str = ""
     pid: int = 0
     updated_at: float = 0.0
+    reached: bool = False
+    """The server has answered this shipper at least once; for whoever called it, not read back."""
 
     def write(self, path: Path) -> None:
         """

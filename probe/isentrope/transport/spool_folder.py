@@ -26,7 +26,7 @@ import re
 from pathlib import Path
 
 from isentrope.atomic_file import write_atomically
-from isentrope.transport.segments import sync_folder
+from isentrope.transport.segments import list_segments, read_segment, sync_folder
 from isentrope.transport.spool_end import SpoolEnd
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
@@ -81,11 +81,14 @@ class SpoolFolder:
         return folder
 
     def run(self) -> RunStarted:
-        """Who reports through this folder.
+        """Who reports through this folder: by the first record where it is at hand, for that one has a checksum.
 
         Raises:
             SpoolError: this is no spool folder, or its description is damaged.
         """
+        first_record = self._first_record()
+        if first_record is not None:
+            return first_record
         try:
             message = decode_payload((self.path / _RUN_FILE).read_bytes())
         except (OSError, CodecError) as error:
@@ -93,6 +96,15 @@ class SpoolFolder:
         if not isinstance(message, RunStarted):
             raise SpoolError(f"{self.path / _RUN_FILE} should say which run reports; it holds another message.")
         return message
+
+    def _first_record(self) -> RunStarted | None:
+        try:
+            oldest = next(iter(list_segments(self.path)), None)
+            first = None if oldest is None else next(iter(read_segment(oldest).frames), None)
+            message = decode_payload(first.payload) if first is not None else None
+        except (OSError, CodecError):
+            return None
+        return message if isinstance(message, RunStarted) else None
 
     def grpc_target(self) -> str:
         """host:port the reports were meant for.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
+import time
 from collections import deque
 from pathlib import Path
 
-from isentrope.transport.segments import Frame, first_seq_of, list_segments, read_segment
+from isentrope.transport.segments import Frame, SegmentContent, first_seq_of, list_segments, read_segment
 from isentrope_wire.codec import decode_payload, payload_hash, record_of
 from isentrope_wire.errors import CodecError
 from isentrope_wire.messages import Gap, Record
@@ -19,6 +21,12 @@ DAMAGED = "the spool on disk was damaged"
 TORN = "the training process ended while this was written"
 NEVER_WRITTEN = "the end of the spool was never written, or is lost"
 LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no longer"
+
+
+READ_ATTEMPTS = 3
+"""A disk that fails once may be a cable, one that fails thrice has lost the file."""
+READ_PAUSE_SECONDS = 0.1
+_LOST_ON_DISK = frozenset({errno.EIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN})
 
 
 class SpoolReader:
@@ -84,7 +92,11 @@ class SpoolReader:
             last_payload: the last record, where it needs no gap.
         """
         segments = list_segments(self._folder)
-        content = read_segment(segments[-1]) if segments else None
+        content = self._content_of(segments[-1]) if segments else None
+        if segments and content is None:
+            # Nobody can say how many records it held; the one in its name it was made for.
+            through = first_seq_of(segments[-1]) if last_seq is None else last_seq
+            return self._missing_before(through + 1, DAMAGED)
         if content is not None and content.tail_bytes:
             self._damaged_segments.add(segments[-1])
         if last_seq is not None:
@@ -153,13 +165,36 @@ class SpoolReader:
         return next((path for path in list_segments(self._folder) if path.name > segment.name), None)
 
     def _read(self, segment: Path) -> None:
-        content = read_segment(segment, self._offset)
+        content = self._content_of(segment, self._offset)
+        if content is None:
+            return
         if content.damaged:
             logger.error("%s is damaged; what could be read of it is delivered.", segment)
             self._damaged_segments.add(segment)
         for frame in content.frames:
             self._offset = frame.end_offset
             self._take(frame)
+
+    def _content_of(self, segment: Path, offset: int = 0) -> SegmentContent | None:
+        """None: the disk does not give the file back. It is kept aside, and what it held will be a gap.
+
+        Raises:
+            OSError: the file is gone, or can't be read now for a reason that is not its own.
+        """
+        known = segment in self._damaged_segments
+        for attempt in range(1 if known else READ_ATTEMPTS):
+            if attempt:
+                time.sleep(READ_PAUSE_SECONDS)
+            try:
+                return read_segment(segment, offset)
+            except OSError as error:
+                if error.errno not in _LOST_ON_DISK:
+                    raise
+                trouble = error
+        if not known:
+            logger.error("%s can't be read (%s); what it holds is not delivered.", segment, trouble)
+            self._damaged_segments.add(segment)
+        return None
 
     def _take(self, frame: Frame) -> None:
         if frame.seq < self._next_seq:

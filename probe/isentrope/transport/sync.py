@@ -17,6 +17,8 @@ from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolFolder
 from isentrope_wire.errors import IsentropeError
 
+NOT_TRIED = "not tried: "
+"""How the detail of a spool begins whose server another spool found away; then comes that one's detail."""
 _TAKE_OVER_SECONDS = 10.0
 
 
@@ -33,7 +35,7 @@ class SyncOutcome(StrEnum):
     BUSY = "busy"
     """Somebody else delivers it: its living trainer's shipper, or another sync."""
     LEFT = "left"
-    """The server could not be reached or refused; the spool stays."""
+    """The server could not be reached or refused it, or the spool can't be read; it stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,33 +47,45 @@ class SyncResult:
     rank: int
     outcome: SyncOutcome
     detail: str
+    server_away: bool = False
+    """Left because its server did not answer: the same would become of any other spool for it."""
 
 
 def sync_spools(
     folders: Sequence[SpoolFolder], *, target: str | None, give_up_after_seconds: float
 ) -> Iterator[SyncResult]:
-    """Deliver spools one after another. A server that gives up one spool is not waited for again.
+    """Deliver spools one after another. A server that is away is not waited for again.
 
-    Raises:
-        SpoolError, TokenRefused: as `sync_spool`; those behind are not tried, they would fare the same.
+    A spool that is refused, or can't be read, is left and said to be; those behind it are delivered nevertheless.
     """
-    given_up: dict[str, str] = {}
+    away: dict[str, str] = {}
     for folder in folders:
-        server = target or folder.grpc_target()
-        if server in given_up and list_segments(folder.path):
-            run = folder.run()
-            yield SyncResult(
-                folder=str(folder.path),
-                run=run.run_id,
-                rank=run.rank,
-                outcome=SyncOutcome.LEFT,
-                detail=f"not tried: {given_up[server]}",
-            )
+        try:
+            server = target or folder.grpc_target()
+            if server in away and list_segments(folder.path):
+                result = _left(folder, f"{NOT_TRIED}{away[server]}", server_away=True)
+            else:
+                result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds)
+        # A `SpoolError`, a refusal, a disk that fails: each is this spool's own.
+        except OSError as error:
+            yield _left(folder, str(error))
             continue
-        result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds)
-        if result.outcome is SyncOutcome.LEFT:
-            given_up[server] = result.detail
+        if result.server_away:
+            away.setdefault(server, result.detail)
         yield result
+
+
+def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> SyncResult:
+    """As the folder's own names have it: what lies in it may be what can't be read."""
+    rank = folder.path.name.removeprefix("rank-")
+    return SyncResult(
+        folder=str(folder.path),
+        run=folder.path.parent.parent.name,
+        rank=int(rank) if rank.isdecimal() else 0,
+        outcome=SyncOutcome.LEFT,
+        detail=detail,
+        server_away=server_away,
+    )
 
 
 def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds: float) -> SyncResult:
@@ -82,28 +96,33 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
 
     Raises:
         SpoolError: `folder` is no spool folder.
-        TokenRefused: at the server's first word about it; the spool stays.
+        ServerRefuses: at the server's first word about it; the spool stays.
+        OSError: the folder can't be read.
     """
     run = folder.run()
-    outcome, detail = _sync(folder, target, give_up_after_seconds)
-    return SyncResult(folder=str(folder.path), run=run.run_id, rank=run.rank, outcome=outcome, detail=detail)
+    outcome, detail, away = _sync(folder, target, give_up_after_seconds)
+    return SyncResult(
+        folder=str(folder.path), run=run.run_id, rank=run.rank, outcome=outcome, detail=detail, server_away=away
+    )
 
 
-def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str]:
+def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str, bool]:
+    """What came of it, in words, and whether that is for want of a server."""
     if is_held_by_another_process(folder.trainer_lock) and list_segments(folder.path):
-        return SyncOutcome.BUSY, "its training process is alive and delivers by itself"
+        return SyncOutcome.BUSY, "its training process is alive and delivers by itself", False
     if not list_segments(folder.path):
         _remove_if_delivered(folder)
-        return SyncOutcome.NOTHING, "was left to deliver"
+        return SyncOutcome.NOTHING, "was left to deliver", False
     _take_over(folder)
-    settings = ShipperSettings(drain_seconds=give_up_after_seconds, waits_for_another_token=False)
+    settings = ShipperSettings(drain_seconds=give_up_after_seconds, waits_when_refused=False)
     status = ship(folder, settings, target=target)
     if status is None:
-        return SyncOutcome.BUSY, "another shipper delivers it now"
+        return SyncOutcome.BUSY, "another shipper delivers it now", False
     if status.state is ShipperState.DRAINED:
-        return SyncOutcome.DELIVERED, f"{in_words(status.acked_through)} stored"
+        return SyncOutcome.DELIVERED, f"{in_words(status.acked_through)} stored", False
     server = target or folder.grpc_target()
-    return SyncOutcome.LEFT, f"{server} stored it up to record {status.acked_through}, then {status.error}"
+    detail = f"{server} stored it up to record {status.acked_through}, then {status.error}"
+    return SyncOutcome.LEFT, detail, not status.reached
 
 
 def in_words(records: int) -> str:

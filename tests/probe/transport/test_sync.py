@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from isentrope.transport import sync
 from isentrope.transport.process_lock import is_held_by_another_process, pid_of_holder
+from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolFolder
-from isentrope.transport.sync import SyncOutcome, sync_spool
+from isentrope.transport.spool_reader import DAMAGED
+from isentrope.transport.sync import SyncOutcome, sync_spool, sync_spools
+from isentrope.transport.telemetry_connection import ServerRefuses
+from isentrope_wire.messages import Gap, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -82,3 +88,62 @@ def test_a_shipper_that_has_no_number_here_is_left_alone(
         assert result.outcome is SyncOutcome.BUSY
         assert is_held_by_another_process(folder.shipper_lock)
         assert server.records == {}
+
+
+def test_a_refusal_ends_a_sync_at_once_and_the_spool_stays(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    server.push_fails_with = grpc.StatusCode.FAILED_PRECONDITION
+    started_at = time.monotonic()
+    with pytest.raises(ServerRefuses, match="FAILED_PRECONDITION"):
+        sync_spool(folder, target=None, give_up_after_seconds=60.0)
+    assert time.monotonic() - started_at < 30.0
+    assert len(list_segments(folder.path)) == 1
+
+
+def test_only_a_server_that_does_not_answer_is_not_asked_again(
+    folder: SpoolFolder, server: FakeTelemetry, tmp_path: Path
+) -> None:
+    second = leave_spool(tmp_path, "second", steps=3, grpc_target=server.target)
+    server.push_fails_with = grpc.StatusCode.INTERNAL
+    answering = list(sync_spools([folder, second], target=None, give_up_after_seconds=0.2))
+    server.stop()
+    absent = list(sync_spools([folder, second], target=None, give_up_after_seconds=0.2))
+    assert [result.outcome for result in (*answering, *absent)] == [SyncOutcome.LEFT] * 4
+    assert [result.server_away for result in (*answering, *absent)] == [False, False, True, True]
+    assert [result.detail.startswith("not tried") for result in (*answering, *absent)] == [False, False, False, True]
+
+
+def test_a_folder_nobody_can_deliver_keeps_none_behind_it(
+    folder: SpoolFolder, server: FakeTelemetry, tmp_path: Path
+) -> None:
+    broken = leave_spool(tmp_path, "broken", steps=3, grpc_target=server.target)
+    (broken.path / "target").unlink()
+    left, delivered = sync_spools([broken, folder], target=None, give_up_after_seconds=5.0)
+    assert (left.run, left.rank, left.outcome) == ("broken", 0, SyncOutcome.LEFT)
+    assert "names no server" in left.detail
+    assert delivered.outcome is SyncOutcome.DELIVERED
+
+
+def test_a_damaged_description_of_the_run_is_read_from_the_first_record(
+    folder: SpoolFolder, server: FakeTelemetry
+) -> None:
+    expected = folder.run()
+    description = folder.path / "run.payload"
+    content = bytearray(description.read_bytes())
+    for at in (0, content.index(b"left")):
+        broken = bytearray(content)
+        broken[at] ^= 0x01
+        description.write_bytes(broken)
+        assert folder.run() == expected
+    assert sync_spool(folder, target=None, give_up_after_seconds=5.0).outcome is SyncOutcome.DELIVERED
+
+
+def test_a_segment_the_disk_does_not_give_back_arrives_as_a_gap(folder: SpoolFolder, server: FakeTelemetry) -> None:
+    (segment,) = list_segments(folder.path)
+    unreadable = segment.with_name(f"{5:020d}.seg")
+    unreadable.mkdir()
+    folder.write_end(9)
+    result = sync_spool(folder, target=None, give_up_after_seconds=5.0)
+    assert result.outcome is SyncOutcome.DELIVERED
+    assert [type(payload) for payload in server.payloads[1:-1]] == [StepReport] * 3
+    assert server.payloads[-1] == Gap(first_seq=5, last_seq=9, reason=DAMAGED)
+    assert unreadable.with_suffix(".damaged").exists()
