@@ -246,7 +246,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):
         results.append(result)
         if not as_json and result.outcome is not SyncOutcome.LEFT:
-            click.echo(printable(_sync_line(result)))
+            click.echo(_sync_line(result))
     if as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]
@@ -262,7 +262,7 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
 
 
 def _sync_line(result: SyncResult) -> str:
-    return f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}"
+    return printable(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
 
 
 @click.command("import")

@@ -14,7 +14,7 @@ import logging.handlers
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +28,9 @@ from isentrope.transport.process_lock import ProcessLock, is_held_by_another_pro
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
-from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection
+from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
 from isentrope_wire import environment
-from isentrope_wire.messages import ControlSnapshot
+from isentrope_wire.messages import ControlSnapshot, Record
 from isentrope_wire.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class ShipperSettings:
     batch_records: int = 250
     """Of a backlog: one COMMIT of the server is shared by so many."""
     batch_bytes: int = 1024 * 1024
+    """Half of it, and half of that, where a batch did not get through in time; at least one record, whatever its size."""
     poll_seconds: float = 0.05
     """How often an empty spool is looked at: what a report waits at most before it is sent."""
     drain_seconds: float = DRAIN_SECONDS
@@ -95,6 +96,7 @@ class Shipper:
         self._last_success_at = time.monotonic()
         self._trainer_gone_at: float | None = None
         self._reached = False
+        self._batch_bytes = settings.batch_bytes
 
     def run(self) -> ShipperStatus:
         """Deliver until the training process is gone and everything is acknowledged, or the drain limit is over.
@@ -159,7 +161,7 @@ class Shipper:
                 time.sleep(self._settings.poll_seconds)
 
     def _push_next(self, connection: TelemetryConnection, *, trainer_gone: bool) -> bool:
-        batch = self._reader.next_batch(self._settings.batch_records, self._settings.batch_bytes)
+        batch = self._reader.next_batch(self._settings.batch_records, self._batch_bytes)
         if not batch and trainer_gone:
             end = self._folder.read_end()
             if end is None:
@@ -168,16 +170,28 @@ class Shipper:
                 batch = self._reader.missing_at_the_end(end.last_seq, end.reason or NEVER_WRITTEN, end.last_payload)
         if not batch:
             return False
-        acked_through, quarantined = connection.push(batch)
+        try:
+            acked_through, quarantined = connection.push(batch)
+        except TooSlow:
+            self._send_less(batch)
+            raise
         for item in quarantined:
             logger.error("The server keeps record %d aside (%s): %s", item.seq, item.code, printable(item.message))
         if acked_through < batch[-1].seq:
             raise ServerAway(
                 f"Records up to {batch[-1].seq} were sent, the server has stored them up to {acked_through} only."
             )
+        # By little: over a slow link each batch that is too large again costs all the time it was given.
+        self._batch_bytes = min(self._batch_bytes + self._batch_bytes // 8 + 1, self._settings.batch_bytes)
         self._succeed()
         self._acknowledge(acked_through)
         return True
+
+    def _send_less(self, batch: Sequence[Record]) -> None:
+        if len(batch) > 1:
+            self._batch_bytes = max(sum(len(record.payload) for record in batch) // 2, 1)
+            # A smaller batch is another attempt, not the same one again: it has its own time.
+            self._last_success_at = time.monotonic()
 
     def _acknowledge(self, acked_through: int) -> None:
         self._reader.acknowledge(acked_through)

@@ -23,6 +23,8 @@ from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 CALL_SECONDS = 5.0
 """A frozen server holds a call for ever; gRPC's own keep-alive notices after a minute."""
+SLOWEST_BYTES_PER_SECOND = 20_000.0
+"""Of a link that a call waits for as long as its message takes; over a slower one messages become smaller."""
 SILENCE_SECONDS = 45.0
 """A Watch without even a heartbeat for so long is dead."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -49,6 +51,10 @@ _HOLD = frozenset(
 
 class ServerAway(IsentropeError, ConnectionError):
     """The server does not answer, or not in time. Try again."""
+
+
+class TooSlow(ServerAway):
+    """The server did not answer in the time the message should have taken. Less at once may get through."""
 
 
 class ServerRefuses(IsentropeError, ConnectionError):
@@ -115,7 +121,7 @@ class TelemetryConnection:
         asked_at = time.time()
         request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
         try:
-            reply = self._stub.Hello(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            reply = self._stub.Hello(request, timeout=_seconds_for(request), metadata=self._metadata)
         except grpc.RpcError as error:
             raise _named(error) from error
         if reply.server_time:
@@ -137,7 +143,7 @@ class TelemetryConnection:
             records=[record_to_pb(record) for record in records],
         )
         try:
-            reply = self._stub.Push(request, timeout=CALL_SECONDS, metadata=self._metadata)
+            reply = self._stub.Push(request, timeout=_seconds_for(request), metadata=self._metadata)
         except grpc.RpcError as error:
             raise _named(error) from error
         aside = [Quarantined(seq=item.seq, code=item.code, message=item.message) for item in reply.quarantined]
@@ -186,6 +192,10 @@ class TelemetryConnection:
         self._receive_control(snapshot)
 
 
+def _seconds_for(request: pb.HelloRequest | pb.PushRequest) -> float:
+    return CALL_SECONDS + request.ByteSize() / SLOWEST_BYTES_PER_SECOND
+
+
 def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
     """One sentence about a failed call, as the kind of trouble it is."""
     # Errors of a call are RpcError and Call at once; the type stubs can't say so.
@@ -199,4 +209,6 @@ def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
         return TokenRefused(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     sentence = f"{sentence} {advice}" if advice else sentence
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TooSlow(sentence)
     return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)

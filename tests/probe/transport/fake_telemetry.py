@@ -31,6 +31,10 @@ class FakeTelemetry(TelemetryServicer):
         self.token = token
         self.records: dict[int, bytes] = {}
         self.pushes: list[list[int]] = []
+        self.deadlines: list[float] = []
+        """How many seconds each push was given."""
+        self.seconds_per_record = 0.0
+        """What arrives later than its deadline is not stored."""
         self.hellos = 0
         self.duplicates = 0
         self.push_fails_with: grpc.StatusCode | None = None
@@ -88,6 +92,10 @@ class FakeTelemetry(TelemetryServicer):
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReply:
         self._check_token(context)
+        self.deadlines.append(context.time_remaining())
+        time.sleep(self.seconds_per_record * len(request.records))
+        if not context.is_active():
+            return pb.PushReply()
         if self.push_fails_with is not None:
             context.abort(self.push_fails_with, "told to fail")
         self.pushes.append([record.seq for record in request.records])
