@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 DAMAGED = "the spool on disk was damaged"
 TORN = "the training process ended while this was written"
 NEVER_WRITTEN = "the end of the spool was never written, or is lost"
+REMOVED = "files of the spool were removed before they were delivered"
 LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no longer"
 
 
@@ -35,9 +37,14 @@ class SpoolReader:
     Whatever is missing between two records comes as a record that carries a `Gap`, under the last missing number.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, acked_through: int = 0) -> None:
+        """
+        Args:
+            acked_through: what the server had acknowledged to an earlier reader of this folder.
+        """
         self._folder = folder
-        self._acked_through = 0
+        self._acked_through = acked_through
+        self._server_lost_through = 0
         self._next_seq = 1
         self._segment: Path | None = None
         self._offset = 0
@@ -58,6 +65,7 @@ class SpoolReader:
                 acked_through,
                 self._acked_through,
             )
+            self._server_lost_through = max(self._server_lost_through, self._acked_through)
         self._acked_through = acked_through
         self._next_seq = acked_through + 1
         self._waiting.clear()
@@ -113,8 +121,14 @@ class SpoolReader:
         return self._missing_before(max(claimed, default=last_good + 1) + 1, TORN)
 
     def acknowledge(self, acked_through: int) -> None:
-        """Remember what the server has, and delete the segments that hold nothing else."""
+        """Remember what the server has, and delete the segments that hold nothing else.
+
+        It may be more than was sent since `resume_after`: a batch whose answer did not come in time can arrive later.
+        """
         self._acked_through = max(acked_through, self._acked_through)
+        self._next_seq = max(self._next_seq, self._acked_through + 1)
+        while self._waiting and self._waiting[0].seq <= self._acked_through:
+            self._waiting.popleft()
         segments = list_segments(self._folder)
         # The last segment is still being written: only a newer one, or the writer's end, closes it.
         for segment, newer in itertools.pairwise(segments):
@@ -132,7 +146,8 @@ class SpoolReader:
     def _discard(self, segment: Path) -> None:
         if segment in self._damaged_segments:
             # Kept for whoever wants to know what happened; readers no longer see it.
-            os.replace(segment, segment.with_suffix(".damaged"))
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(segment, segment.with_suffix(".damaged"))
         else:
             segment.unlink(missing_ok=True)
 
@@ -145,7 +160,12 @@ class SpoolReader:
             self._segment = segment
             # Looked up before reading: once a newer segment exists, nothing is appended to this one.
             newer = self._newer_segment(segment)
-            self._read(segment)
+            try:
+                self._read(segment)
+            except FileNotFoundError:
+                # Somebody removed it since it was listed.
+                self._segment, self._offset = None, 0
+                continue
             if newer is not None:
                 missing = self._missing_before(first_seq_of(newer))
                 if missing:
@@ -213,12 +233,14 @@ class SpoolReader:
             return []
         self._next_seq = seq
         if reason is None:
-            reason = LOST_BY_THE_SERVER if self._segment_is_first_and_later(first) else DAMAGED
+            reason = self._reason_for(first, last)
         logger.error("Records %d to %d are missing: %s.", first, last, reason)
         return [record_of(last, Gap(first_seq=first, last_seq=last, reason=reason))]
 
-    def _segment_is_first_and_later(self, seq: int) -> bool:
-        return self._segment is not None and first_seq_of(self._segment) > seq
+    def _reason_for(self, first: int, last: int) -> str:
+        if self._segment is None or first_seq_of(self._segment) <= first:
+            return DAMAGED
+        return LOST_BY_THE_SERVER if last <= self._server_lost_through else REMOVED
 
 
 def _gap_in(frame: Frame) -> Gap | None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments, read_segment
-from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, SpoolReader
+from isentrope.transport import spool_reader
+from isentrope.transport.segments import SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
+from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, REMOVED, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
 from isentrope_wire.messages import Gap, Record, StepReport
 
@@ -193,6 +194,40 @@ def test_a_server_that_lost_data_is_named_loudly_and_gets_what_is_left(
     gap = decode_payload(records[0].payload)
     assert isinstance(gap, Gap)
     assert gap.reason == LOST_BY_THE_SERVER
+
+
+def test_a_server_that_has_more_than_was_sent_since_it_was_asked_gets_the_rest_and_no_gap(tmp_path: Path) -> None:
+    for first, last in ((1, 5), (6, 10), (11, 13)):
+        write(tmp_path, first, last)
+    reader = SpoolReader(tmp_path)
+    assert as_text(reader.next_batch(3, 10**9)) == ["1", "2", "3"]
+    reader.acknowledge(12)
+    assert names(tmp_path) == [11]
+    assert as_text(everything(reader)) == ["13"]
+
+
+def test_a_segment_that_vanishes_between_listing_and_reading_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vanishing = write(tmp_path, 1, 5)
+    write(tmp_path, 6, 8)
+    read = spool_reader.read_segment
+
+    def vanish_first(path: Path, offset: int = 0) -> SegmentContent:
+        vanishing.unlink(missing_ok=True)
+        return read(path, offset)
+
+    monkeypatch.setattr(spool_reader, "read_segment", vanish_first)
+    assert as_text(everything(SpoolReader(tmp_path))) == ["1..5", "6", "7", "8"]
+
+
+def test_an_earlier_readers_acknowledgement_tells_a_server_that_lost_data_from_removed_files(tmp_path: Path) -> None:
+    write(tmp_path, 6, 8)
+    for acknowledged, reason in ((5, LOST_BY_THE_SERVER), (0, REMOVED)):
+        reader = SpoolReader(tmp_path, acknowledged)
+        reader.resume_after(0)
+        gap, *_ = everything(reader)
+        assert decode_payload(gap.payload) == Gap(first_seq=1, last_seq=5, reason=reason)
 
 
 def test_the_same_damage_gives_the_same_record_again(tmp_path: Path) -> None:
