@@ -41,6 +41,23 @@ class ProcessLock:
         self._descriptor = descriptor
         return True
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file that holds the lock is still there for others to see. False also when it is not held."""
+        return self._descriptor is not None and is_still_at(self._path, self._descriptor)
+
+    def acquire_anew(self) -> None:
+        """Put another locked file in the place of one that somebody removed; at no moment one that looks free.
+
+        Raises:
+            OSError: as `acquire`.
+        """
+        self.release()
+        draft = ProcessLock(self._path.with_name(f".{self._path.name}.{os.getpid()}"))
+        if draft.acquire():
+            os.replace(draft._path, self._path)
+            self._descriptor = draft._descriptor
+
     def release(self) -> None:
         """Give the lock back; harmless when it is not held."""
         if self._descriptor is not None:
@@ -54,13 +71,32 @@ def is_held_by_another_process(path: Path) -> bool:
     Raises:
         OSError: as `ProcessLock.acquire`.
     """
-    if not path.exists():
+    return bool(another_process_holds(path))
+
+
+def another_process_holds(path: Path) -> bool | None:
+    """As `is_held_by_another_process`; None: there is no such file, which says nothing of who lives.
+
+    Raises:
+        OSError: as `ProcessLock.acquire`.
+    """
+    try:
         # Asking must not make it: the folder may be about to be removed.
-        return False
-    lock = ProcessLock(path)
-    taken = lock.acquire()
-    lock.release()
-    return not taken
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def is_still_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has its name. Not by inode numbers: some file systems make them up at each look."""
+    return os.fstat(descriptor).st_nlink > 0 and path.exists()
 
 
 def pid_of_holder(path: Path) -> int | None:

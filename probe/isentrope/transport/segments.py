@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from isentrope.transport.process_lock import is_still_at
+
 MAGIC = b"ISENTSEG"
 VERSION = 1
 _HEADER = struct.Struct("<8sII")
@@ -111,6 +113,11 @@ class SegmentWriter:
     @property
     def holds_frames(self) -> bool:
         return self.size_bytes > HEADER_BYTES
+
+    @property
+    def is_in_place(self) -> bool:
+        """False: somebody removed it; what is appended is lost with the last descriptor."""
+        return is_still_at(self.path, self._descriptor)
 
     def append(self, frames: Iterable[bytes]) -> None:
         """Write frames, all of them or none.

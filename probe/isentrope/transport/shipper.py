@@ -24,7 +24,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 from isentrope.control.control_file import ControlFile
 from isentrope.control.control_handover import ControlHandover
 from isentrope.transport.backoff import Backoff
-from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process
+from isentrope.transport.process_lock import ProcessLock, another_process_holds
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
@@ -36,6 +36,8 @@ from isentrope_wire.printable import printable
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 600.0
+LOCK_GRACE_SECONDS = 2.0
+"""How long a training process has to put back the lock that somebody removed."""
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
 
 EXIT_DELIVERED = 0
@@ -74,11 +76,13 @@ class Shipper:
         *,
         target: str | None = None,
         find_token: Callable[[], str | None] = environment.token,
+        parent: int | None = None,
     ) -> None:
         """
         Args:
             target: host:port instead of the one the spool names.
             find_token: asked before each attempt, so that a token that is put right takes effect.
+            parent: the process that started this one, if that is the training process.
 
         Raises:
             SpoolError: `folder` is no spool folder.
@@ -88,13 +92,16 @@ class Shipper:
         self._find_token = find_token
         self._run = folder.run()
         self._target = target or folder.grpc_target()
-        self._reader = SpoolReader(folder.path)
+        earlier = ShipperStatus.read(folder.status)
+        self._reader = SpoolReader(folder.path, earlier.acked_through if earlier is not None else 0)
         self._handover = ControlHandover(ControlFile(folder.control))
         self._away = Backoff(longest_seconds=settings.longest_pause_seconds)
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
+        self._parent = parent
         self._trainer_gone_at: float | None = None
+        self._lock_missing_since: float | None = None
         self._reached = False
         self._batch_bytes = settings.batch_bytes
 
@@ -225,10 +232,23 @@ class Shipper:
         return time.monotonic() - idle_since > self._settings.drain_seconds
 
     def _trainer_is_gone(self) -> bool:
-        if self._trainer_gone_at is None and not is_held_by_another_process(self._folder.trainer_lock):
+        if self._trainer_gone_at is None and self._trainer_let_go():
             logger.info("The training process is gone; what is left of its spool is delivered.")
             self._trainer_gone_at = time.monotonic()
         return self._trainer_gone_at is not None
+
+    def _trainer_let_go(self) -> bool:
+        held = another_process_holds(self._folder.trainer_lock)
+        if held is not None:
+            self._lock_missing_since = None
+            return not held
+        # Somebody removed the file. Whoever lives and writes makes it anew, unless it hangs; deleting can wait.
+        now = time.monotonic()
+        self._lock_missing_since = self._lock_missing_since or now
+        end = self._folder.read_end()
+        has_ended = end is not None and not end.reason
+        parent_lives = self._parent is not None and os.getppid() == self._parent
+        return has_ended or (not parent_lives and now - self._lock_missing_since > LOCK_GRACE_SECONDS)
 
     def _tell(self, state: ShipperState, error: str = "") -> None:
         acked_through = self._reader.acked_through
@@ -250,6 +270,7 @@ def ship(
     *,
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
+    parent: int | None = None,
 ) -> ShipperStatus | None:
     """Deliver a folder, unless another shipper is at it, or was until now (None). A delivered folder is removed.
 
@@ -257,7 +278,7 @@ def ship(
         SpoolError: `folder` is no spool folder.
         ServerRefuses: only where the settings say not to wait.
     """
-    shipper = Shipper(folder, settings, target=target, find_token=find_token)
+    shipper = Shipper(folder, settings, target=target, find_token=find_token, parent=parent)
     lock = ProcessLock(folder.shipper_lock)
     if not lock.acquire():
         return None
@@ -278,10 +299,12 @@ def main() -> int:
     parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
+    # The first process takes in all whose own parent has died.
+    parent = os.getppid() if os.getppid() != 1 else None
     try:
         folder.run()
         _log_into(folder.log)
-        status = ship(folder, ShipperSettings(drain_seconds=arguments.drain_seconds))
+        status = ship(folder, ShipperSettings(drain_seconds=arguments.drain_seconds), parent=parent)
     except SpoolError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL

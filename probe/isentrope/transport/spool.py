@@ -60,6 +60,9 @@ class SpoolTransport:
         self.folder = folder
         self._supervisor = supervisor
         self._queue = MessageQueue(max_messages=limits.max_queued_messages, max_bytes=limits.max_queued_bytes)
+        self._run = run
+        self._grpc_target = folder.grpc_target()
+        self._removal_logged = False
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
         self._control_file = ControlFile(folder.control)
         self._desired: ControlSnapshot | None = None
@@ -193,6 +196,7 @@ class SpoolTransport:
         written = self._writer.write_queued(self._out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
             written = self._writer.write_queued(self._out_of_time)
+        self._keep_in_place()
         self._writer.sync()
         self._desired = self._control_file.read()
         now = time.monotonic()
@@ -202,6 +206,19 @@ class SpoolTransport:
             if self._supervisor is not None:
                 self._supervisor.tend()
         return written
+
+    def _keep_in_place(self) -> None:
+        """Make anew what somebody removed: else all that follows would go into files without a name."""
+        if not self._alive_lock.is_in_place:
+            if not self._removal_logged:
+                self._removal_logged = True
+                logger.warning(
+                    "Somebody removed files of the spool at %s. It goes on; what was not delivered yet will be a gap.",
+                    self.folder.path,
+                )
+            self.folder.restore(self._run, self._grpc_target)
+            self._alive_lock.acquire_anew()
+        self._writer.leave_vanished_segment()
 
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self._give_up_at

@@ -26,7 +26,8 @@ import re
 from pathlib import Path
 
 from isentrope.atomic_file import write_atomically
-from isentrope.transport.segments import list_segments, read_segment, sync_folder
+from isentrope.errors import ConfigurationError
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES, list_segments, read_segment, sync_folder
 from isentrope.transport.spool_end import SpoolEnd
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
@@ -59,13 +60,22 @@ class SpoolFolder:
 
         Raises:
             SpoolError: the home can't be written to, or this incarnation has a spool already.
+            ConfigurationError: what is told of the run is larger than a record may be.
         """
+        payload = encode_payload(run)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise ConfigurationError(
+                f"What is told of a run, its config and tags above all, may take {MAX_PAYLOAD_BYTES} bytes, "
+                f"got {len(payload)}. Leave out what is large."
+            )
         path = home / "spool" / folder_name(run.run_id) / folder_name(run.incarnation) / f"rank-{run.rank}"
         folder = cls(path)
         try:
             _make_private_folder(path)
             write_atomically(folder.path / "target", grpc_target.encode(), lasting=True)
-            write_atomically(folder.path / _RUN_FILE, encode_payload(run), lasting=True)
+            # Free, but there: one that is missing has been removed, and says nothing of who lives.
+            folder.trainer_lock.touch(mode=0o600)
+            write_atomically(folder.path / _RUN_FILE, payload, lasting=True)
             for named_in in (path, path.parent, path.parent.parent):
                 sync_folder(named_in)
         except FileExistsError:
@@ -79,6 +89,18 @@ class SpoolFolder:
                 "Point ISENTROPE_HOME at a folder on a local disk that you own."
             ) from error
         return folder
+
+    def restore(self, run: RunStarted, grpc_target: str) -> None:
+        """Make what somebody removed under the process that writes here; its lock is its own to take again.
+
+        Raises:
+            OSError: the home can't be written to.
+        """
+        if not self.path.is_dir():
+            _make_private_folder(self.path)
+        for name, content in (("target", grpc_target.encode()), (_RUN_FILE, encode_payload(run))):
+            if not (self.path / name).exists():
+                write_atomically(self.path / name, content, lasting=True)
 
     def run(self) -> RunStarted:
         """Who reports through this folder: by the first record where it is at hand, for that one has a checksum.

@@ -107,6 +107,10 @@ class SpoolWriter:
         """Make what was written since the last call survive a power cut; close the segment when it is due."""
         self._take_back(self._disk.sync())
 
+    def leave_vanished_segment(self) -> None:
+        """Go on in another segment where somebody removed the one being written."""
+        self._take_back(self._disk.leave_vanished_segment())
+
     def close(self) -> None:
         """Say what was not written in time, and end the spool.
 

@@ -10,9 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isentrope.transport.process_lock import ProcessLock, is_held_by_another_process, pid_of_holder
+from isentrope.transport.process_lock import (
+    ProcessLock,
+    another_process_holds,
+    is_held_by_another_process,
+    pid_of_holder,
+)
 from isentrope.transport.segments import list_segments
-from isentrope.transport.shipper import ShipperSettings, ship
+from isentrope.transport.shipper import LOCK_GRACE_SECONDS, ShipperSettings, ship
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool_folder import SpoolFolder
 from isentrope_wire.errors import IsentropeError
@@ -108,7 +113,7 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
 
 def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str, bool]:
     """What came of it, in words, and whether that is for want of a server."""
-    if is_held_by_another_process(folder.trainer_lock) and list_segments(folder.path):
+    if list_segments(folder.path) and _trainer_lives(folder):
         return SyncOutcome.BUSY, "its training process is alive and delivers by itself", False
     if not list_segments(folder.path):
         _remove_if_delivered(folder)
@@ -123,6 +128,16 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
     server = target or folder.grpc_target()
     detail = f"{server} stored it up to record {status.acked_through}, then {status.error}"
     return SyncOutcome.LEFT, detail, not status.reached
+
+
+def _trainer_lives(folder: SpoolFolder) -> bool:
+    until = time.monotonic() + LOCK_GRACE_SECONDS
+    while (held := another_process_holds(folder.trainer_lock)) is None and folder.read_end() is None:
+        # Somebody removed the file: a living trainer makes it anew.
+        if time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    return bool(held)
 
 
 def in_words(records: int) -> str:
