@@ -36,7 +36,8 @@ def open_transport(
             attempt, the home's owner token.
 
     Raises:
-        SpoolError: the home can't be written to, or this incarnation has a spool already.
+        SpoolError: the home can't be written to or knows no locks, or this incarnation has a spool already.
+        ConfigurationError: what is told of the run is larger than a record may be.
     """
     if mode == "disabled":
         return InMemoryTransport(keep_messages=False)
@@ -45,4 +46,9 @@ def open_transport(
         # Left to the shipper to find, so that an owner's token that changes later still takes effect.
         token = None
     supervisor = ShipperSupervisor(folder, home=home, token=token) if mode == "online" else None
-    return SpoolTransport(folder, run, supervisor, limits)
+    try:
+        return SpoolTransport(folder, run, supervisor, limits)
+    except OSError:
+        # Else a `sync` would look at it for ever.
+        folder.remove()
+        raise

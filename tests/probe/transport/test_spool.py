@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import textwrap
@@ -14,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from isentrope.control.control_file import ControlFile
+from isentrope.errors import ConfigurationError
 from isentrope.transport.in_memory import InMemoryTransport
 from isentrope.transport.open_transport import open_transport
 from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.segments import MAX_PAYLOAD_BYTES
 from isentrope.transport.shipper_status import ShipperState, ShipperStatus
 from isentrope.transport.spool import SpoolTransport
 from isentrope.transport.spool_folder import SpoolError, SpoolFolder, find_spool_folders
@@ -146,6 +149,23 @@ def test_what_the_server_acknowledged_shows_in_the_statistics(transport: SpoolTr
 def test_a_second_spool_of_the_same_incarnation_is_refused(tmp_path: Path, transport: SpoolTransport) -> None:
     with pytest.raises(SpoolError, match="its own incarnation"):
         opened(tmp_path)
+
+
+def test_a_run_too_large_for_a_record_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    large = replace(RUN, config={"text": "x" * MAX_PAYLOAD_BYTES})
+    with pytest.raises(ConfigurationError, match=r"config and tags above all, may take 8388608 bytes, got 8388\d\d\d"):
+        open_transport(large, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_without_locks_is_named_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", no_locks)
+    with pytest.raises(SpoolError, match="needs a file system with locks"):
+        opened(tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_home_that_is_no_folder_is_named_in_one_sentence(tmp_path: Path) -> None:
