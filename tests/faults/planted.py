@@ -74,9 +74,9 @@ BUGS = (
     Bug(
         name="segment deleted before the acknowledgement",
         file="isentrope/transport/shipper.py",
-        right="        acked_through, quarantined = connection.push(batch)\n",
-        wrong="        self._reader.acknowledge(batch[-1].seq)\n"
-        "        acked_through, quarantined = connection.push(batch)\n",
+        right="            acked_through, quarantined = connection.push(batch)\n",
+        wrong="            self._reader.acknowledge(batch[-1].seq)\n"
+        "            acked_through, quarantined = connection.push(batch)\n",
         fault="resetting_network",
         shows="is missing: StoredGap",
     ),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport import spool_reader
 from isentrope.transport.segments import SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
 from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, REMOVED, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
@@ -211,13 +210,12 @@ def test_a_segment_that_vanishes_between_listing_and_reading_is_passed_over(
 ) -> None:
     vanishing = write(tmp_path, 1, 5)
     write(tmp_path, 6, 8)
-    read = spool_reader.read_segment
 
     def vanish_first(path: Path, offset: int = 0) -> SegmentContent:
         vanishing.unlink(missing_ok=True)
-        return read(path, offset)
+        return read_segment(path, offset)
 
-    monkeypatch.setattr(spool_reader, "read_segment", vanish_first)
+    monkeypatch.setattr("isentrope.transport.spool_reader.read_segment", vanish_first)
     assert as_text(everything(SpoolReader(tmp_path))) == ["1..5", "6", "7", "8"]
 
 
