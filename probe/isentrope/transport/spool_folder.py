@@ -68,7 +68,7 @@ class SpoolFolder:
                 f"What is told of a run, its config and tags above all, may take {MAX_PAYLOAD_BYTES} bytes, "
                 f"got {len(payload)}. Leave out what is large."
             )
-        path = home / "spool" / folder_name(run.run_id) / folder_name(run.incarnation) / f"rank-{run.rank}"
+        path = home.joinpath("spool", *_folder_names(run))
         folder = cls(path)
         try:
             _make_private_folder(path)
@@ -103,17 +103,21 @@ class SpoolFolder:
                 write_atomically(self.path / name, content, lasting=True)
 
     def run(self) -> RunStarted:
-        """Who reports through this folder: by the first record where it is at hand, for that one has a checksum.
+        """Who reports through this folder.
+
+        By the first record where it is at hand and the folder bears its names, for that one has a checksum.
 
         Raises:
             SpoolError: this is no spool folder, or its description is damaged.
         """
         first_record = self._first_record()
-        if first_record is not None:
+        if first_record is not None and self.path.parts[-3:] == _folder_names(first_record):
             return first_record
         try:
             message = decode_payload((self.path / _RUN_FILE).read_bytes())
         except (OSError, CodecError) as error:
+            if first_record is not None:
+                return first_record
             raise SpoolError(f"{self.path} is no spool folder: it lacks a readable {_RUN_FILE} ({error}).") from error
         if not isinstance(message, RunStarted):
             raise SpoolError(f"{self.path / _RUN_FILE} should say which run reports; it holds another message.")
@@ -197,6 +201,10 @@ def find_spool_folders(root: Path) -> list[SpoolFolder]:
     """All spool folders at or below `root`, in the order of their paths."""
     # Unlike a glob, a walk passes over folders that their shippers remove meanwhile.
     return [SpoolFolder(Path(folder)) for folder in sorted(f for f, _, files in os.walk(root) if _RUN_FILE in files)]
+
+
+def _folder_names(run: RunStarted) -> tuple[str, str, str]:
+    return folder_name(run.run_id), folder_name(run.incarnation), f"rank-{run.rank}"
 
 
 def folder_name(identifier: str) -> str:
