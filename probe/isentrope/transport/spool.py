@@ -236,7 +236,10 @@ class SpoolTransport:
             self._writer.close()
             with self._end_lock:
                 self._end_told = True
-                self.folder.write_end(self._writer.numbered_through)
+                is_whole = self._writer.spooled_through == self._writer.numbered_through
+                self.folder.write_end(
+                    SpoolEnd(self._writer.numbered_through) if is_whole else self._what_was_accepted()
+                )
         except OSError as error:
             logger.warning("The end of the spool at %s may not survive a power cut: %s.", self.folder.path, error)
         # From here on the shipper knows that nothing more will come.
@@ -249,16 +252,16 @@ class SpoolTransport:
     def _leave_word(self) -> None:
         """When the writer thread did not come to its end: what was accepted, and the goodbye, for whoever delivers."""
         self._close_waited.wait()
-        goodbye = self._queue.newest_ready
-        end = SpoolEnd(
-            FIRST_SEQ + self._queue.accepted + self._queue.refused,
-            OUT_OF_TIME,
-            b"" if goodbye is None else encode_payload(goodbye()),
-        )
+        end = self._what_was_accepted()
         with self._end_lock, contextlib.suppress(OSError):
             if not self._end_told:
                 # A process that dies now takes nothing with it that was written; a power cut at the same moment may.
                 self.folder.write_end(end, lasting=False)
+
+    def _what_was_accepted(self) -> SpoolEnd:
+        goodbye = self._queue.newest_ready
+        last_payload = b"" if goodbye is None else encode_payload(goodbye())
+        return SpoolEnd(FIRST_SEQ + self._queue.accepted + self._queue.refused, OUT_OF_TIME, last_payload)
 
 
 def _has_yet_to_hear(status: ShipperStatus | None) -> bool:

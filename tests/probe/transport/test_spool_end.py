@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport.open_transport import open_transport
+from isentrope.transport.segments import SegmentWriter
 from isentrope.transport.shipper import ShipperSettings, ship
 from isentrope.transport.shipper_status import ShipperState
 from isentrope.transport.spool import SpoolTransport
@@ -20,7 +22,7 @@ from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import OUT_OF_TIME
 from isentrope.transport.transport import MakeMessage, Message, ReadyMessage
-from isentrope_wire.codec import decode_payload
+from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
@@ -99,6 +101,30 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     first, report, gap, last = server.payloads
     assert (first, report) == (RUN, StepReport(step=0, recorded_at=1.0))
     assert (gap, last) == (Gap(first_seq=3, last_seq=7, reason=OUT_OF_TIME), GOODBYE)
+
+
+def test_a_disk_that_takes_no_more_records_leaves_a_gap_and_the_goodbye_in_the_small_file_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = open_transport(RUN, mode="offline", home=tmp_path, grpc_target="127.0.0.1:1", token=None)
+    assert isinstance(transport, SpoolTransport)
+    while transport.statistics().spooled < 1:
+        time.sleep(0.01)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(SegmentWriter, "append", fails)
+    for step in range(3):
+        transport.put(slowly(step))
+    transport.put(ReadyMessage(GOODBYE))
+    transport.close(timeout_seconds=0.3)
+    assert transport.folder.read_end() == SpoolEnd(5, OUT_OF_TIME, encode_payload(GOODBYE))
+    reader = SpoolReader(transport.folder.path)
+    assert len(reader.next_batch(10, 10**6)) == 1
+    gap, last = reader.missing_at_the_end(5, OUT_OF_TIME, encode_payload(GOODBYE))
+    assert decode_payload(gap.payload) == Gap(first_seq=2, last_seq=4, reason=OUT_OF_TIME)
+    assert (last.seq, decode_payload(last.payload)) == (5, GOODBYE)
 
 
 def test_what_the_writer_has_brought_to_the_disk_after_all_is_not_told_twice(tmp_path: Path) -> None:
