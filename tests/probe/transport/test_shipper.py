@@ -235,7 +235,8 @@ def test_an_acknowledgement_short_of_what_was_sent_is_not_taken_for_all(
     folder: SpoolFolder, server: FakeTelemetry
 ) -> None:
     server.acked_through_instead = 0
-    hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.3, longest_pause_seconds=0.05)
+    # Less than the first pause: a second Hello would be told of what is stored.
+    hasty = ShipperSettings(poll_seconds=0.01, drain_seconds=0.2, longest_pause_seconds=0.05)
     status = ship(folder, hasty, find_token=lambda: None)
     assert status is not None
     assert status.state is ShipperState.GAVE_UP
