@@ -30,14 +30,15 @@ def take_words(
 
     Returns: the stream, with the highest version that it has named then.
     """
-    named = [outcome.version for outcome in message.outcomes]
-    _take_outcomes(transaction, run_id, stream, message.outcomes, now)
+    highest = max((outcome.version for outcome in message.outcomes), default=0)
+    if message.outcomes:
+        _take_outcomes(transaction, run_id, stream, message.outcomes, now)
     if isinstance(message, StepReport):
-        named.append(message.control_version)
+        highest = max(highest, message.control_version)
         # Looked up once: of what a rank applies the versions rise.
         if message.control_version > stream.control_version:
             _take_naming(transaction, run_id, stream, message, now)
-    return replace(stream, control_version=max(stream.control_version, *named)) if named else stream
+    return replace(stream, control_version=highest) if highest > stream.control_version else stream
 
 
 def _take_outcomes(
