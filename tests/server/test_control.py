@@ -510,18 +510,26 @@ def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInT
 
 
 def test_a_change_is_refused_where_the_run_says_goodbye_between_its_look_up_and_its_turn(
-    server: ServerInThread,
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank = Rank(server)
     rank.report(1, x=1.0)
-    go_on = threading.Event()
-    server.backend.writer.submit(lambda transaction: go_on.wait(10))
+    go_on, queued = threading.Event(), list[str]()
+    submit = server.backend.writer.submit
+
+    def noted(work: Any, **how: Any) -> Any:
+        future = submit(work, **how)
+        queued.append(work.__qualname__)
+        return future
+
+    monkeypatch.setattr(server.backend.writer, "submit", noted)
+    submit(lambda transaction: go_on.wait(30))
     goodbye = RunFinished(status="finished", finished_at=time.time(), step=1)
     with ThreadPoolExecutor(2) as people:
         people.submit(rank.send, goodbye)
-        wait_for(lambda: server.backend.writer.waiting == 1)
+        wait_for(lambda: any(name.startswith("TelemetryServicer._take_in") for name in queued))
         answer = people.submit(put, server, rank, 0)
-        wait_for(lambda: server.backend.writer.waiting == 2)
+        wait_for(lambda: any(name.startswith("put_control") for name in queued))
         go_on.set()
         assert (answer.result().status_code, answer.result().json()["error"]["code"]) == (409, "conflict")
     assert server.http.get(f"{rank.path}/control").json()["version"] == 0

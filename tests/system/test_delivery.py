@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from isentrope.cli import main
 from isentrope.client import Client
 from isentrope.transport.shipper_status import ShipperState
+from isentrope_server.store.packed_arrays import unpack
 from tests.system.running_server import RunningServer
 from tests.system.trainer import Trainer, wait_until
 
@@ -51,11 +52,18 @@ def trainer_home(server: RunningServer, run_id: str) -> Path:
 
 
 def stored_steps(server: RunningServer, run_id: str) -> list[int]:
-    """The step of every stored report, repeats included, straight from the database."""
-    query = """SELECT records.step FROM records JOIN runs ON runs.key = records.run_key
-               WHERE records.kind = 'step_report' AND runs.id = ? ORDER BY records.step"""
+    """The step of every stored report, repeats included, straight from the database: what is packed, and what is not."""
+    of_run = "JOIN runs ON runs.key = run_key WHERE runs.id = ?"
     with closing(_database(server)) as database:
-        return [step for (step,) in database.execute(query, (run_id,))]
+        # One state of the database: what is packed between two looks would be seen twice.
+        database.execute("BEGIN")
+        rows = database.execute(f"SELECT records.step FROM records {of_run} AND kind = 'step_report'", (run_id,))
+        steps = [step for (step,) in rows]
+        for first, count, packed in database.execute(
+            f"SELECT first_step, reports, packed_steps FROM blocks {of_run}", (run_id,)
+        ):
+            steps += range(first, first + count) if packed is None else unpack(packed)["numbers"].tolist()
+    return sorted(steps)
 
 
 def stored_gaps(server: RunningServer) -> list[tuple[Any, ...]]:
@@ -64,7 +72,7 @@ def stored_gaps(server: RunningServer) -> list[tuple[Any, ...]]:
 
 
 def _database(server: RunningServer) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{server.home / 'isentrope.db'}?mode=ro", uri=True)
+    return sqlite3.connect(f"file:{server.home / 'isentrope.db'}?mode=ro", uri=True, isolation_level=None)
 
 
 def assert_never_waited(measured: dict[str, Any]) -> None:

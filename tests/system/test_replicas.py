@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from isentrope.client import Client
+from isentrope_server.store.packed_arrays import unpack
 from tests.server.postgresql import PostgreSQL
 from tests.system.running_server import RunningServer
 from tests.system.switching_proxy import SwitchingProxy
@@ -44,11 +45,18 @@ def has_steps(client: Client, run_id: str) -> bool:
 
 
 def stored_steps(url: str, run_id: str) -> list[int]:
-    """The step of every stored report, repeats included, straight from the database."""
-    query = """SELECT records.step FROM records JOIN runs ON runs.key = records.run_key
-               WHERE records.kind = 'step_report' AND runs.id = %s ORDER BY records.step"""
+    """The step of every stored report, repeats included, straight from the database: what is packed, and what is not."""
+    of_run = "JOIN runs ON runs.key = run_key WHERE runs.id = %s"
     with psycopg.connect(url) as database:
-        return [step for (step,) in database.execute(query, (run_id,))]
+        # One state of the database: what is packed between two looks would be seen twice.
+        database.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        rows = database.execute(f"SELECT records.step FROM records {of_run} AND kind = 'step_report'", (run_id,))
+        steps = [step for (step,) in rows]
+        for first, count, packed in database.execute(
+            f"SELECT first_step, reports, packed_steps FROM blocks {of_run}", (run_id,)
+        ):
+            steps += range(first, first + count) if packed is None else unpack(packed)["numbers"].tolist()
+    return sorted(steps)
 
 
 def test_a_frozen_replica_does_not_hold_up_the_reports(
