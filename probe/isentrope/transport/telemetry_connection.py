@@ -169,11 +169,15 @@ class TelemetryConnection:
         try:
             for reply in self._stub.Watch(request, metadata=self._metadata):
                 self._heard_at = time.monotonic()
-                if reply.WhichOneof("body") == "control":
-                    self._hand_over(reply.control)
-                elif self._clock.disagrees(reply.heartbeat.server_time):
-                    # Hello asks anew what time it is there.
+                is_control = reply.WhichOneof("body") == "control"
+                told_at = reply.server_time if is_control else reply.heartbeat.server_time
+                # An older server does not say when it sends a control.
+                if (told_at or not is_control) and self._clock.disagrees(told_at):
+                    # Hello asks anew what time it is there, and brings the control with it.
                     self._watch_failure = "The server's clock was set, or this process stood still."
+                    return
+                if is_control:
+                    self._hand_over(reply.control)
         except grpc.RpcError as error:
             self._watch_failure = str(_named(error))
         else:

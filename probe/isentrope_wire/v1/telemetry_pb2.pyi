@@ -192,6 +192,9 @@ class WatchReply(google.protobuf.message.Message):
 
     CONTROL_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    SERVER_TIME_FIELD_NUMBER: builtins.int
+    server_time: builtins.float
+    """When a control was sent: its times are told by the server's clock, which may have been set since the Hello."""
     @property
     def control(self) -> Global___ControlSnapshot: ...
     @property
@@ -201,9 +204,10 @@ class WatchReply(google.protobuf.message.Message):
         *,
         control: Global___ControlSnapshot | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        server_time: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["body", b"body", "control", b"control", "heartbeat", b"heartbeat", "server_time", b"server_time"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["control", "heartbeat"] | None: ...
 
 Global___WatchReply: typing_extensions.TypeAlias = WatchReply

@@ -115,7 +115,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                     snapshot = await self._standing(context, request.run_id, run_key)
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
-                        yield pb.WatchReply(control=control_snapshot_to_pb(snapshot))
+                        yield pb.WatchReply(control=control_snapshot_to_pb(snapshot), server_time=time.time())
                 event = await listener.get(self._backend.settings.heartbeat_seconds)
                 # Any event that was dropped may have been a change of the control.
                 must_read = isinstance(event, ControlChanged) or listener.dropped > dropped

@@ -41,6 +41,7 @@ class FakeTelemetry(TelemetryServicer):
         self.lose_replies = 0
         """This many pushes are stored, and answered by an error."""
         self.acked_through_instead: int | None = None
+        self.clock_ahead_seconds = 0.0
         self.control: ControlSnapshot | None = None
         self.control_from_the_future: pb.ControlSnapshot | None = None
         """Sent with each Hello instead of `control`: words this version has no dataclass for."""
@@ -69,6 +70,9 @@ class FakeTelemetry(TelemetryServicer):
             self._server.stop(grace=0).wait()
             self._server = None
 
+    def clock(self) -> float:
+        return time.time() + self.clock_ahead_seconds
+
     def acked_through(self) -> int:
         """The last record before the first hole; a gap covers what it says."""
         acked = 0
@@ -83,7 +87,7 @@ class FakeTelemetry(TelemetryServicer):
     def Hello(self, request: pb.HelloRequest, context: grpc.ServicerContext) -> pb.HelloReply:
         self._check_token(context)
         self.hellos += 1
-        reply = pb.HelloReply(acked_through=self.acked_through(), server_time=time.time())
+        reply = pb.HelloReply(acked_through=self.acked_through(), server_time=self.clock())
         if self.control_from_the_future is not None:
             reply.control.CopyFrom(self.control_from_the_future)
         elif self.control is not None:
@@ -115,8 +119,8 @@ class FakeTelemetry(TelemetryServicer):
         while context.is_active() and not self._stopped.wait(0.02):
             if self.control is not None and self.control is not sent:
                 sent = self.control
-                yield pb.WatchReply(control=control_snapshot_to_pb(sent))
-        yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=time.time()))
+                yield pb.WatchReply(control=control_snapshot_to_pb(sent), server_time=self.clock())
+        yield pb.WatchReply(heartbeat=pb.Heartbeat(server_time=self.clock()))
 
     def _check_token(self, context: grpc.ServicerContext) -> None:
         if self.token is None:

@@ -290,6 +290,29 @@ def test_while_the_trainer_lives_the_shipper_stays_and_brings_the_control(
         end(trainer, shipper)
 
 
+@pytest.mark.parametrize("set_by_seconds", [-3600.0, 3600.0])
+def test_a_control_pushed_right_after_the_server_s_clock_was_set_lives_as_long_as_it_should(
+    folder: SpoolFolder, server: FakeTelemetry, set_by_seconds: float
+) -> None:
+    trainer, shipper = living_trainer(folder), start_shipper(folder)
+    try:
+        wait_until(lambda: len(server.records) == 120)
+        hellos = server.hellos
+        server.clock_ahead_seconds = set_by_seconds
+        server.control = ControlSnapshot(
+            version=3, control=Control(), author="ada", requested_at=server.clock(), expires_at=server.clock() + 30
+        )
+        due = time.time() + 30
+        reader = ControlFile(folder.control)
+        wait_until(lambda: (read := reader.read()) is not None and read.version == 3)
+        told = reader.read()
+        assert told is not None
+        assert told.expires_at == pytest.approx(due, abs=5.0)
+        assert server.hellos > hellos, "the shipper asked anew what time it is there"
+    finally:
+        end(trainer, shipper)
+
+
 def test_a_control_that_waited_for_the_shipper_comes_with_the_hello(folder: SpoolFolder, server: FakeTelemetry) -> None:
     server.control = ControlSnapshot(version=9, control=Control(), author="ada", requested_at=1.0)
     trainer, shipper = living_trainer(folder), start_shipper(folder)
