@@ -41,6 +41,9 @@ class Bug:
         return source.replace(self.right, self.wrong)
 
 
+CHANCES = 10
+"""A server is killed at a moment that is drawn: in the short form of its fault, about a third of the draws show the bug."""
+
 BUGS = (
     Bug(
         name="ack before commit",
@@ -175,7 +178,7 @@ def _is_caught(bug: Bug, copy: Path) -> bool:
     healthy = source.read_text(encoding="utf-8")
     source.write_text(bug.planted_in(healthy), encoding="utf-8")
     try:
-        return _is_found(bug, copy)
+        return any(_is_found(bug, copy) for _ in range(CHANCES))
     finally:
         source.write_text(healthy, encoding="utf-8")
 
