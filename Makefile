@@ -1,62 +1,72 @@
 # Each target does all the set-up it needs: a fresh machine has Python 3.11+, make and the package registries.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-# Installed before anything that asks for torch, so that the resolver keeps this build. On a machine without a GPU
-# and with PyPI's CUDA build as the default, point TORCH_INDEX at a CPU index:
-#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
-TORCH ?= torch==2.13.0
-TORCH_INDEX ?=
+BIN := .venv/bin
+# Which torch is right depends on the machine; see set_up.py.
+export TORCH TORCH_INDEX
 ARGS ?=
+# Test files are shared out among processes; each makes its servers, databases and browsers once.
+WORKERS ?= logical
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile
 HAS_BROWSER := { command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable; } >/dev/null 2>&1
+# The pages are looked at with a real Chromium where there is one or apt-get can bring it.
+define BRING_BROWSER
+@if ! $(HAS_BROWSER) && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; fi
+@$(HAS_BROWSER) || echo "No Chromium on the PATH: the browser tests are left out. Install chromium to run them."
+endef
+AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check bench faults proto clean
+.PHONY: help setup setup-dev demo test test-all test-gpu check lock bench faults proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.installed ## the .venv alone, pinned by constraints.txt
+setup: .venv/.demo ## the .venv with what the demo needs, at the versions and hashes of uv.lock
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Isentrope needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Set PYTHON=python3.11.")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all,dev]"
-	touch $@
+.venv/.demo: pyproject.toml uv.lock set_up.py
+	$(PYTHON) set_up.py probe server dashboard trainer
+	@touch $@
+
+setup-dev: .venv/.dev ## the .venv with all extras and the test tools
+
+.venv/.dev: pyproject.toml uv.lock set_up.py
+	$(PYTHON) set_up.py all dev
+	@touch $@ .venv/.demo
 
 demo: setup ## server, dashboard and a training run whose entropy collapses; ARGS="--headless --steps 30"
 	$(BIN)/isentrope demo $(ARGS)
 
-test: setup ## the test suite; the pages are looked at with a real Chromium where there is one or apt-get can bring it
-	@if ! $(HAS_BROWSER) && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; fi
-	@if $(HAS_BROWSER); then marks="not slow and not gpu"; else marks="not slow and not gpu and not browser"; \
-	  echo "No Chromium on the PATH: the browser tests are left out. Install chromium to run them."; fi; \
-	set -x; $(BIN)/python -m pytest -m "$$marks" $(ARGS)
+test: setup-dev ## the quick suite, minutes
+	$(BRING_BROWSER)
+	$(PYTEST) -m "not slow and not gpu $(AND_BROWSER)" $(ARGS)
 
-test-slow: setup ## the suites that take minutes: figures of the reference run
-	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+test-all: test ## everything: the quick suite, then what kills, fills, fuzzes and trains
+	$(PYTEST) -m "slow and not gpu $(AND_BROWSER)" $(ARGS)
 
-test-gpu: setup ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
+test-gpu: setup-dev ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: setup ## ruff, mypy --strict, import contracts, architecture tests
+check: setup-dev ## uv.lock is fresh, ruff, mypy --strict, import contracts, architecture tests
+	$(BIN)/uv lock --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/architecture
 
-bench: setup ## benchmarks as ratios; results go to tests/benchmarks/RESULTS.md
+lock: setup-dev ## bring uv.lock up to date with pyproject.toml; ARGS="--upgrade" for newer versions
+	$(BIN)/uv lock $(ARGS)
+
+bench: setup-dev ## benchmarks as ratios; results go to tests/benchmarks/RESULTS.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-faults: setup ## every fault the delivery must withstand, done to real processes; ARGS="--list", "--planted" or names
+faults: setup-dev ## every fault the delivery must withstand, done to real processes; ARGS="--list", "--planted" or names
 	$(BIN)/python -m tests.faults $(ARGS)
 
-proto: setup ## regenerate the code of telemetry.proto
+proto: setup-dev ## regenerate the code of telemetry.proto
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I probe --python_out=probe --grpc_python_out=probe \
 	  --mypy_out=probe --mypy_grpc_out=probe isentrope_wire/v1/telemetry.proto
 
 clean: ## remove the .venv
-	rm -rf $(VENV)
+	rm -rf .venv

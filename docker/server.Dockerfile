@@ -3,13 +3,17 @@
 FROM python:3.11.11-slim-bookworm AS build
 
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY probe probe
 COPY server server
 COPY dashboard dashboard
 COPY trainer trainer
-RUN python -m venv /opt/isentrope \
-    && /opt/isentrope/bin/pip install --no-cache-dir --constraint constraints.txt ".[server,postgres,dashboard]"
+RUN python -m venv /opt/uv \
+    && /opt/uv/bin/pip install --no-cache-dir "uv>=0.9" \
+    && python -m venv /opt/isentrope \
+    && /opt/uv/bin/uv export --frozen --no-emit-project --extra server --extra postgres --extra dashboard --output-file locked.txt \
+    && /opt/isentrope/bin/pip install --no-cache-dir --require-hashes --requirement locked.txt \
+    && /opt/isentrope/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.11.11-slim-bookworm
 

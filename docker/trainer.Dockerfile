@@ -4,16 +4,20 @@ FROM python:3.11.11-slim-bookworm AS build
 
 ARG TORCH=torch==2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ARG EXTRAS=probe,trainer
+ARG EXTRAS="--extra probe --extra trainer"
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY probe probe
 COPY server server
 COPY dashboard dashboard
 COPY trainer trainer
-RUN python -m venv /opt/isentrope \
+RUN python -m venv /opt/uv \
+    && /opt/uv/bin/pip install --no-cache-dir "uv>=0.9" \
+    && python -m venv /opt/isentrope \
     && /opt/isentrope/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
-    && /opt/isentrope/bin/pip install --no-cache-dir --constraint constraints.txt ".[$EXTRAS]"
+    && /opt/uv/bin/uv export --frozen --no-emit-project --no-emit-package torch $EXTRAS --output-file locked.txt \
+    && /opt/isentrope/bin/pip install --no-cache-dir --require-hashes --requirement locked.txt \
+    && /opt/isentrope/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.11.11-slim-bookworm
 

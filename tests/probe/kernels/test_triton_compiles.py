@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     found = json.loads(uninterpreted(["-m", "tests.benchmarks.triton_compile", "--json"], folder))
     assert found["triton"] == TRITON, (
         f"These figures were taken with Triton {TRITON}, this is {found['triton']}. Install the pinned version "
-        f"(constraints.txt), or look at `python -m tests.benchmarks.triton_compile` and raise the pin here."
+        f"(uv.lock), or look at `python -m tests.benchmarks.triton_compile` and raise the pin here."
     )
     return found["compiled"]
 
