@@ -36,7 +36,7 @@ UV_VARIABLES = {
 
 
 def main(extras: list[str]) -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  (the one file that an older Python reads)
         sys.exit(f"Isentrope needs Python 3.11 or newer, this is {sys.version.split()[0]}. Set PYTHON=python3.11.")
     if not (BIN / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(ROOT / ".venv")], check=True)
@@ -59,7 +59,7 @@ def uv_environment(pip_config: str, environment: dict[str, str] | os._Environ[st
         pip_config: what `pip config list` prints, a `section.name='value'` a line. `:env:` are the variables PIP_*.
     """
     found: dict[str, str] = {}
-    lines = [line.partition("=") for line in pip_config.splitlines() if "=" in line]
+    lines = [line.strip().partition("=") for line in pip_config.splitlines() if "=" in line]
     for section in ("global.", "install.", ":env:."):
         for name, _, value in lines:
             setting = name.removeprefix(section)

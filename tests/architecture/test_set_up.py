@@ -11,15 +11,13 @@ import set_up
 
 
 def test_pip_settings_reach_uv() -> None:
-    config = "\n".join(
-        [
-            "global.index-url='https://mirror.example/simple'",
-            "global.extra-index-url='https://a.example https://b.example'",
-            "install.find-links='/wheels\\n/more'",
-            "global.cert='/ca.crt'",
-            "global.quiet='1'",
-        ]
-    )
+    config = """
+        global.index-url='https://mirror.example/simple'
+        global.extra-index-url='https://a.example https://b.example'
+        install.find-links='/wheels\\n/more'
+        global.cert='/ca.crt'
+        global.quiet='1'
+        """
     assert set_up.uv_environment(config, {"HOME": "/home"}) == {
         "HOME": "/home",
         "UV_DEFAULT_INDEX": "https://mirror.example/simple",
@@ -46,7 +44,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without a GPU; what the stand-in for uv was called with is in this file."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv("TORCH_INDEX", raising=False)
-    monkeypatch.setattr(set_up.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     return tmp_path / "calls"
 
 
