@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 from isentrope import scores
 from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, cpp_build, dispatch
+from isentrope_wire.environment import kernel_cache
 from tests.probe.kernels import numerics
 from tests.probe.scores.reference64 import scores64
 
@@ -25,14 +27,29 @@ Compiler = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of kept libraries after a first use."""
-    folder = tmp_path_factory.mktemp("compiled")
+    """The folder of kept libraries after a first use: a copy of what the tests' own cache keeps."""
+    folder = tmp_path_factory.mktemp("compiled") / "kernels"
+    folder.mkdir(mode=0o700)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("ISENTROPE_HOME", str(folder))
-        environment.delenv("ISENTROPE_KERNEL_CACHE", raising=False)
         environment.delenv("CXX", raising=False)
         cpp_build.load()
-    return folder / "kernels"
+        key = cpp_build._key(cpp_build.find_compiler())
+        library = cpp_build._kept_library(kernel_cache(), key)
+    assert library is not None
+    for path in (library, kernel_cache() / f"{key}.sha256"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.fixture
+def compiles_at_once(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled comes from a copy."""
+    (library,) = compiled.glob("*.so")
+
+    def copied(compiler: list[str], folder: Path) -> Path:
+        return Path(shutil.copy(library, folder / "row_moments.so"))
+
+    monkeypatch.setattr(cpp_build, "_compile", copied)
 
 
 @pytest.fixture
@@ -80,10 +97,10 @@ def assert_the_reference_scores_and_says_why(caplog: pytest.LogCaptureFixture, r
     with caplog.at_level(logging.WARNING, "isentrope"):
         assert_scores_are_right()
     (record,) = caplog.records
-    assert record.getMessage().startswith("Isentrope scores tokens with plain torch, not cpp: ")
+    assert "cpp" in record.getMessage()
     assert reason in record.getMessage()
     assert "\n" not in record.getMessage()
-    with dispatch.using("cpp"), pytest.raises(ConfigurationError, match="can't work here"):
+    with dispatch.using("cpp"), pytest.raises(ConfigurationError, match=re.escape(reason)):
         dispatch.backend_for(torch.zeros(1, 2))
 
 
@@ -117,7 +134,9 @@ def test_another_processor_source_or_compiler_gets_a_library_of_its_own(
     assert cpp_build._key(compiler) == keys[0]
 
 
-def test_processes_that_compile_at_once_all_get_a_whole_library(home: Path) -> None:
+def test_processes_that_compile_at_once_all_get_a_whole_library(home: Path, compiled: Path, compiler: Compiler) -> None:
+    (library,) = compiled.glob("*.so")
+    compiler(f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp {library} "$2"')
     code = "from isentrope.kernels import cpp_build; print(cpp_build.load().isentrope_row_moments)"
     racing = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -140,7 +159,7 @@ def taken_from(home: Path) -> Path | None:
     return cpp_build._kept_library(home / "kernels", cpp_build._key(cpp_build.find_compiler()))
 
 
-def test_a_damaged_library_is_noticed_and_compiled_anew(home: Path, compiled: Path) -> None:
+def test_a_damaged_library_is_noticed_and_compiled_anew(home: Path, compiled: Path, compiles_at_once: None) -> None:
     shutil.copytree(compiled, home / "kernels")
     library, note = library_and_note(home)
     whole = library.read_bytes()
@@ -168,7 +187,7 @@ def test_a_lost_library_or_a_damaged_note_is_noticed(home: Path, compiled: Path)
 
 
 def test_a_library_that_others_may_have_put_there_is_not_loaded(
-    home: Path, compiled: Path, caplog: pytest.LogCaptureFixture
+    home: Path, compiled: Path, compiles_at_once: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(compiled, home / "kernels")
     library, _ = library_and_note(home)
@@ -179,11 +198,15 @@ def test_a_library_that_others_may_have_put_there_is_not_loaded(
     (home / "kernels").chmod(0o777)
     assert taken_from(home) is None
     assert cpp_backend.unavailable_because() is None
-    assert "can be written by other users" in caplog.text
+    assert str(home / "kernels") in caplog.text
 
 
 def test_a_home_that_cannot_be_written_costs_a_compilation_per_process(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    compiles_at_once: None,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "file" / "home"))
@@ -193,12 +216,12 @@ def test_a_home_that_cannot_be_written_costs_a_compilation_per_process(
     assert_scores_are_right()
     assert cpp_backend.unavailable_because() is None
     (record,) = caplog.records
-    assert "because the home can't keep them" in record.getMessage()
+    assert str(tmp_path / "file") in record.getMessage()
     assert list(temporary.iterdir()) == []
 
 
 def test_a_full_disk_costs_only_the_keeping(
-    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    home: Path, compiles_at_once: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
@@ -206,7 +229,7 @@ def test_a_full_disk_costs_only_the_keeping(
     monkeypatch.setattr(Path, "replace", full)
     assert cpp_backend.unavailable_because() is None
     assert_scores_are_right()
-    assert "could not keep its compiled kernels" in caplog.text
+    assert f"{home / 'kernels'}: [Errno 28]" in caplog.text
     assert kept(home) == []
 
 
@@ -214,21 +237,21 @@ def test_without_a_compiler_the_reference_scores(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert_the_reference_scores_and_says_why(caplog, "no C++ compiler found (CXX, c++, g++, clang++). Install g++")
+    assert_the_reference_scores_and_says_why(caplog, "(CXX, c++, g++, clang++)")
 
 
 def test_a_compiler_that_fails_is_quoted(home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture) -> None:
     compiler("echo 'In file included' >&2; echo 'x.cc:3:1: error: no such thing' >&2; echo 'more' >&2; exit 7")
-    assert_the_reference_scores_and_says_why(caplog, "failed with status 7: x.cc:3:1: error: no such thing")
+    assert_the_reference_scores_and_says_why(caplog, "status 7: x.cc:3:1: error: no such thing")
 
 
 def test_a_compiler_that_hangs_is_ended_with_its_children(
     home: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiler(f"sleep 100 & echo $! > {home.parent}/child; wait")
-    monkeypatch.setattr(cpp_build, "COMPILE_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(cpp_build, "COMPILE_TIMEOUT_SECONDS", 0.3)
     started = time.monotonic()
-    assert_the_reference_scores_and_says_why(caplog, "took more than 1 s")
+    assert_the_reference_scores_and_says_why(caplog, " 0.3 s")
     assert time.monotonic() - started < 30
     child = Path(f"/proc/{(home.parent / 'child').read_text().strip()}/cmdline")
     assert not child.exists() or child.read_bytes() == b""  # gone, or dead and not yet buried
@@ -238,7 +261,7 @@ def test_a_compiler_that_makes_no_library_is_named(
     home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = compiler('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"')
-    assert_the_reference_scores_and_says_why(caplog, f"what {program} made can't be loaded")
+    assert_the_reference_scores_and_says_why(caplog, str(program))
 
 
 def test_a_compiler_that_cannot_be_run_is_named(
@@ -248,7 +271,7 @@ def test_a_compiler_that_cannot_be_run_is_named(
     program.write_bytes(b"\x7fELF")
     program.chmod(0o755)
     monkeypatch.setenv("CXX", str(program))
-    assert_the_reference_scores_and_says_why(caplog, f"the C++ compiler {program} can't be run")
+    assert_the_reference_scores_and_says_why(caplog, str(program))
 
 
 def test_cxx_may_hold_arguments_and_a_missing_one_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +283,7 @@ def test_cxx_may_hold_arguments_and_a_missing_one_is_passed_over(home: Path, mon
     assert "g++" in cpp_build._output_of([*cpp_build.find_compiler(), "--version"], 60)
 
 
+@pytest.mark.slow
 def test_the_source_is_compiled_for_processors_without_wide_registers_too(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +299,7 @@ def test_the_source_is_compiled_for_processors_without_wide_registers_too(
 
 
 def test_a_cache_of_its_own_keeps_the_library_outside_the_home(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, compiles_at_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ISENTROPE_KERNEL_CACHE", str(tmp_path / "shared"))
     cpp_build.load()

@@ -44,25 +44,30 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return found["compiled"]
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_every_target(report: Any) -> None:
     reading = 2 * len(LOGITS_TYPES)
     assert len(report) == len(TARGETS) * (reading + len(KERNELS) - 2)
 
 
+@pytest.mark.slow
 def test_no_kernel_spills_a_register(report: Any) -> None:
     assert [one for one in report if one["spills"] != 0] == []
 
 
+@pytest.mark.slow
 def test_no_kernel_takes_more_registers_than_let_four_programs_share_a_processor(report: Any) -> None:
     assert [one for one in report if not 0 < one["registers"] <= MOST_REGISTERS] == []
 
 
+@pytest.mark.slow
 def test_the_moments_take_at_most_fifteen_instructions_a_logit(report: Any) -> None:
     moments = [one for one in report if one["kernel"] == "moments"]
     assert len(moments) == len(TARGETS) * len(LOGITS_TYPES)
     assert [one for one in moments if not 5 < one["instructions_per_logit"] <= MOST_INSTRUCTIONS_PER_LOGIT] == []
 
 
+@pytest.mark.slow
 def test_an_odd_vocabulary_costs_the_moments_no_instruction_more(report: Any, tmp_path: Path) -> None:
     code = (
         "from tests.benchmarks.triton_compile import compile_kernel\n"
@@ -77,6 +82,7 @@ def test_an_odd_vocabulary_costs_the_moments_no_instruction_more(report: Any, tm
     assert odd == even
 
 
+@pytest.mark.slow
 def test_kernels_compile_where_every_size_is_one(tmp_path: Path) -> None:
     """Triton makes a constant of an argument that is 1."""
     code = (
