@@ -16,15 +16,32 @@ from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.messages import RunFinished
 
-BEGIN = """
-import os, sys, time, isentrope
+PROCESSES = """
+import os, sys, time, isentrope, isentrope.probe
 def begun(name="run"):
     probe = isentrope.Probe(name)
     probe.log({"reward/mean": 1.0})
     probe.step(1)
     return probe
+os.environ["ISENTROPE_MODE"] = "offline"
+for home, ending in zip(sys.argv[1::2], sys.argv[2::2]):
+    if os.fork() == 0:
+        os.environ["ISENTROPE_HOME"] = home
+        break
+else:
+    for _ in sys.argv[1::2]:
+        os.wait()
+    ending = ""
+exec(ending)
 """
+"""A process for each home and ending, forked once torch is there: importing it is most of what each would do."""
 FAILED = 'begun("first"); probe = begun("second"); raise RuntimeError("boom")'
+DISABLED = """
+theirs = sys.exit
+isentrope.Probe("run", mode="disabled")
+if sys.exit is theirs:
+    open(os.environ["ISENTROPE_HOME"] + "/untouched", "w")
+"""
 ENDINGS = {
     FAILED: {("failed", "RuntimeError: boom")},
     # The probe is gone before the process is.
@@ -36,25 +53,23 @@ ENDINGS = {
     "probe = begun(); raise KeyboardInterrupt": {("failed", "KeyboardInterrupt")},
     'probe = begun(); probe.finish(); raise RuntimeError("afterwards")': {("finished", "")},
     # A child that ends in its parent's place has nothing to say; this parent is killed.
-    "probe = begun(); time.sleep(1)\nif os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)": set(),
+    "probe = begun(); time.sleep(0.3)\nif os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)": set(),
 }
 
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A process for each ending, all at once: most of what they do is to start."""
-    of_ending = {ending: tmp_path_factory.mktemp("home") for ending in ENDINGS}
+    """Where each ending's process left its reports."""
+    of_ending = {ending: tmp_path_factory.mktemp("home") for ending in (*ENDINGS, DISABLED)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ISENTROPE", "PYTEST"))}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", BEGIN + ending],
-            env={**environment, "ISENTROPE_HOME": str(home), "ISENTROPE_MODE": "offline"},
-            stderr=subprocess.DEVNULL,
-        )
-        for ending, home in of_ending.items()
-    ]
-    for process in processes:
-        process.wait(120)
+    arguments = [word for ending, home in of_ending.items() for word in (str(home), ending)]
+    subprocess.run(
+        [sys.executable, "-c", PROCESSES, *arguments],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        timeout=120,
+        check=True,
+    )
     return of_ending
 
 
@@ -106,7 +121,5 @@ def test_an_error_without_words_is_named_alone() -> None:
     assert named(ValueError("a: b")) == "ValueError: a: b"
 
 
-def test_a_probe_that_is_disabled_leaves_the_process_as_it_is(tmp_path: Path) -> None:
-    script = 'import sys\nuntouched = sys.exit\nimport isentrope\nisentrope.Probe("run", mode="disabled")\nassert sys.exit is untouched'
-    subprocess.run([sys.executable, "-c", script], env=os.environ | {"ISENTROPE_HOME": str(tmp_path)}, check=True)
-    assert list(tmp_path.iterdir()) == []
+def test_a_probe_that_is_disabled_leaves_the_process_as_it_is(homes: dict[str, Path]) -> None:
+    assert [path.name for path in homes[DISABLED].iterdir()] == ["untouched"]
