@@ -18,9 +18,11 @@ from isentrope import run_end
 from isentrope.transport import spool
 from tests.system.running_server import free_port
 
-# Forked from a process that has imported torch but never run it: starting a rank takes no second.
+# Forked from a process that has imported what most ranks need, and never run torch: starting a rank takes no second.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "isentrope.probe"])
+_CONTEXT.set_forkserver_preload(
+    ["tests.probe.ranks.gang", "tests.probe.ranks.loops", "torch.distributed.tensor", "pytest"]
+)
 
 
 class RankFailed(AssertionError):

@@ -60,9 +60,6 @@ def gate(probe: isentrope.Probe, part: Sequences) -> Tensor:
     return gradient.abs().sum(-1) > 0
 
 
-SOME_TOKENS = (token_scores(torch.zeros(1, VOCABULARY), torch.zeros(1, dtype=torch.long)), torch.ones(1) > 0)
-
-
 @dataclass(frozen=True, slots=True)
 class RankResult:
     """What one rank saw and said."""
@@ -91,6 +88,7 @@ def steps_on_rank(
         pushed_to_rank_0: controls that reach rank 0 while the step is open.
     """
     probe, transport = probe_of(rank, **(settings or {}))
+    some_tokens = (token_scores(torch.zeros(1, VOCABULARY), torch.zeros(1, dtype=torch.long)), torch.ones(1) > 0)
     kept: list[list[Tensor]] = []
     thresholds = []
     for step in range(steps):
@@ -105,7 +103,7 @@ def steps_on_rank(
         after = [(part.logits_after, part.token_ids) for part in parts]
         rescore = (lambda after=after: [probe.score(*part) for part in after]) if parts else None
         probe.step(step, rescore=rescore)
-        source, statistics = probe._thresholds.choose(*SOME_TOKENS)
+        source, statistics = probe._thresholds.choose(*some_tokens)
         thresholds.append((source, [getattr(statistics, name).item() for name in statistics.__slots__]))
     probe.finish()
     return RankResult(kept, thresholds, reports(transport), probe.run_id)

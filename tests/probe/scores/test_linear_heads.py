@@ -14,8 +14,8 @@ from isentrope.errors import InputError
 from isentrope.scores import head_tiles, token_scores
 from isentrope.scores.linear_heads import AdaptedWeight, linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
+from tests.probe.ranks.gang import run_ranks
 from tests.probe.scores.exact_heads import FIELDS, Head, scores64
-from tests.probe.scores.gloo_ranks import on_ranks
 
 SIZES: dict[str, Any] = {
     "vocab_size": 300,
@@ -273,12 +273,11 @@ def test_no_weight_of_the_heads_size_is_made_for_an_adapter() -> None:
     assert down.grad is not None
 
 
-def sharded_scores(zero_rows_on: int | None) -> dict[str, Any]:
+def sharded_scores(rank: int, zero_rows_on: int | None) -> dict[str, Any]:
     """On each rank its own tokens, with a head whose rows are spread over the ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    rank = torch.distributed.get_rank()
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     head = own_tokens(rank, zero_rows_on)
     weight = nn.Parameter(distribute_tensor(head.weight, mesh, [Shard(0)]))
@@ -319,11 +318,11 @@ def assert_shards_are_those_of_the_mean_gradient(results: list[dict[str, Any]], 
         torch.testing.assert_close(result["bias"], totals[1])
 
 
-def fully_sharded_gradients(through_the_head: bool) -> Tensor:
+def fully_sharded_gradients(rank: int, through_the_head: bool) -> Tensor:
     """One rank's data through a head that FSDP shards: by its own forward, or by our tiles."""
     from torch.distributed.fsdp import fully_shard
 
-    own = own_tokens(torch.distributed.get_rank(), None)
+    own = own_tokens(rank, None)
     head = nn.Linear(24, 131, bias=False)
     with torch.no_grad():
         head.weight.copy_(own.weight)
@@ -340,18 +339,18 @@ def fully_sharded_gradients(through_the_head: bool) -> Tensor:
     return whole
 
 
-def every_sharded_head() -> dict[str, Any]:
+def every_sharded_head(rank: int) -> dict[str, Any]:
     """In one group of processes, as starting them is what takes the time."""
     return {
-        "tokens everywhere": sharded_scores(None),
-        "no tokens on rank 1": sharded_scores(1),
-        "by its own forward": fully_sharded_gradients(True),
-        "by tiles": fully_sharded_gradients(False),
+        "tokens everywhere": sharded_scores(rank, None),
+        "no tokens on rank 1": sharded_scores(rank, 1),
+        "by its own forward": fully_sharded_gradients(rank, True),
+        "by tiles": fully_sharded_gradients(rank, False),
     }
 
 
 def test_a_sharded_head_is_gathered_and_gets_the_mean_gradient_as_fsdp_would_give_it() -> None:
-    results = on_ranks(every_sharded_head, 2)
+    results = run_ranks(2, every_sharded_head)
     assert_shards_are_those_of_the_mean_gradient([result["tokens everywhere"] for result in results], None)
     assert_shards_are_those_of_the_mean_gradient([result["no tokens on rank 1"] for result in results], 1)
     for result in results:

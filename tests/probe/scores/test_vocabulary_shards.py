@@ -12,9 +12,9 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.scores import TokenScores
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
+from tests.probe.ranks.gang import run_ranks
 from tests.probe.scores import reference64
 from tests.probe.scores.exact_heads import FIELDS
-from tests.probe.scores.gloo_ranks import on_ranks
 
 BOUNDARIES = {1: [0, 101], 2: [0, 1, 101], 4: [0, 40, 47, 80, 101]}
 """Uneven shards of 101 tokens."""
@@ -65,10 +65,10 @@ def shard_of(rank: int, ranks: int, logits: Tensor) -> tuple[Tensor, int]:
     return logits[:, start:end], start
 
 
-def score_own_shard(temperature: float, dtype: torch.dtype) -> dict[str, Any]:
+def score_own_shard(rank: int, temperature: float, dtype: torch.dtype) -> dict[str, Any]:
     """What one rank sees of it all."""
     logits, token_ids = special_logits(dtype)
-    shard, start = shard_of(torch.distributed.get_rank(), torch.distributed.get_world_size(), logits)
+    shard, start = shard_of(rank, torch.distributed.get_world_size(), logits)
     shard = shard.clone().requires_grad_()
     collectives: list[Any] = []
     all_reduce = torch.distributed.all_reduce
@@ -99,7 +99,7 @@ def assert_scores_equal(scores: dict[str, Tensor], expected: dict[str, Tensor], 
 def test_every_rank_gets_the_scores_and_its_gradient_of_the_whole(
     ranks: int, dtype: torch.dtype, temperature: float
 ) -> None:
-    results = on_ranks(score_own_shard, ranks, temperature, dtype)
+    results = run_ranks(ranks, score_own_shard, temperature, dtype)
     logits, token_ids = special_logits(dtype)
     expected = special_scores(logits, token_ids, temperature)
     atol = 1e-12 if dtype == torch.float64 else 1e-6
