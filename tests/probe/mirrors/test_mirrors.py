@@ -18,6 +18,7 @@ import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.mirrors.mirror_thread import MOST_FAILURES, MOST_QUEUED
+from isentrope.mirrors.mlflow_run import allowed
 from isentrope.mirrors.wanted import wanted_mirrors
 from tests.probe.mirrors.own_tracker import OwnTracker, wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
@@ -216,6 +217,11 @@ def test_the_callback_mirrors_what_a_trainer_logs(tmp_path: Path) -> None:
     ((step, scalars),) = tracker.written
     assert (step, scalars["loss"]) == (1, 0.5)
     assert "epoch" not in scalars
+
+
+@pytest.mark.parametrize("name", ["entropy/mean", "hold/target", "perplexity: π (π)"])
+def test_promised_names_go_to_mlflow_as_they_are(name: str) -> None:
+    assert allowed(name) == name.replace("(", "_").replace(")", "_")
 
 
 def test_a_function_can_t_change_the_report() -> None:
