@@ -34,6 +34,11 @@ def reports_of(code: str, folder: Path, *, ranks: int = 1) -> list[list[StepRepo
     script, home = folder / "train.py", folder / "home"
     script.write_text(code, encoding="utf-8")
     run_ranks(ranks, run_example, str(script), str(home), group=False, timeout_seconds=120)
+    return reported(home, ranks)
+
+
+def reported(home: Path, ranks: int = 1) -> list[list[StepReport]]:
+    """What each rank of the one run in a home has said, its goodbye apart."""
     of_ranks = []
     spools = find_spool_folders(home)
     assert [spool.run().rank for spool in spools] == list(range(ranks))
@@ -51,7 +56,7 @@ def test_the_guide_has_the_examples_it_speaks_of() -> None:
     assert [name for name, (_, torchrun) in EXAMPLES.items() if torchrun] == ["ranks", "accelerated"]
 
 
-@pytest.mark.parametrize("name", ["padded", "hidden"])
+@pytest.mark.parametrize("name", ["padded", pytest.param("hidden", marks=pytest.mark.slow)])
 def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path) -> None:
     line = 'probe.log({"reward/mean": rewards.mean()})'
     counted = (
@@ -73,6 +78,7 @@ def test_an_example_in_plain_torch_reports_every_step(name: str, tmp_path: Path)
     assert name == "hidden" or min(tokens) < 32 * 12
 
 
+@pytest.mark.slow
 def test_the_packed_example_counts_its_thresholds_from_the_first_pass(tmp_path: Path) -> None:
     (reports,) = reports_of(EXAMPLES["packed"][0], tmp_path)
     assert [report.step for report in reports] == list(range(1, 17))
@@ -85,6 +91,7 @@ def test_the_packed_example_counts_its_thresholds_from_the_first_pass(tmp_path: 
     assert any(report.scalars["change/by_ratio_clip"] != 0 for report in reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["DDP", "FSDP2"])
 def test_the_example_for_several_ranks_reports_all_tokens_once(model: str, tmp_path: Path) -> None:
     code = EXAMPLES["ranks"][0]
@@ -101,6 +108,7 @@ def test_the_example_for_several_ranks_reports_all_tokens_once(model: str, tmp_p
     assert {name for name in names if not name.startswith("probe/")} == {"reward/mean"}
 
 
+@pytest.mark.slow
 def test_the_example_for_accelerate_reports_all_tokens_once(tmp_path: Path) -> None:
     first, second = reports_of(EXAMPLES["accelerated"][0], tmp_path, ranks=2)
     assert len(first) == len(second) == 8

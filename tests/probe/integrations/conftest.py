@@ -22,7 +22,7 @@ def quiet_and_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def imports_out_of_the_collectors_way() -> Iterator[None]:
     """Every `train()` collects garbage first, which costs more than its steps here when it walks all imported modules."""
     gc.collect()

@@ -62,6 +62,7 @@ def test_attach_is_told_which_run_to_continue(tmp_path: Path, monkeypatch: pytes
     assert attach(made, transport=InMemoryTransport()).run_id != "that-run"
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_holds_the_last_step_and_its_report_all_that_is_said_of_it(tmp_path: Path) -> None:
     transport = trl(tmp_path, CLIP, resume=False)
     assert "train_runtime" in reports(transport)[-1].scalars
@@ -89,6 +90,7 @@ def test_the_callback_s_probe_goes_on_too_and_every_step_keeps_its_logs(tmp_path
     assert callback.probe.state_dict()["step"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positional", [True, False])
 def test_the_state_is_that_of_the_folder_that_train_was_given(tmp_path: Path, positional: bool) -> None:
     other = tmp_path / "other"
@@ -110,6 +112,7 @@ def test_the_state_is_that_of_the_folder_that_train_was_given(tmp_path: Path, po
     assert seen == [77]
 
 
+@pytest.mark.slow
 def test_attach_takes_the_state_of_the_folder_that_train_was_given(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"steps": 2, "save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
     for folder in (tmp_path, tmp_path / "other"):
@@ -122,6 +125,7 @@ def test_attach_takes_the_state_of_the_folder_that_train_was_given(tmp_path: Pat
     assert [report.labels["control/method"] for report in reports(transport)] == ["clip_v"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "words"), [(b"{", "can't be read"), (b"{}", "begins anew"), (b"[1]", "begins anew")]
 )

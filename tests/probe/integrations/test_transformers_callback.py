@@ -177,6 +177,7 @@ def test_one_of_several_ranks_reports_a_failed_trainings_open_step_neither_then_
     callback.finish()
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_dies_has_failed(tmp_path: Path) -> None:
     script = f"""
         from pathlib import Path

@@ -26,7 +26,12 @@ def without_timings(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "settings", [SHOWN, {"steps": 4, "gradient_accumulation_steps": 2}, {"steps": 4, "kind": "rloo"}]
+    "settings",
+    [
+        pytest.param(SHOWN, marks=pytest.mark.slow),
+        {"steps": 4, "gradient_accumulation_steps": 2},
+        {"steps": 4, "kind": "rloo"},
+    ],
 )
 def test_observing_leaves_losses_metrics_and_parameters_bit_identical(tmp_path: Path, settings: dict[str, Any]) -> None:
     alone, attached = tiny_trl.trained(tmp_path, **settings), tiny_trl.trained(tmp_path, "observe", **settings)
@@ -45,7 +50,13 @@ def test_observing_leaves_dropout_and_the_random_numbers_of_a_run_as_they_were(t
     assert torch.equal(random, random_alone)
 
 
-@pytest.mark.parametrize("settings", [SHOWN, {"steps": 6, "kind": "rloo", "num_iterations": 2, "learning_rate": 1e-3}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(SHOWN, marks=pytest.mark.slow),
+        {"steps": 6, "kind": "rloo", "num_iterations": 2, "learning_rate": 1e-3},
+    ],
+)
 def test_our_head_in_the_place_of_trls_changes_losses_by_round_off(tmp_path: Path, settings: dict[str, Any]) -> None:
     alone, attached = tiny_trl.trained(tmp_path, **settings), tiny_trl.trained(tmp_path, "replace", **settings)
     expected, losses = torch.tensor(tiny_trl.losses(alone)), torch.tensor(tiny_trl.losses(attached))

@@ -19,6 +19,8 @@ from tests.probe.integrations import tiny_trl
 from tests.probe.integrations.test_trl_control import GatedTokens
 from tests.probe.ranks.gang import run_ranks
 
+pytestmark = pytest.mark.slow
+
 CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ PLAIN_DESCENT = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}
 """The update is the gradient itself. Adam would hide its scale, and make round-off about zero as large as any of it."""
 
 
+def slow_but(quick: str, names: Iterable[str]) -> list[Any]:
+    """One for every day; the others go through the same code with another setting of TRL's."""
+    return [name if name == quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settings: Any) -> None:
     """The losses and updates of an attached run are those of the same run alone."""
     untrained = tiny_trl.parameters(tiny_trl.trainer(tmp_path, policy=make_policy(), **settings))
@@ -61,7 +67,7 @@ def check_equal_runs(tmp_path: Path, make_policy: Any = tiny_trl.model, **settin
     assert theirs.norm() > 1e-2
 
 
-@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("loss_type", slow_but("dapo", LOSS_TYPES))
 def test_every_loss_type_goes_as_without_a_probe(tmp_path: Path, loss_type: str) -> None:
     check_equal_runs(tmp_path, loss_type=loss_type, **TWICE)
 
@@ -72,11 +78,12 @@ def test_every_loss_type_of_trl_is_tried() -> None:
     assert {name for line in asked for name in re.findall(r'"(\w+)"', line)} == set(LOSS_TYPES)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_but("accumulation and iterations", SETTINGS))
 def test_every_setting_goes_as_without_a_probe(tmp_path: Path, name: str) -> None:
     check_equal_runs(tmp_path, **SETTINGS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
 def test_a_reference_model_is_left_to_trl(tmp_path: Path, saved_policy: str, kind: str) -> None:
     check_equal_runs(tmp_path, kind=kind, beta=0.1, make_policy=lambda: saved_policy, **TWICE)
@@ -89,6 +96,7 @@ def adapted(**config: Any) -> Any:
     return get_peft_model(tiny_trl.model(), lora)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, {"modules_to_save": ["lm_head"]}, {"lora_dropout": 0.2}], ids=str)
 def test_adapters_train_as_without_a_probe(tmp_path: Path, config: dict[str, Any]) -> None:
     check_equal_runs(tmp_path, make_policy=lambda: adapted(**config), beta=0.05, **TWICE)
@@ -114,6 +122,7 @@ def tied() -> PreTrainedModel:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_policy", [soft_capped, tied])
 def test_soft_capped_and_tied_heads_train_as_without_a_probe(tmp_path: Path, make_policy: Any) -> None:
     check_equal_runs(tmp_path, make_policy=make_policy, **TWICE)

@@ -24,7 +24,7 @@ from tests.probe.integrations import tiny_trl
 
 def test_other_trainers_are_refused(tmp_path: Path) -> None:
     arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
-    with pytest.raises(ConfigurationError, match="GRPOTrainer or RLOOTrainer, got Trainer"):
+    with pytest.raises(ConfigurationError, match=r"GRPOTrainer.*RLOOTrainer.* Trainer"):
         attach(Trainer(model=tiny_trl.model(), args=arguments))
 
 
@@ -34,7 +34,7 @@ def test_other_trainers_are_refused(tmp_path: Path) -> None:
         ("use_vllm", True, "vLLM"),
         ("is_deepspeed_enabled", True, "DeepSpeed"),
         ("is_fsdp_enabled", True, "FSDP"),
-        ("is_in_train", True, "before trainer.train"),
+        ("is_in_train", True, "trainer.train"),
     ],
 )
 def test_set_ups_that_cant_be_observed_are_refused_with_the_reason(
@@ -57,7 +57,7 @@ def test_arguments_that_change_the_forward_later_are_refused(tmp_path: Path, nam
 def test_unsloth_is_refused(tmp_path: Path) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     trainer.model.config.unsloth_version = "2026.1"
-    with pytest.raises(ConfigurationError, match="Unsloth has put a forward of its own"):
+    with pytest.raises(ConfigurationError, match="Unsloth"):
         attach(trainer)
 
 
@@ -71,7 +71,7 @@ def test_a_forward_replaced_since_is_refused(tmp_path: Path) -> None:
 def test_another_layout_of_trl_is_named(tmp_path: Path) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     trainer._compute_loss = lambda model, batch: None
-    with pytest.raises(ConfigurationError, match=r"TRL 1\.16\.0 .*_compute_loss lacks its parameter inputs"):
+    with pytest.raises(ConfigurationError, match=r"TRL 1\.16\.0 .*_compute_loss .*inputs"):
         attach(trainer)
 
 
@@ -83,18 +83,18 @@ def test_log_probs_computed_outside_are_refused(tmp_path: Path) -> None:
         return zeros, zeros, None
 
     trainer._get_per_token_logps_and_entropies = outside
-    with pytest.raises(ConfigurationError, match="computed outside"):
+    with pytest.raises(ConfigurationError, match="log-probs"):
         attach(trainer)
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"head": "both"}, "head must be one of replace, observe"),
-        ({"rescore_tokens": -1}, "whole number from 0"),
-        ({"rescore_tokens": 1.5}, "whole number from 0"),
+        ({"head": "both"}, "^head .*replace, observe"),
+        ({"rescore_tokens": -1}, "^rescore_tokens .*-1"),
+        ({"rescore_tokens": 1.5}, "^rescore_tokens .*1.5"),
         ({"control": "clip_v"}, r"isentrope\.Control"),
-        ({"threshold_source": "whole"}, "threshold_source must be one of"),
+        ({"threshold_source": "whole"}, "^threshold_source .*whole"),
     ],
 )
 def test_settings_that_cant_work_are_refused_and_nothing_is_left(
@@ -110,14 +110,14 @@ def test_settings_that_cant_work_are_refused_and_nothing_is_left(
 def test_a_second_probe_is_refused(tmp_path: Path) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     attach(trainer, transport=InMemoryTransport())
-    with pytest.raises(ConfigurationError, match=r"isentrope\.detach\(trainer\) first"):
+    with pytest.raises(ConfigurationError, match="detach"):
         attach(trainer, transport=InMemoryTransport())
 
 
 def test_the_callback_beside_an_attached_probe_is_refused(tmp_path: Path) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     trainer.add_callback(IsentropeCallback())
-    with pytest.raises(ConfigurationError, match="same scalars"):
+    with pytest.raises(ConfigurationError, match="IsentropeCallback"):
         attach(trainer)
 
 
@@ -199,7 +199,7 @@ def test_detaching_restores_the_trainer_exactly(tmp_path: Path, kind: str) -> No
     detach(trainer)
     assert state_of(trainer) == before
     assert transport.closed
-    with pytest.raises(ConfigurationError, match="No probe is attached"):
+    with pytest.raises(ConfigurationError, match="attach"):
         detach(trainer)
 
 

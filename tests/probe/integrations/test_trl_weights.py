@@ -103,17 +103,22 @@ SEQUENCES = {"importance_sampling_level": "sequence"}
     "settings",
     [
         {"loss_type": "grpo"},
-        {"loss_type": "dapo", "delta": 1.5},
         {"loss_type": "dapo", "beta": 0.5},
-        {"loss_type": "dapo", "beta": 0.5, "use_bias_correction_kl": False},
-        {"loss_type": "luspo", **SEQUENCES},
         {"loss_type": "cispo"},
-        {"loss_type": "cispo", "epsilon_high": 5.0},
-        {"loss_type": "cispo", **SEQUENCES},
-        {"loss_type": "sapo"},
-        {"loss_type": "sapo", "sapo_temperature_pos": 3.0, **SEQUENCES},
-        {"loss_type": "vespo"},
-        {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 4.0},
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in (
+                {"loss_type": "dapo", "delta": 1.5},
+                {"loss_type": "dapo", "beta": 0.5, "use_bias_correction_kl": False},
+                {"loss_type": "luspo", **SEQUENCES},
+                {"loss_type": "cispo", "epsilon_high": 5.0},
+                {"loss_type": "cispo", **SEQUENCES},
+                {"loss_type": "sapo"},
+                {"loss_type": "sapo", "sapo_temperature_pos": 3.0, **SEQUENCES},
+                {"loss_type": "vespo"},
+                {"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 4.0},
+            )
+        ),
     ],
     ids=lambda settings: " ".join(map(str, settings.values())),
 )

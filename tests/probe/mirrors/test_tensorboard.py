@@ -51,7 +51,7 @@ def test_a_writer_of_the_training_gets_the_scalars_and_stays_open(tmp_path: Path
 
 def test_a_folder_that_can_t_be_written_is_refused_where_the_probe_is_built(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match=r"mirror='tensorboard' can't write to .*file/events"):
+    with pytest.raises(ConfigurationError, match=r"tensorboard.*file/events"):
         probe_and_transport(mirror=f"tensorboard:{tmp_path / 'file' / 'events'}")
 
 

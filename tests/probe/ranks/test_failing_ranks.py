@@ -95,10 +95,10 @@ def probe_built_with(rank: int, of_rank_0: dict[str, Any], of_rank_1: dict[str, 
 
 def test_a_probe_that_one_rank_cannot_build_no_rank_builds() -> None:
     cases = [
-        ({}, {"planned_steps": 0}, "planned_steps must be at least 1"),
-        ({"run_id": "a"}, {"run_id": "b"}, "All ranks must be given the same run_id: rank 0 has a, rank 1 has b"),
-        ({}, {"control": isentrope.Control(method="clip_v", mu_low=1)}, "the same control"),
-        ({}, {"threshold_source": "micro_batch"}, "the same threshold_source: rank 0 has auto, rank 1 has micro_batch"),
+        ({}, {"planned_steps": 0}, "planned_steps"),
+        ({"run_id": "a"}, {"run_id": "b"}, "run_id: rank 0 has a, rank 1 has b"),
+        ({}, {"control": isentrope.Control(method="clip_v", mu_low=1)}, "control"),
+        ({}, {"threshold_source": "micro_batch"}, "threshold_source: rank 0 has auto, rank 1 has micro_batch"),
         # A run id given to rank 0 alone is everybody's.
         ({"run_id": "mine"}, {}, "mine"),
     ]

@@ -37,7 +37,8 @@ def test_ranks_that_were_not_joined_are_told_that_they_report_apart(
     with caplog.at_level(logging.WARNING, logger="isentrope"):
         probe, _ = probe_and_transport(run_id="given")
     assert (probe.config.rank, probe.config.world_size) == (2, 4)
-    assert "torch.distributed was not initialised" in caplog.text
+    (record,) = caplog.records
+    assert "torch.distributed" in record.getMessage()
 
 
 def counts_in_groups(rank: int) -> list[float]:
@@ -104,7 +105,7 @@ def late_probe(rank: int) -> None:
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("isentrope").addHandler(handler)
     probe_of(rank)
-    assert any("Waiting for all 2 ranks to build their probe" in line for line in said) == (rank == 0)
+    assert any("all 2 ranks" in line for line in said) == (rank == 0)
 
 
 def test_a_rank_that_waits_for_the_others_to_build_their_probe_says_so() -> None:
@@ -141,7 +142,7 @@ def log_a_number_spread_over_ranks(rank: int) -> str:
 
 def test_logging_a_number_that_lies_spread_over_ranks_waits_for_none_of_them() -> None:
     told, _ = run_ranks(2, log_a_number_spread_over_ranks)
-    assert "grad_norm lies spread over ranks" in told
+    assert "grad_norm" in told
     assert told.endswith(" 7.0")
 
 

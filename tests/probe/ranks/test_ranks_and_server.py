@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -50,8 +49,8 @@ def wait_for(what: Callable[[], Any], seconds: float = 30.0) -> Any:
     raise AssertionError(f"waited {seconds} s in vain")
 
 
-def test_two_ranks_are_one_run_to_the_server_and_both_apply_a_control(tmp_path: Path) -> None:
-    with RunningServer(tmp_path / "home") as server, ThreadPoolExecutor(1) as beside:
+def test_two_ranks_are_one_run_to_the_server_and_both_apply_a_control(server: RunningServer) -> None:
+    with ThreadPoolExecutor(1) as beside:
         given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
         loops = beside.submit(run_ranks, 2, steps_until_clipped, given)
         with httpx.Client(
