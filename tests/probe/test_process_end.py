@@ -98,13 +98,13 @@ def test_several_hanging_runs_together_take_no_longer_than_one(monkeypatch: pyte
 
     monkeypatch.setattr(run_end, "_all_ended_by", [])
     monkeypatch.setattr(run_end, "_unfinished", set())
-    probes = [probe_and_transport()[0] for _ in range(3)]
+    probes = [probe_and_transport()[0] for _ in range(8)]
     for probe in probes:
         monkeypatch.setattr(probe._transport, "close", lambda timeout_seconds: time.sleep(timeout_seconds))
     started = time.monotonic()
     for probe in probes:
         probe._end._process_ends()
-    assert time.monotonic() - started < 2.0, "a second, and what a busy machine adds"
+    assert time.monotonic() - started < 6.0, "a second, and what a busy machine adds"
 
 
 def test_an_error_from_before_the_last_step_has_ended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

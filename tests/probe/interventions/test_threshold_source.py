@@ -127,9 +127,9 @@ def test_steps_without_tokens_leave_the_thresholds_of_the_last_one_that_had_any(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (([1],), "first_pass takes TokenScores"),
-        (([scores_of(1)], [everywhere(scores_of(1))] * 2), "one mask per part: got 1 parts and 2 masks"),
-        ((scores_of(1), torch.ones(3)), "mask must have the tokens' shape"),
+        (([1],), "^first_pass .*TokenScores"),
+        (([scores_of(1)], [everywhere(scores_of(1))] * 2), "1 parts.* 2 masks"),
+        ((scores_of(1), torch.ones(3)), "^mask "),
     ],
 )
 def test_what_a_first_pass_is_given_by_mistake_is_named(arguments: tuple[object, ...], words: str) -> None:

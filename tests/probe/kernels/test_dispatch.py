@@ -35,12 +35,13 @@ def test_without_a_compiler_the_reference_takes_over_and_says_why_once(
     monkeypatch.setattr(cpp_backend, "unavailable_because", lambda: "there is no compiler")
     with caplog.at_level(logging.WARNING):
         assert [backend_for(torch.zeros(2, 3)) for _ in range(3)] == [reference] * 3
-    assert caplog.messages == ["Isentrope scores tokens with plain torch, not cpp: there is no compiler"]
+    (message,) = caplog.messages
+    assert message.endswith("cpp: there is no compiler")
 
 
 def test_a_backend_asked_for_by_name_that_cannot_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_backend, "unavailable_because", lambda: "there is no compiler")
-    with using("cpp"), pytest.raises(ConfigurationError, match=r"cpp kernels were asked for.*no compiler"):
+    with using("cpp"), pytest.raises(ConfigurationError, match=r"cpp.*no compiler"):
         backend_for(torch.zeros(2, 3))
 
 
@@ -54,7 +55,7 @@ def test_the_environment_names_a_backend_and_using_overrides_it(monkeypatch: pyt
 
 def test_an_unknown_backend_is_named_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_KERNELS", "numba")
-    with pytest.raises(ConfigurationError, match=r"ISENTROPE_KERNELS takes one of auto, reference, cpp, triton.*numba"):
+    with pytest.raises(ConfigurationError, match=r"^ISENTROPE_KERNELS .*auto, reference, cpp, triton.*numba"):
         backend_for(torch.zeros(2, 3))
 
 

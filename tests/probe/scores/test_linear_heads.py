@@ -195,7 +195,7 @@ def test_merged_and_disabled_adapters_leave_the_weight_alone() -> None:
     assert_head_scores_alike(head)
     with (
         model.disable_adapter(),
-        pytest.raises(InputError, match=r"\['default'\] are disabled and still merged.*Unmerge"),
+        pytest.raises(InputError, match="'default'"),
     ):
         linear_head_parts(head)
 
@@ -239,9 +239,9 @@ def test_heads_that_are_not_a_weight_and_its_adapters_are_refused() -> None:
             return nn.functional.linear(input, nn.functional.normalize(self.weight))
 
     for head, message in (
-        (Normalised(3, 5), "got Normalised, which may compute something else"),
-        (nn.Sequential(nn.Linear(3, 5)), "got Sequential"),
-        (adapted_model(use_dora=True).get_base_model().lm_head, r"Adapter 'default'.*DoRA"),
+        (Normalised(3, 5), "Normalised"),
+        (nn.Sequential(nn.Linear(3, 5)), "Sequential"),
+        (adapted_model(use_dora=True).get_base_model().lm_head, "'default'.*DoRA"),
     ):
         with pytest.raises(InputError, match=message):
             linear_head_parts(head)

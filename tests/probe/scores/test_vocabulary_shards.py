@@ -160,13 +160,13 @@ def test_a_token_that_no_shard_holds_has_probability_zero() -> None:
 
 def test_shards_that_do_not_belong_together_are_refused() -> None:
     logits, token_ids = special_logits()
-    with pytest.raises(InputError, match="at least one shard, got none"):
+    with pytest.raises(InputError, match="shard"):
         merge()
-    with pytest.raises(InputError, match=r"same tokens, got shards of \[6, 12\] tokens"):
+    with pytest.raises(InputError, match=r"\[6, 12\]"):
         merge(shard_moments(logits, token_ids, 0), shard_moments(logits[:6], token_ids[:6], 0))
-    with pytest.raises(InputError, match="start must be the id of the shard's first token, 0 or larger, got -1"):
+    with pytest.raises(InputError, match=r"^start .*-1"):
         shard_moments(logits, token_ids, -1)
-    with pytest.raises(InputError, match="one row per token"):
+    with pytest.raises(InputError, match=r"\[12, 101\].*\[11\]"):
         sharded_token_scores(logits, token_ids[:-1], 0)
 
 

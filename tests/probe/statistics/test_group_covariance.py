@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -194,18 +193,18 @@ def test_what_a_loop_logs_itself_stands() -> None:
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
-        (5, "groups must divide the 16 rows"),
-        (0, "groups must divide the 16 rows"),
-        (torch.ones(3, dtype=torch.long), "a whole number per sequence [16]"),
-        (torch.ones(16), "a whole number per sequence [16]"),
+        (5, "groups .*16.* 5"),
+        (0, "groups .*16.* 0"),
+        (torch.ones(3, dtype=torch.long), r"groups .*\[16\].*1, 1, 1"),
+        (torch.ones(16), r"groups .*\[16\].*1\., 1\."),
     ],
 )
 def test_groups_that_cannot_be_meant_are_refused(groups: int | Tensor, words: str) -> None:
     loop = TinyLoop()
     logits, token_ids, advantages = loop.sample()
     probe, _ = probe_and_transport()
-    with pytest.raises(InputError, match=re.escape(words)):
+    with pytest.raises(InputError, match=words):
         probe.gate(probe.score(logits, token_ids), advantages, loop.mask, groups=groups)
     packed = isentrope.scores.token_scores(logits.flatten(0, 1), token_ids.flatten())
-    with pytest.raises(InputError, match="one row per sequence"):
+    with pytest.raises(InputError, match="groups "):
         probe.gate(packed, advantages.flatten(), groups=4)

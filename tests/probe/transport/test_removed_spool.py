@@ -128,6 +128,7 @@ def test_a_lock_knows_whether_its_file_is_there(tmp_path: Path) -> None:
     lock.release()
 
 
+@pytest.mark.slow
 def test_a_shipper_whose_trainers_lock_was_removed_waits_for_the_process_that_started_it(tmp_path: Path) -> None:
     server = FakeTelemetry(free_port())
     server.start()

@@ -29,6 +29,7 @@ def server() -> Iterator[FakeTelemetry]:
     fake.stop()
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_arrive_in_time_is_sent_in_smaller_ones_that_grow_again(
     server: FakeTelemetry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
