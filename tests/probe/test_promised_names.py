@@ -24,13 +24,13 @@ def test_every_error_a_user_may_catch_can_be_had_from_the_package() -> None:
         assert error.__name__ in isentrope.__all__
 
 
-@pytest.mark.parametrize("name", ["NotFound", "ControlConflict", "InputError"])
-def test_to_name_an_error_imports_no_torch(name: str) -> None:
-    code = f"import sys, isentrope; isentrope.{name}; sys.exit('torch' in sys.modules)"
+def test_to_name_an_error_imports_no_torch() -> None:
+    names = "isentrope.NotFound, isentrope.ControlConflict, isentrope.InputError"
+    code = f"import sys, isentrope; {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_an_address_without_http_is_told_what_it_needs() -> None:
     with isentrope.Client("127.0.0.1:7070", "t") as asked, pytest.raises(isentrope.ServerUnreachable) as refused:
         asked.runs()
-    assert str(refused.value).startswith("127.0.0.1:7070 is no address of a server: it needs http://")
+    assert all(word in str(refused.value) for word in ("127.0.0.1:7070", "http://"))
