@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,15 +19,6 @@ def quiet_and_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def imports_out_of_the_collectors_way() -> Iterator[None]:
-    """Every `train()` collects garbage first, which costs more than its steps here when it walks all imported modules."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
