@@ -1,11 +1,12 @@
 """One server for the tests that share, a maker for those that need their own, and both databases.
 
-A test that uses `server`, `make_server` or `database_url` runs on SQLite and on PostgreSQL. A file whose tests are about
-one of them, or about neither, says so: `DATABASES = ("sqlite",)`.
+A test that uses `server`, `make_server` or `database_url` runs on SQLite. A file about the store, about what many do at
+once or about migrations says `DATABASES = ("sqlite", "postgresql")`; its tests on PostgreSQL belong to the full suite.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,17 +14,20 @@ from typing import Any
 
 import pytest
 
+from isentrope_server.store.database import Database
+from isentrope_server.store.migrate import upgrade
+from isentrope_server.store.space import make_returnable
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 
 MakeServer = Callable[..., ServerInThread]
 
-DATABASES = ("sqlite", "postgresql")
+_DATABASES = {"sqlite": "sqlite", "postgresql": pytest.param("postgresql", marks=pytest.mark.slow)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
-        kinds = getattr(metafunc.module, "DATABASES", DATABASES)
+        kinds = [_DATABASES[name] for name in getattr(metafunc.module, "DATABASES", ("sqlite",))]
         metafunc.parametrize("database_kind", kinds, indirect=True, scope="session")
 
 
@@ -39,6 +43,27 @@ def postgresql() -> Iterator[PostgreSQL]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with all tables and no rows: a new server begins with a copy of it, as on PostgreSQL."""
+    path = tmp_path_factory.mktemp("migrated") / "isentrope.db"
+    path.touch(mode=0o600)
+    database = Database(f"sqlite:///{path}")
+    make_returnable(database.writing_engine)
+    with database.writing_engine.begin() as connection:
+        upgrade(connection)
+    database.close()
+    return path
+
+
+def furnish(home: Path, migrated: Path) -> Path:
+    """A home with a database in it, unless it has one."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (home / migrated.name).exists():
+        shutil.copy(migrated, home)
+    return home
+
+
 @pytest.fixture
 def database_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a database of the test's own: without tables on SQLite, with all of them on PostgreSQL."""
@@ -52,7 +77,7 @@ def database_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequ
 
 @pytest.fixture(scope="session")
 def server(
-    database_kind: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    database_kind: str, migrated: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[ServerInThread]:
     """Shared: every test brings a run of its own."""
     with ExitStack() as stack:
@@ -60,17 +85,18 @@ def server(
         if database_kind == "postgresql":
             postgresql: PostgreSQL = request.getfixturevalue("postgresql")
             settings["database_url"] = stack.enter_context(postgresql.new_database())
-        home = tmp_path_factory.mktemp("shared") / "home"
+        home = furnish(tmp_path_factory.mktemp("shared") / "home", migrated)
         yield stack.enter_context(ServerInThread(home, heartbeat_seconds=0.3, **settings))
 
 
 @pytest.fixture
-def make_server(tmp_path: Path, database_kind: str, database_url: str) -> Iterator[MakeServer]:
+def make_server(tmp_path: Path, database_kind: str, database_url: str, migrated: Path) -> Iterator[MakeServer]:
     """Starts a server with settings of its own: `make_server(control_ttl_seconds=1)`."""
     with ExitStack() as stack:
 
         def make(home: Path | None = None, **settings: object) -> ServerInThread:
             given = {"database_url": database_url} if database_kind == "postgresql" else {}
-            return stack.enter_context(ServerInThread(home or tmp_path / "home", **(given | settings)))
+            furnished = furnish(home or tmp_path / "home", migrated)
+            return stack.enter_context(ServerInThread(furnished, **(given | settings)))
 
         yield make

@@ -20,6 +20,8 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
+DATABASES = ("sqlite", "postgresql")
+
 
 @pytest.fixture
 def audited(make_server: MakeServer) -> ServerInThread:

@@ -18,8 +18,6 @@ from isentrope_server.store import compacting
 from tests.server.compaction import NEVER, finished_run, pack_all, unpacked_reports
 from tests.server.conftest import MakeServer
 
-DATABASES = ("sqlite",)
-
 
 def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
     """An asynchronous function that nobody foresaw to fail, and does so once."""

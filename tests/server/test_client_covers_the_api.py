@@ -19,8 +19,6 @@ from isentrope_wire.messages import RunFinished
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
-DATABASES = ("sqlite",)
-
 RUN = "covered"
 _RUN_PATH = f"{API_PREFIX}/runs/{{run_id}}"
 

@@ -22,8 +22,6 @@ from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 from tests.system.running_server import free_port
 
-DATABASES = ("sqlite",)
-
 PRINTS_DATA = {
     "audit list", "audit verify", "control", "doctor", "metrics", "runs", "sync", "token create", "token list",
 }  # fmt: skip

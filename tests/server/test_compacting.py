@@ -39,6 +39,8 @@ from tests.server.in_thread import ServerInThread
 from tests.server.killed_compactor import POINTS, SIZES
 from tests.server.rank import Rank, step_report
 
+DATABASES = ("sqlite", "postgresql")
+
 
 @pytest.fixture
 def still(make_server: MakeServer) -> ServerInThread:

@@ -28,8 +28,6 @@ from tests.server.conftest import MakeServer
 from tests.server.rank import Rank
 from tests.server.test_process import environment
 
-DATABASES = ("sqlite",)
-
 
 def closed(connections: list[socket.socket]) -> int:
     """How many of them the other side has closed by now."""

@@ -14,8 +14,6 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
 
-DATABASES = ("sqlite",)
-
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 

@@ -29,8 +29,6 @@ from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
-DATABASES = ("sqlite",)
-
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 
 

@@ -16,8 +16,6 @@ from isentrope_wire.messages import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
-DATABASES = ("sqlite",)
-
 
 @pytest.mark.parametrize("length", [0, 1, 999, 1_000, 1_001, 2_500])
 def test_pieces_make_the_same_document(length: int) -> None:

@@ -14,8 +14,6 @@ from isentrope_wire.messages import RunFinished
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
-DATABASES = ("sqlite",)
-
 A, B = 0.15, 1.1
 
 

@@ -20,6 +20,8 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
+DATABASES = ("sqlite", "postgresql")
+
 STEPS = 60
 TASKS = [f"reward/task_{task}" for task in range(30)]
 

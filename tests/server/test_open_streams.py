@@ -24,8 +24,6 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, Watching, step_report
 
-DATABASES = ("sqlite",)
-
 SOON_SECONDS = 2.0
 
 

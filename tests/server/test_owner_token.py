@@ -10,8 +10,6 @@ from isentrope_server.errors import StartupError
 from isentrope_server.security.owner import ensure_owner_token
 from tests.server.conftest import MakeServer
 
-DATABASES = ("sqlite",)
-
 WARNING = "characters: whoever guesses it can do everything"
 
 

@@ -18,6 +18,8 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
 
+DATABASES = ("sqlite", "postgresql")
+
 
 def values(server: ServerInThread, rank: Rank, name: str) -> dict[int, object]:
     columns = server.http.get(f"{rank.path}/metrics/series", params={"name": name}).json()["series"][name]

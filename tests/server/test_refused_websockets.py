@@ -11,8 +11,6 @@ from websockets.sync.client import connect
 
 from tests.server.in_thread import ServerInThread
 
-DATABASES = ("sqlite",)
-
 
 @pytest.fixture(scope="module")
 def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:

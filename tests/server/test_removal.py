@@ -23,6 +23,8 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
 
+DATABASES = ("sqlite", "postgresql")
+
 KEPT = {"alembic_version", "audit", "audit_head", "browser_sessions", "deleted_runs", "session_cookie", "tokens"}
 """Tables that tell of no run that is there."""
 

@@ -13,6 +13,8 @@ from isentrope_wire.messages import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
+DATABASES = ("sqlite", "postgresql")
+
 
 def read(server: ServerInThread, rank: Rank, *names: str, **params: object) -> dict[str, Any]:
     answer = server.http.get(f"{rank.path}/metrics/series", params={"name": list(names), **params})  # type: ignore[dict-item]

@@ -14,8 +14,6 @@ from tests.server.compaction import EVERYTHING, NEVER, finished_run, unpacked_re
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
-DATABASES = ("sqlite",)
-
 KEY = 7
 
 

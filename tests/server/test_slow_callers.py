@@ -17,8 +17,6 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
-DATABASES = ("sqlite",)
-
 PATIENCE_SECONDS = 0.4
 IDLE_SECONDS = 1.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

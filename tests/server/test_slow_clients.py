@@ -13,8 +13,6 @@ from isentrope_server import http_connection
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
-DATABASES = ("sqlite",)
-
 PATIENCE_SECONDS = 0.4
 
 

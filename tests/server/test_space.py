@@ -14,8 +14,6 @@ from tests.server.compaction import NEVER, finished_run, unpacked_reports
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
-DATABASES = ("sqlite",)
-
 
 @pytest.fixture
 def still(make_server: MakeServer) -> ServerInThread:

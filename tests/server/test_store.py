@@ -21,6 +21,8 @@ from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 from tests.server.conftest import MakeServer
 from tests.server.rank import Rank
 
+DATABASES = ("sqlite", "postgresql")
+
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
