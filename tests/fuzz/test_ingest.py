@@ -123,19 +123,19 @@ def readable(payload: bytes) -> Any:
 
 
 @given(method=st.sampled_from(_METHODS), content=st.binary(max_size=300))
-@short(60)
+@short(40)
 def test_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
     check_bytes(sender, method, content)
 
 
 @given(request=hostile(pb.HelloRequest))
-@short(60)
+@short(40)
 def test_a_hello_of_any_values_is_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
     check_hello(sender, request)
 
 
 @given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=6))
-@short(12)
+@short(8)
 def test_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(
     fuzzed: ServerInThread, payloads: list[bytes]
 ) -> None:
@@ -171,25 +171,25 @@ def test_a_report_that_would_fill_the_store_with_names_is_kept_aside(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(600)
 @given(method=st.sampled_from(_METHODS), content=st.binary(max_size=2000))
-@long(3_000)
+@long(1_000)
 def test_many_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
     check_bytes(sender, method, content)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(600)
 @given(request=hostile(pb.HelloRequest))
-@long(3_000)
+@long(1_000)
 def test_many_hellos_of_any_values_are_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
     check_hello(sender, request)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(600)
 @given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=12))
-@long(1_000)
+@long(120)
 def test_many_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(
     fuzzed: ServerInThread, payloads: list[bytes]
 ) -> None:

@@ -117,14 +117,14 @@ def fuzz(operation: Any, server: ServerInThread, token: str, budget: settings) -
 def test_every_answer_is_one_the_description_knows(
     fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str
 ) -> None:
-    fuzz(OPERATIONS[label], fuzzed, tokens[scope], short(4))
+    fuzz(OPERATIONS[label], fuzzed, tokens[scope], short(3))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_answer_to_many_requests_is_one_the_description_knows(
     fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str
 ) -> None:
-    fuzz(OPERATIONS[label], fuzzed, tokens[scope], long(400))
+    fuzz(OPERATIONS[label], fuzzed, tokens[scope], long(40))

@@ -19,7 +19,7 @@ def has_ipv6() -> bool:
         return False
 
 
-pytestmark = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")]
 
 
 def answers(host: str, port: int) -> bool:

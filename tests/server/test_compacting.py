@@ -48,7 +48,7 @@ def still(make_server: MakeServer) -> ServerInThread:
     return make_server(housekeeping_interval_seconds=NEVER)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_packing_changes_no_answer(still: ServerInThread, seed: int) -> None:
     rank = eventful_run(still, seed)
     before = everything_said_of(still, rank)
@@ -197,6 +197,7 @@ def test_whoever_comes_second_packs_nothing(still: ServerInThread) -> None:
         assert connection.execute(select(func.count()).select_from(blocks)).scalar_one() == 1
 
 
+@pytest.mark.slow
 def test_a_killed_compactor_leaves_every_report_in_one_place(still: ServerInThread) -> None:
     rank = eventful_run(still, 4)
     url = still.backend.settings.resolved_database_url
@@ -251,7 +252,7 @@ def test_a_live_tick_reads_only_what_is_new(still: ServerInThread) -> None:
     assert sum(read) == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     arrays.arrays(np.int64, st.integers(0, 40)),
     arrays.arrays(np.float64, st.integers(0, 40)),

@@ -65,6 +65,7 @@ def test_thousands_of_ranks_find_a_place_under_a_usual_limit() -> None:
     assert shares_of(20_000).grpc >= 10_000
 
 
+@pytest.mark.slow
 def test_the_process_takes_as_many_files_as_it_may_and_says_that_they_are_few(tmp_path: Path) -> None:
     command = f"ulimit -Sn 300 && ulimit -Hn 700 && exec {sys.executable} -m isentrope up --http-port 0 --grpc-port 0"
     with subprocess.Popen(

@@ -50,7 +50,7 @@ def test_an_owner_s_token_that_is_too_short_goes_on_where_it_is_the_owner_s_alre
 def test_a_refused_token_leaves_the_owner_s_in_force(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server()
     refused = server.backend.writer.submit(lambda t: ensure_owner_token(t, tmp_path / "gone", "123"))
-    with pytest.raises(StartupError, match="at least 4 characters, better 32, got 3"):
+    with pytest.raises(StartupError, match=r"4 .*32.* 3"):
         refused.result(10)
     assert not (tmp_path / "gone").exists()
     server.backend.writer.submit(lambda t: server.backend.tokens.reload(t.connection)).result(10)

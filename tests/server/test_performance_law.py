@@ -131,9 +131,9 @@ def test_the_last_rewards_are_foretold_from_the_first_steps() -> None:
 def test_a_forecast_waits_for_its_part_of_the_run_and_needs_that_to_tell_something() -> None:
     entropies, rewards = run(200, 1)
     steps = np.arange(200)
-    with pytest.raises(LawRefused, match="not over yet"):
+    with pytest.raises(LawRefused, match="200"):
         forecast(steps, entropies, rewards, horizon=2000)
-    with pytest.raises(LawRefused, match=r"first 15% of 100 steps: .* at least 20"):
+    with pytest.raises(LawRefused, match=r"15%.*100.*20"):
         forecast(steps[:100], entropies[:100], rewards[:100], horizon=100)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import grpc
 import pytest
 from sqlalchemy import Column, Table, UniqueConstraint, func, select
 
@@ -50,10 +51,12 @@ def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
         assert still.http.get(rank.path + path).status_code == 404
     listed = still.http.get("/api/v1/runs").json()["items"]
     assert [run["id"] for run in listed] == [other.run_id]
-    with pytest.raises(Exception, match="was deleted on this server"):
+    with pytest.raises(grpc.RpcError) as refused:
         rank.hello()
-    with pytest.raises(Exception, match="say Hello first"):
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    with pytest.raises(grpc.RpcError) as refused:
         rank.report(31, x=1.0)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     assert still.http.delete(rank.path).status_code == 404
 
 

@@ -11,6 +11,7 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
 DATABASES = ("postgresql",)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

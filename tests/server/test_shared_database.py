@@ -22,7 +22,7 @@ from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import Rank
 
-DATABASES = ("postgresql",)
+pytestmark = pytest.mark.slow
 
 OWNER_TOKEN = "the-owner-s-at-both-servers-of-one-database"
 

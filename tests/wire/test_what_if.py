@@ -134,7 +134,7 @@ def test_a_cap_moves_both_thresholds_outwards_until_so_many_tokens_lie_beyond() 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, math.nan])
 def test_a_cap_that_is_no_share_is_refused(share: float) -> None:
-    with pytest.raises(WhatIfError, match="max_fraction is a share"):
+    with pytest.raises(WhatIfError, match="max_fraction"):
         WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(1.0, None, max_fraction=share)
 
 
@@ -152,7 +152,7 @@ def test_a_threshold_that_is_none_is_refused(mu: float) -> None:
 def test_methods_without_thresholds_and_steps_without_tokens_are_refused() -> None:
     with pytest.raises(WhatIfError, match="clip_cov"):
         WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_COV)
-    with pytest.raises(WhatIfError, match="no valid token"):
+    with pytest.raises(WhatIfError, match="token"):
         WhatIfCurve(WhatIfSums(tokens=0, change_sum=0.0), Scope.ALL, Method.CLIP_V)
 
 
