@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from isentrope_server.store.database import Database
 from isentrope_server.store.migrate import upgrade
 from isentrope_server.store.space import make_returnable
+from tests.server.compaction import NEVER
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 
 MakeServer = Callable[..., ServerInThread]
+SharedServer = Callable[..., AbstractContextManager[ServerInThread]]
 
 _DATABASES = {"sqlite": "sqlite", "postgresql": pytest.param("postgresql", marks=pytest.mark.slow)}
 
@@ -76,17 +77,35 @@ def database_url(database_kind: str, tmp_path: Path, request: pytest.FixtureRequ
 
 
 @pytest.fixture(scope="session")
-def server(
+def shared_server(
     database_kind: str, migrated: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[ServerInThread]:
-    """Shared: every test brings a run of its own."""
-    with ExitStack() as stack:
-        settings: dict[str, Any] = {}
-        if database_kind == "postgresql":
-            postgresql: PostgreSQL = request.getfixturevalue("postgresql")
-            settings["database_url"] = stack.enter_context(postgresql.new_database())
-        home = furnish(tmp_path_factory.mktemp("shared") / "home", migrated)
-        yield stack.enter_context(ServerInThread(home, heartbeat_seconds=0.3, **settings))
+) -> SharedServer:
+    """A server for more than one test, on a database of its own: `with shared_server(heartbeat_seconds=0.3) as server`."""
+
+    @contextmanager
+    def running(**settings: object) -> Iterator[ServerInThread]:
+        with ExitStack() as stack:
+            if database_kind == "postgresql":
+                postgresql: PostgreSQL = request.getfixturevalue("postgresql")
+                settings["database_url"] = stack.enter_context(postgresql.new_database())
+            home = furnish(tmp_path_factory.mktemp("shared") / "home", migrated)
+            yield stack.enter_context(ServerInThread(home, **settings))
+
+    return running
+
+
+@pytest.fixture(scope="session")
+def server(shared_server: SharedServer) -> Iterator[ServerInThread]:
+    """Of all tests: every test brings a run of its own."""
+    with shared_server(heartbeat_seconds=0.3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def still_server(shared_server: SharedServer) -> Iterator[ServerInThread]:
+    """Of the tests of a file; it keeps house when it is told to."""
+    with shared_server(housekeeping_interval_seconds=NEVER) as running:
+        yield running
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
 from isentrope_server.store import audit
+from isentrope_server.store.audit import Verification
 from isentrope_server.store.tables import audit as entries
 from isentrope_server.store.tables import audit_head
 from isentrope_wire.control import Control
@@ -23,20 +24,19 @@ from tests.server.rank import Rank
 DATABASES = ("sqlite", "postgresql")
 
 
-@pytest.fixture
-def audited(make_server: MakeServer) -> ServerInThread:
+@pytest.fixture(scope="module")
+def audited(still_server: ServerInThread) -> ServerInThread:
     """A server with a dozen entries: tokens, a run, controls."""
-    server = make_server()
-    rank = Rank(server)
+    rank = Rank(still_server)
     for version in range(4):
-        server.http.put(
+        still_server.http.put(
             f"{rank.path}/control",
             json={"method": "clip_v", "mu_low": 0.1 + version, "reason": "µ ≠ 0.1"},
             headers={"If-Match": f'"{version}"'},
         )
-    server.http.patch(rank.path, json={"tags": ["a"], "notes": "n"})
-    server.token("read")
-    return server
+    still_server.http.patch(rank.path, json={"tags": ["a"], "notes": "n"})
+    still_server.token("read")
+    return still_server
 
 
 def verified(server: ServerInThread, head: str | None = None) -> dict[str, object]:
@@ -47,6 +47,18 @@ def verified(server: ServerInThread, head: str | None = None) -> dict[str, objec
 
 def tamper(server: ServerInThread, work: Callable[[Connection], object]) -> None:
     server.backend.writer.submit(lambda transaction: work(transaction.connection)).result(timeout=10)
+
+
+def found_after(
+    server: ServerInThread, work: Callable[[Connection], object], *, earlier_head: bytes | None = None
+) -> Verification:
+    """What a look at the trail finds after this change, which is undone."""
+    with server.backend.database.writing_engine.connect() as connection, connection.begin() as transaction:
+        work(connection)
+        found = audit.verify(connection, earlier_head=earlier_head)
+        transaction.rollback()
+    assert verified(server)["is_whole"] is True
+    return found
 
 
 def keys(connection: Connection) -> list[int]:
@@ -70,23 +82,17 @@ def test_a_changed_entry_shows_wherever_it_stands(audited: ServerInThread, colum
     values = {"at": 1.0, "change": {"new": "other"}, "chain_hash": b"0" * 32}
     with audited.backend.database.reading() as connection:
         third = keys(connection)[2]
-    tamper(
-        audited,
-        lambda c: c.execute(
-            update(entries).where(entries.c.key == third).values({column: values.get(column, "other")})
-        ),
-    )
-    assert (verified(audited)["is_whole"], verified(audited)["broken_at"]) == (False, third)
+    change = update(entries).where(entries.c.key == third).values({column: values.get(column, "other")})
+    found = found_after(audited, lambda c: c.execute(change))
+    assert (found.is_whole, found.broken_at) == (False, third)
 
 
 @pytest.mark.parametrize("position", [0, 3, -1])
 def test_a_missing_entry_shows_at_the_beginning_in_the_middle_and_at_the_end(
     audited: ServerInThread, position: int
 ) -> None:
-    tamper(audited, lambda c: c.execute(delete(entries).where(entries.c.key == keys(c)[position])))
-    found = verified(audited)
-    assert found["is_whole"] is False
-    assert found["is_cut"] is True
+    found = found_after(audited, lambda c: c.execute(delete(entries).where(entries.c.key == keys(c)[position])))
+    assert (found.is_whole, found.is_cut) == (False, True)
 
 
 def test_two_entries_that_changed_places_show(audited: ServerInThread) -> None:
@@ -95,18 +101,20 @@ def test_two_entries_that_changed_places_show(audited: ServerInThread) -> None:
         for old, new in ((first, -1), (second, first), (-1, second)):
             connection.execute(update(entries).where(entries.c.key == old).values(key=new))
 
-    tamper(audited, swap)
-    assert verified(audited)["is_whole"] is False
+    assert not found_after(audited, swap).is_whole
 
 
-def test_an_entry_slipped_in_at_the_end_shows(audited: ServerInThread) -> None:
+def test_an_entry_slipped_in_at_the_end_shows(make_server: MakeServer) -> None:
     def slip_in(connection: Connection) -> None:
         connection.execute(
             insert(entries).values(at=1.0, actor="x", action="x", subject="x", change={}, chain_hash=b"0" * 32)
         )
 
-    tamper(audited, slip_in)
-    assert verified(audited)["is_whole"] is False
+    server = make_server()
+    tamper(server, slip_in)
+    with server.backend.database.reading() as connection:
+        last = keys(connection)[-1]
+    assert (verified(server)["is_whole"], verified(server)["broken_at"]) == (False, last)
 
 
 def test_a_trail_that_was_emptied_with_its_head_shows_against_a_hash_kept_elsewhere(audited: ServerInThread) -> None:
@@ -120,10 +128,9 @@ def test_a_trail_that_was_emptied_with_its_head_shows_against_a_hash_kept_elsewh
         connection.execute(update(audit_head).values(entries=0, chain_hash=b""))
         audit.record(connection, at=1.0, actor="x", action="x", subject="x", change={})
 
-    tamper(audited, make_anew)
-    assert verified(audited)["is_whole"] is True
-    found = verified(audited, head)
-    assert (found["is_whole"], found["knows_earlier_head"]) == (False, False)
+    assert found_after(audited, make_anew).is_whole
+    found = found_after(audited, make_anew, earlier_head=bytes.fromhex(head))
+    assert (found.is_whole, found.knows_earlier_head) == (False, False)
 
 
 def test_names_that_the_database_keeps_otherwise_do_not_break_the_chain(make_server: MakeServer) -> None:

@@ -83,38 +83,40 @@ def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
     ],
 )
 def test_a_run_that_is_deleted_while_it_is_asked_for_is_not_found(
-    still: ServerInThread, monkeypatch: pytest.MonkeyPatch, path: str
+    still_server: ServerInThread, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    rank = finished_run(still, 5)
-    delete_after_the_look(still, rank, monkeypatch)
+    rank = finished_run(still_server, 5)
+    delete_after_the_look(still_server, rank, monkeypatch)
     answer = {
-        "PATCH": lambda: still.http.patch(rank.path, json={"notes": "kept for the paper"}),
-        "PUT": lambda: still.http.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}),
-    }.get(path, lambda: still.http.get(f"{rank.path}{path}"))()
+        "PATCH": lambda: still_server.http.patch(rank.path, json={"notes": "kept for the paper"}),
+        "PUT": lambda: still_server.http.put(
+            f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'}
+        ),
+    }.get(path, lambda: still_server.http.get(f"{rank.path}{path}"))()
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     assert answer.json()["error"]["details"] == {"run_id": rank.run_id}
 
 
 def test_a_live_stream_of_a_run_that_is_deleted_while_it_is_asked_for_ends(
-    still: ServerInThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    still_server: ServerInThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = finished_run(still, 5)
-    delete_after_the_look(still, rank, monkeypatch)
-    assert still.http.get(f"{rank.path}/live").text == ""
-    assert still.http.get(f"{rank.path}/live").status_code == 404
+    rank = finished_run(still_server, 5)
+    delete_after_the_look(still_server, rank, monkeypatch)
+    assert still_server.http.get(f"{rank.path}/live").text == ""
+    assert still_server.http.get(f"{rank.path}/live").status_code == 404
     assert caplog.records == []
 
 
-def delete_after_the_look(still: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def delete_after_the_look(server: ServerInThread, rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next request finds the run, and then all of it goes."""
     find = runs_store.find
 
     def find_and_delete(*arguments: Any, **named: Any) -> Run | None:
         found = find(*arguments, **named)
         monkeypatch.setattr(runs_store, "find", find)
-        with still.client(still.owner_token) as other:
+        with server.client(server.owner_token) as other:
             assert other.delete(rank.path).status_code == 204
-        for _ in remove_all(still):
+        for _ in remove_all(server):
             pass
         return found
 
@@ -193,7 +195,8 @@ def test_no_transaction_removes_much_and_a_server_that_was_stopped_goes_on(still
         ).result(timeout=10)
         if len(counts) == 2:
             still.stop()
-            with ServerInThread(still.home, housekeeping_interval_seconds=0.02) as again:
+            url = still.backend.settings.database_url
+            with ServerInThread(still.home, database_url=url, housekeeping_interval_seconds=0.02) as again:
                 wait_until_nothing_waits(again)
                 assert sum(rows_by_table(again).values()) == 0
             break
@@ -209,11 +212,11 @@ def wait_until_nothing_waits(server: ServerInThread) -> None:
     raise AssertionError("the deleted run is still there")
 
 
-def test_by_default_every_run_is_kept(still: ServerInThread) -> None:
-    rank = finished_run(still, 3)
-    age_by(still, rank, days=10_000)
-    asyncio.run(delete_overdue(still.backend))
-    assert still.http.get(rank.path).status_code == 200
+def test_by_default_every_run_is_kept(still_server: ServerInThread) -> None:
+    rank = finished_run(still_server, 3)
+    age_by(still_server, rank, days=10_000)
+    asyncio.run(delete_overdue(still_server.backend))
+    assert still_server.http.get(rank.path).status_code == 200
 
 
 def test_runs_not_heard_of_for_so_many_days_are_deleted_and_the_audit_trail_says_so(make_server: MakeServer) -> None:
