@@ -10,12 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select, update
 
 from isentrope_server.control.requesting import ControlRequest, request_control
 from isentrope_server.live.hub import QUEUE_LENGTH
 from isentrope_server.store import audit, runs
 from isentrope_server.store.events import StepStored
 from isentrope_server.store.tables import audit as audit_table
+from isentrope_server.store.tables import controls
+from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.writer import Transaction
 from isentrope_wire import codec
 from isentrope_wire.control import Control, Method
@@ -45,7 +48,7 @@ def state(server: ServerInThread, rank: Rank, version: int) -> dict[str, Any]:
     return item
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -360,12 +363,20 @@ def test_a_slow_ranks_word_replaces_what_the_server_concluded_from_its_silence(
     assert state(server, zero, 1) == item, "what every rank has said stands"
 
 
+def let_expire(server: ServerInThread, rank: Rank) -> None:
+    """As if the time of the run's newest version were over."""
+    of_run = controls.c.run_key == select(runs_table.c.key).where(runs_table.c.id == rank.run_id).scalar_subquery()
+    change = update(controls).where(of_run).values(expires_at=time.time() - 1)
+    server.backend.writer.submit(lambda transaction: transaction.connection.execute(change).rowcount).result(timeout=10)
+    wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
+
+
 def test_a_version_nobody_fetched_expires(make_server: MakeServer) -> None:
     server = make_server(sweep_interval_seconds=0.05)
     rank = Rank(server)
-    put(server, rank, 0, CLIP_V | {"expires_in_seconds": 1})
+    put(server, rank, 0)
     assert state(server, rank, 1)["state"] == "PENDING"
-    wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
+    let_expire(server, rank)
     assert state(server, rank, 1)["code"] == "never_delivered"
     assert not rank.hello().HasField("control")
 
@@ -373,9 +384,9 @@ def test_a_version_nobody_fetched_expires(make_server: MakeServer) -> None:
 def test_a_guessed_expiry_yields_to_the_probes_word(make_server: MakeServer) -> None:
     server = make_server(sweep_interval_seconds=0.05, control_answer_grace_seconds=0.1)
     rank = Rank(server)
-    put(server, rank, 0, CLIP_V | {"expires_in_seconds": 1})
+    put(server, rank, 0)
     assert rank.hello().control.version == 1
-    wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
+    let_expire(server, rank)
     assert state(server, rank, 1)["code"] == "unanswered"
     rank.answer(3, 1, "APPLIED", in_force=1)
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("APPLIED", "")

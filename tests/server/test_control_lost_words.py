@@ -13,7 +13,7 @@ from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeStat
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
-from tests.server.test_control import CLIP_V, put, state, wait_for
+from tests.server.test_control import let_expire, put, state, wait_for
 
 
 def test_a_number_the_run_has_in_force_is_not_given_out_again_by_a_server_that_lost_it(server: ServerInThread) -> None:
@@ -88,9 +88,9 @@ def test_a_version_whose_word_was_lost_was_applied_when_reports_are_made_under_i
 def test_a_guessed_expiry_yields_to_a_report_made_under_the_version(make_server: MakeServer) -> None:
     server = make_server(sweep_interval_seconds=0.05, control_answer_grace_seconds=0.1)
     rank = Rank(server)
-    put(server, rank, 0, CLIP_V | {"expires_in_seconds": 1})
+    put(server, rank, 0)
     rank.hello()
-    wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
+    let_expire(server, rank)
     rank.send(step_report(9, {}, control_version=1))
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 9)
 

@@ -39,7 +39,7 @@ class Stream:
 
 
 def wait_for_listener(server: ServerInThread, count: int = 1) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 15
     while server.backend.hub.listener_count < count:
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -165,10 +165,9 @@ def test_open_streams_do_not_hold_up_the_end(make_server: MakeServer) -> None:
     watching = rank.watch(timeout=30)
     stream = Stream(server.http, rank.path)
     wait_for_listener(server, 2)
-    begun = time.monotonic()
     stopping = threading.Thread(target=server.stop)
     stopping.start()
     stopping.join(timeout=10)
-    assert time.monotonic() - begun < 2.5
+    assert not stopping.is_alive()
     watching.close()
     stream.close()

@@ -35,7 +35,9 @@ def pair(postgresql: PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -> It
     homes = tmp_path_factory.mktemp("pair")
     with postgresql.empty_database() as url, ExitStack() as stack:
         servers = [
-            ServerInThread(homes / name, database_url=url, token=OWNER_TOKEN, heartbeat_seconds=0.3)
+            ServerInThread(
+                homes / name, database_url=url, token=OWNER_TOKEN, heartbeat_seconds=0.3, sweep_interval_seconds=60
+            )
             for name in ("first", "second")
         ]
         with ThreadPoolExecutor(2) as pool:
@@ -87,9 +89,9 @@ def test_a_token_is_known_and_revoked_everywhere_at_once(pair: Pair) -> None:
     first, second = pair
     created = first.http.post("/api/v1/access-tokens", json={"scope": "read", "name": "visitor"}).json()
     with second.client(created["token"]) as visitor:
-        wait_for(lambda: visitor.get("/api/v1/runs").status_code == 200, seconds=0.8)
+        wait_for(lambda: visitor.get("/api/v1/runs").status_code == 200, seconds=8)
         first.http.delete(f"/api/v1/access-tokens/{created['id']}")
-        wait_for(lambda: visitor.get("/api/v1/runs").status_code == 401, seconds=0.8)
+        wait_for(lambda: visitor.get("/api/v1/runs").status_code == 401, seconds=8)
 
 
 def test_ranks_that_report_to_different_servers_share_one_order(pair: Pair) -> None:
@@ -135,7 +137,7 @@ def test_a_control_pushed_at_one_server_reaches_the_probe_at_the_other(pair: Pai
     document = {"method": "clip_v", "mu_high": 1, "reason": "from the other side"}
     assert second.http.put(f"{rank.path}/control", json=document, headers={"If-Match": '"0"'}).status_code == 202
     assert watching.next_control().version == 1
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 8.0
     rank.answer(0, 1, "APPLIED", in_force=1)
     history = second.http.get(f"{rank.path}/control/history").json()["items"]
     assert (history[0]["version"], history[0]["state"]) == (1, "APPLIED")

@@ -94,7 +94,7 @@ def test_a_connection_without_a_call_is_closed(impatient: ServerInThread, sent: 
         connection.sendall(sent)
         began = time.monotonic()
         read_until_closed(connection)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 9.0
 
 
 def test_a_watch_stream_and_its_connection_outlive_every_deadline(impatient: ServerInThread) -> None:

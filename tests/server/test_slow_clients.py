@@ -14,6 +14,8 @@ from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
 PATIENCE_SECONDS = 0.4
+SOON_SECONDS = 8.0
+"""Less than a client waits, however busy the machine is."""
 
 
 @pytest.fixture
@@ -70,18 +72,18 @@ def body_of(answer: bytes) -> dict[str, dict[str, str]]:
 def test_headers_that_come_a_byte_at_a_time_are_not_waited_for(impatient: ServerInThread) -> None:
     began = time.monotonic()
     with opened(impatient) as connection:
-        drip(connection, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: " + b"a" * 1000, 3.0)
+        drip(connection, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: " + b"a" * 1000, SOON_SECONDS)
         answer = everything_from(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert body_of(answer)["error"]["code"] == "too_slow"
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < SOON_SECONDS
 
 
 def test_a_connection_that_says_nothing_is_closed(impatient: ServerInThread) -> None:
     with opened(impatient) as connection:
         began = time.monotonic()
         everything_from(connection)
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < SOON_SECONDS
 
 
 def test_a_further_request_of_a_kept_connection_has_a_deadline_too(impatient: ServerInThread) -> None:
@@ -89,9 +91,9 @@ def test_a_further_request_of_a_kept_connection_has_a_deadline_too(impatient: Se
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
         began = time.monotonic()
-        drip(connection, b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 1000, 3.0)
+        drip(connection, b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 1000, SOON_SECONDS)
         assert b" 408 " in everything_from(connection)
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < SOON_SECONDS
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(impatient: ServerInThread) -> None:
@@ -101,9 +103,9 @@ def test_a_body_that_does_not_come_is_not_waited_for(impatient: ServerInThread) 
             b"Authorization: Bearer " + impatient.owner_token.encode() + b"\r\nContent-Length: 500\r\n\r\n"
         )
         began = time.monotonic()
-        drip(connection, b'{"scope": "read", "name": "' + b"a" * 400, 3.0)
+        drip(connection, b'{"scope": "read", "name": "' + b"a" * 400, SOON_SECONDS)
         everything_from(connection)
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < SOON_SECONDS
     assert len(impatient.http.get("/api/v1/access-tokens").json()["items"]) == 1
 
 
