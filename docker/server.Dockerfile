@@ -12,8 +12,8 @@ RUN python -m venv /opt/uv \
     && /opt/uv/bin/pip install --no-cache-dir "uv>=0.9" \
     && python -m venv /opt/isentrope \
     && /opt/uv/bin/uv export --frozen --no-emit-project --extra server --extra postgres --extra dashboard --output-file locked.txt \
-    && /opt/isentrope/bin/pip install --no-cache-dir --require-hashes --requirement locked.txt \
-    && /opt/isentrope/bin/pip install --no-cache-dir --no-deps .
+    && /opt/uv/bin/uv pip install --python /opt/isentrope/bin/python --no-cache --no-deps --require-hashes --requirement locked.txt \
+    && /opt/uv/bin/uv pip install --python /opt/isentrope/bin/python --no-cache --no-deps .
 
 FROM python:3.11.11-slim-bookworm
 

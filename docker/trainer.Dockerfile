@@ -16,8 +16,8 @@ RUN python -m venv /opt/uv \
     && python -m venv /opt/isentrope \
     && /opt/isentrope/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
     && /opt/uv/bin/uv export --frozen --no-emit-project --no-emit-package torch $EXTRAS --output-file locked.txt \
-    && /opt/isentrope/bin/pip install --no-cache-dir --require-hashes --requirement locked.txt \
-    && /opt/isentrope/bin/pip install --no-cache-dir --no-deps .
+    && /opt/uv/bin/uv pip install --python /opt/isentrope/bin/python --no-cache --no-deps --require-hashes --requirement locked.txt \
+    && /opt/uv/bin/uv pip install --python /opt/isentrope/bin/python --no-cache --no-deps .
 
 FROM python:3.11.11-slim-bookworm
 
