@@ -29,11 +29,12 @@ from isentrope_dashboard.records import (
     SeriesColumns,
     StepRow,
 )
+from isentrope_wire.metrics import VOCAB_CENTERED_SCORES
 
 CHART_POINTS = 2000
 RECENT_STEPS = 240
 HISTOGRAM_POINTS = 160
-SCORE_HISTOGRAM = "score/vocab_centered"
+SCORE_HISTOGRAM = VOCAB_CENTERED_SCORES
 
 # A server on a busy machine takes its time, above all when a page asks for everything at once.
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)

@@ -11,19 +11,29 @@ from collections.abc import Iterator, Mapping
 from isentrope_dashboard.controls import ControlValues
 from isentrope_dashboard.formatting import count, parameter, percent, threshold
 from isentrope_dashboard.predictions import WhatIf
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    CLIP_FRACTION_NEGATIVE,
+    CLIP_FRACTION_POSITIVE,
+    RATIO_MEAN,
+    SCORE_DISCRIMINATOR_MEAN,
+    SCORE_DISCRIMINATOR_STD,
+    TOKEN_COUNT,
+    TOKEN_EFFECTIVE_FRACTION,
+)
 
 LOWEST_DISCRIMINATOR_SCORE = -0.22388
 """No token's S* lies below: min p (1 - p) log(p / (1 - p)) over all p."""
 RATIO_TOLERANCE = 1e-6
 EVIDENCE = (
-    "score/discriminator_mean",
-    "score/discriminator_std",
-    "ratio/mean",
-    "token/count",
-    "token/effective_fraction",
-    "clip/fraction",
-    "clip/fraction_positive",
-    "clip/fraction_negative",
+    SCORE_DISCRIMINATOR_MEAN,
+    SCORE_DISCRIMINATOR_STD,
+    RATIO_MEAN,
+    TOKEN_COUNT,
+    TOKEN_EFFECTIVE_FRACTION,
+    CLIP_FRACTION,
+    CLIP_FRACTION_POSITIVE,
+    CLIP_FRACTION_NEGATIVE,
 )
 """The metrics of the newest step that it is read from."""
 _NOTHING_AT: Mapping[tuple[str, str], tuple[float, str]] = {
@@ -59,13 +69,13 @@ def foreseen(
 
 
 def _nothing_to_act_on(wanted: ControlValues, newest: Mapping[str, float]) -> Iterator[str]:
-    if newest.get("token/effective_fraction") == 0:
+    if newest.get(TOKEN_EFFECTIVE_FRACTION) == 0:
         yield "Every advantage of the newest step is 0: no token has a gradient, whatever the method."
-    elif "clip/fraction" not in newest:
+    elif CLIP_FRACTION not in newest:
         return
-    elif wanted.scope == "negative" and "clip/fraction_negative" not in newest:
+    elif wanted.scope == "negative" and CLIP_FRACTION_NEGATIVE not in newest:
         yield "scope negative holds no token: no advantage of the newest step is below 0."
-    elif wanted.scope == "positive" and "clip/fraction_positive" not in newest:
+    elif wanted.scope == "positive" and CLIP_FRACTION_POSITIVE not in newest:
         yield "scope positive holds no token: no advantage of the newest step is above 0."
 
 
@@ -78,9 +88,9 @@ def _without_effect(method: str, parameters: Mapping[str, object]) -> Iterator[s
 def _ratio(method: str, parameters: Mapping[str, object], newest: Mapping[str, float]) -> Iterator[str]:
     knobs = [name for name in ("epsilon_low", "epsilon_high") if parameters.get(name) is not None]
     knobs += ["beta"] if method == "kl_cov" and parameters.get("beta") != 0 else []
-    if not knobs or "token/count" not in newest:
+    if not knobs or TOKEN_COUNT not in newest:
         return
-    names, mean = " and ".join(knobs), newest.get("ratio/mean")
+    names, mean = " and ".join(knobs), newest.get(RATIO_MEAN)
     if mean is None:
         yield f"{names} can't act: the loop does not tell the probe the importance ratio."
     elif abs(mean - 1) < RATIO_TOLERANCE:
@@ -88,7 +98,7 @@ def _ratio(method: str, parameters: Mapping[str, object], newest: Mapping[str, f
 
 
 def _lower_side_ends(wanted: ControlValues, newest: Mapping[str, float]) -> Iterator[str]:
-    mean, spread = newest.get("score/discriminator_mean"), newest.get("score/discriminator_std")
+    mean, spread = newest.get(SCORE_DISCRIMINATOR_MEAN), newest.get(SCORE_DISCRIMINATOR_STD)
     if wanted.method != "clip_b" or wanted.mu_low is None or mean is None or not spread:
         return
     largest = (mean - LOWEST_DISCRIMINATOR_SCORE) / spread

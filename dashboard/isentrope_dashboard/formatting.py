@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from isentrope_wire.metrics import Metric, Show
+
 MISSING = "–"
 MINUS = "−"
 
@@ -60,6 +62,16 @@ def percent(value: float | None, digits: int = 1) -> str:
     if value is None or not math.isfinite(value):
         return number(value)
     return f"{number(100 * value, digits)}%"
+
+
+def shown(metric: Metric, value: float | None) -> str:
+    """A value of a metric, written as its row says."""
+    return {Show.NUMBER: number, Show.CHANGE: change, Show.PERCENT: percent}[metric.show](value)
+
+
+def shown_difference(metric: Metric, size: float | None) -> str:
+    """The size of a difference between two of its values."""
+    return number(size, 4) if metric.show == Show.NUMBER else shown(metric, size).lstrip("+")
 
 
 def count(value: int | None) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from isentrope_dashboard.controls import HoldValues
 from isentrope_dashboard.predictions import WhatIf
+from isentrope_wire.metrics import HOLD_DRIFT, HOLD_GAIN, HOLD_RESTING_POINT
 
 DEFAULT_SHARE = 0.05
 CLOSE = 0.1
@@ -21,7 +22,7 @@ CLOSE = 0.1
 DEFAULT_MU_MIN, DEFAULT_MU_MAX = 0.0, 10.0
 """What a hold that leaves its bounds out means, as the control's document says."""
 
-GAIN, DRIFT, RESTING_POINT = "hold/gain", "hold/drift", "hold/resting_point"
+GAIN, DRIFT, RESTING_POINT = HOLD_GAIN, HOLD_DRIFT, HOLD_RESTING_POINT
 STEERING_METRICS = (GAIN, DRIFT, RESTING_POINT)
 """What the controller went by in a step, reported while it holds."""
 

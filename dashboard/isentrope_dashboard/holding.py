@@ -11,8 +11,9 @@ from itertools import pairwise
 from isentrope_dashboard.control_changes import was_applied
 from isentrope_dashboard.controls import ControlItem, ControlState, HoldValues
 from isentrope_dashboard.records import SeriesColumns, StepRow
+from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_MU, HOLD_TARGET
 
-ENTROPY, TARGET = "entropy/mean", "hold/target"
+ENTROPY, TARGET = ENTROPY_MEAN, HOLD_TARGET
 BAND_HIGH, BAND_LOW = "hold/band_high", "hold/band_low"
 """Not reported by any probe: the target, and the largest correction of a step to both sides of it."""
 STATE, WHY = "hold/state", "hold/why"
@@ -60,7 +61,7 @@ def holding(control: ControlState | None, labels: Mapping[str, str], rows: Seque
         hold=running.hold,
         state=labels.get(STATE, ""),
         why=labels.get(WHY, ""),
-        mu=rows[-1].scalars.get("hold/mu") if rows else None,
+        mu=rows[-1].scalars.get(HOLD_MU) if rows else None,
         distance=sum(distances) / len(distances) if distances else None,
         distance_steps=len(distances),
     )

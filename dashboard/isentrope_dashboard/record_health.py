@@ -8,17 +8,29 @@ from dataclasses import dataclass
 from isentrope_dashboard.figures.missing_steps import MissingSteps
 from isentrope_dashboard.formatting import count, seconds
 from isentrope_dashboard.records import LatestValue, RecordGap
+from isentrope_wire.metrics import (
+    PROBE_ACCEPTED_REPORTS,
+    PROBE_ACKNOWLEDGED_RECORDS,
+    PROBE_ATTACHMENT_FAILURES,
+    PROBE_DELIVERY_LAG_SECONDS,
+    PROBE_DROPPED_REPORTS,
+    PROBE_FAILED_RANKS,
+    PROBE_FAILURES,
+    PROBE_LEFT_OUT_REPORTS,
+    PROBE_RANKS_OUT_OF_STEP,
+    PROBE_SPOOLED_RECORDS,
+)
 
 MOST_GAPS = 3
 LONG_LAG_SECONDS = 30.0
 """Far beyond the seconds between two pushes of a shipper whose server answers."""
 _LOSSES: Mapping[str, str] = {
-    "probe/dropped_reports": "dropped by the probe",
-    "probe/left_out_reports": "written without tokens or histograms",
-    "probe/failures": "failures inside the probe",
-    "probe/failed_ranks": "ranks failed",
-    "probe/ranks_out_of_step": "ranks out of step",
-    "probe/attachment_failures": "failures of the attachment",
+    PROBE_DROPPED_REPORTS: "dropped by the probe",
+    PROBE_LEFT_OUT_REPORTS: "written without tokens or histograms",
+    PROBE_FAILURES: "failures inside the probe",
+    PROBE_FAILED_RANKS: "ranks failed",
+    PROBE_RANKS_OUT_OF_STEP: "ranks out of step",
+    PROBE_ATTACHMENT_FAILURES: "failures of the attachment",
 }
 
 
@@ -43,15 +55,15 @@ def record_health(
         gaps: what the server was told is lost, with reasons.
     """
     numbers = {name: known.value for name, known in latest.items() if known.value is not None}
-    accepted, spooled = numbers.get("probe/accepted_reports"), numbers.get("probe/spooled_records")
-    acknowledged = numbers.get("probe/acknowledged_records")
+    accepted, spooled = numbers.get(PROBE_ACCEPTED_REPORTS), numbers.get(PROBE_SPOOLED_RECORDS)
+    acknowledged = numbers.get(PROBE_ACKNOWLEDGED_RECORDS)
     facts: list[str] = []
     problems: list[str] = []
     if accepted is not None:
         facts.append(f"{count(int(accepted))} reports taken")
     if spooled is not None and acknowledged is not None:
         facts.append(f"{count(int(spooled))} records written, {count(int(acknowledged))} acknowledged")
-    lag = numbers.get("probe/delivery_lag_seconds")
+    lag = numbers.get(PROBE_DELIVERY_LAG_SECONDS)
     if lag is not None:
         waiting = f"the oldest waits {seconds(lag)}" if lag else "nothing waits"
         (problems if lag > LONG_LAG_SECONDS else facts).append(waiting)

@@ -7,63 +7,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from isentrope_dashboard import unread
+from isentrope_dashboard import foreseen, hold_preview, unread
 from isentrope_dashboard.api_client import RECENT_STEPS, SCORE_HISTOGRAM, ApiClient
+from isentrope_dashboard.components import kpi_cards
 from isentrope_dashboard.diagnosis import CountedTokens
+from isentrope_dashboard.figures import change_split, entropy
 from isentrope_dashboard.predictions import Law
 from isentrope_dashboard.records import HistogramColumns, RunSnapshot, RunSummary, View, rows_of
 from isentrope_dashboard.unread import Reading
+from isentrope_wire.metrics import (
+    ENTROPY_GAIN,
+    ENTROPY_INTERVAL_COVERAGE,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+    HOLD_MU,
+    HOLD_TARGET,
+    METRICS,
+    PROBE_DROPPED_REPORTS,
+    TIME_STEP_SECONDS,
+)
 
 _BESIDE = frozenset({unread.HISTOGRAMS, unread.LABELS, unread.LATEST, unread.GAPS, unread.ALERTS, unread.TOKENS})
 
-CHART_METRICS = (
-    "entropy/mean",
-    "entropy/observed_change",
-    "entropy/predicted_change",
-    "entropy/predicted_change_low",
-    "entropy/predicted_change_high",
-    "hold/target",
-    "hold/mu",
-    "control/mu_low",
-    "control/mu_high",
+CHART_METRICS = tuple(metric for metric in entropy.LIVE_METRICS if metric in METRICS)
+RECENT_METRICS = tuple(
+    dict.fromkeys(
+        (
+            *kpi_cards.CARDS.values(),
+            *(metric for view in change_split.VIEWS.values() for metric, _ in view.parts),
+            ENTROPY_PREDICTION_R2,
+            ENTROPY_PREDICTION_SIGN_AGREEMENT,
+            ENTROPY_INTERVAL_COVERAGE,
+            ENTROPY_GAIN,
+            HOLD_TARGET,
+            HOLD_MU,
+            *hold_preview.STEERING_METRICS,
+            *foreseen.EVIDENCE,
+            TIME_STEP_SECONDS,
+            PROBE_DROPPED_REPORTS,
+        )
+    )
 )
-RECENT_METRICS = (
-    "entropy/mean",
-    "entropy/predicted_change",
-    "entropy/prediction_r2",
-    "entropy/prediction_sign_agreement",
-    "entropy/interval_coverage",
-    "entropy/gain",
-    "clip/fraction",
-    "reward/mean",
-    "change/positive_high",
-    "change/positive_low",
-    "change/negative_high",
-    "change/negative_low",
-    "change/with_nothing_in_force",
-    "change/by_ratio_clip",
-    "change/by_intervention",
-    "change/by_kl_penalty",
-    "entropy/unit_predicted_change",
-    "covariance/group",
-    "covariance/group_easy",
-    "covariance/group_middle",
-    "covariance/group_hard",
-    "time/step_seconds",
-    "probe/dropped_reports",
-    "hold/target",
-    "hold/mu",
-    "hold/gain",
-    "hold/drift",
-    "hold/resting_point",
-    "score/discriminator_mean",
-    "score/discriminator_std",
-    "ratio/mean",
-    "token/count",
-    "token/effective_fraction",
-    "clip/fraction_positive",
-    "clip/fraction_negative",
-)
+"""Whatever a part of the page reads from the newest steps, once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@
 - `housekeeping`: packing, removing and giving space back in the background; `setbacks`: what fails there is tried rarely;
   `export_formats`: Parquet, CSV, JSON lines
 - `control`: deciding, recording and streaming controls
-- `performance_law`: the fit of reward against entropy; `promised_metrics`: the names every probe reports
+- `performance_law`: the fit of reward against entropy
 - `live`: fan-out of committed events to listeners
 - `security`: tokens, and the one gate in front of every route
 - `api`: one router per noun under /api/v1

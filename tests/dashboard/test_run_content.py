@@ -59,9 +59,9 @@ def test_a_card_says_how_many_steps_it_compares_with() -> None:
 def test_a_metric_that_is_not_measured_in_every_step_shows_its_last_value_and_when_that_was() -> None:
     props = kpi_props(rows(0.5, 1.0, None, None))
     assert props["kpi-reward-value"]["children"] == "1.000"
-    assert props["kpi-reward-unit"]["children"] == "mean · step 1, 2 ago"
+    assert props["kpi-reward-unit"]["children"] == "step 1, 2 ago"
     assert words(props["kpi-reward-delta"]["children"]).strip() == "0.5000"
-    assert kpi_props(rows(0.5, 1.0))["kpi-reward-unit"]["children"] == "mean"
+    assert kpi_props(rows(0.5, 1.0))["kpi-reward-unit"]["children"] == ""
 
 
 def test_a_metric_older_than_the_last_steps_shows_the_newest_value_there_is() -> None:
@@ -69,7 +69,7 @@ def test_a_metric_older_than_the_last_steps_shows_the_newest_value_there_is() ->
     props = kpi_props(rows(None, None, None, metric="reward/mean"), latest)
     assert (props["kpi-reward-value"]["children"], props["kpi-reward-unit"]["children"]) == (
         "0.250",
-        "mean · step 0, 2 ago",
+        "step 0, 2 ago",
     )
 
 

@@ -16,8 +16,9 @@ from isentrope_dashboard.components.panel import chart, panel, scrolling
 from isentrope_dashboard.figures.metric_panels import MOST_LINES, MOST_PANELS, PANEL_HEIGHT
 from isentrope_dashboard.formatting import count, number
 from isentrope_dashboard.records import LatestValue, RunSummary
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
-DEFAULT_METRICS = ("entropy/mean", "reward/mean")
+DEFAULT_METRICS = (ENTROPY_MEAN, REWARD_MEAN)
 POLL_MILLISECONDS = 5000
 
 

@@ -13,6 +13,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon
 from isentrope_dashboard.formatting import count, seconds
 from isentrope_dashboard.records import RunSummary, StepRow
+from isentrope_wire.metrics import TIME_STEP_SECONDS
 
 _STATUS = {
     "running": ("Live", "teal"),
@@ -106,7 +107,7 @@ def run_options(runs: Sequence[RunSummary], current: RunSummary, unread: str = "
 
 def step_seconds(rows: Sequence[StepRow]) -> float | None:
     """Seconds per step as the trainer measured them, or from the times of the last reports; None when neither is known."""
-    measured = [row.scalars["time/step_seconds"] for row in rows[-_RATE_STEPS:] if "time/step_seconds" in row.scalars]
+    measured = [row.scalars[TIME_STEP_SECONDS] for row in rows[-_RATE_STEPS:] if TIME_STEP_SECONDS in row.scalars]
     if measured:
         return sum(measured) / len(measured)
     timed = [row for row in rows[-_RATE_STEPS:] if row.recorded_at is not None]

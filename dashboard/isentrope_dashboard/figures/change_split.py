@@ -13,6 +13,21 @@ from isentrope_dashboard import theme
 from isentrope_dashboard.figures.placeholder import say
 from isentrope_dashboard.formatting import number
 from isentrope_dashboard.records import StepRow
+from isentrope_wire.metrics import (
+    CHANGE_BY_INTERVENTION,
+    CHANGE_BY_KL_PENALTY,
+    CHANGE_BY_RATIO_CLIP,
+    CHANGE_NEGATIVE_HIGH,
+    CHANGE_NEGATIVE_LOW,
+    CHANGE_POSITIVE_HIGH,
+    CHANGE_POSITIVE_LOW,
+    CHANGE_WITH_NOTHING_IN_FORCE,
+    COVARIANCE_GROUP,
+    COVARIANCE_GROUP_EASY,
+    COVARIANCE_GROUP_HARD,
+    COVARIANCE_GROUP_MIDDLE,
+    ENTROPY_UNIT_PREDICTED_CHANGE,
+)
 
 HEIGHT = 300
 STEPS = 100
@@ -39,10 +54,10 @@ VIEWS: Mapping[str, SplitView] = {
         subtitle="Advantage sign × score sign",
         axis=_UNIT,
         parts=(
-            ("change/positive_low", "A<sub>+</sub> · S<sub>c</sub> &lt; 0"),
-            ("change/positive_high", "A<sub>+</sub> · S<sub>c</sub> &gt; 0"),
-            ("change/negative_low", "A<sub>−</sub> · S<sub>c</sub> &lt; 0"),
-            ("change/negative_high", "A<sub>−</sub> · S<sub>c</sub> &gt; 0"),
+            (CHANGE_POSITIVE_LOW, "A<sub>+</sub> · S<sub>c</sub> &lt; 0"),
+            (CHANGE_POSITIVE_HIGH, "A<sub>+</sub> · S<sub>c</sub> &gt; 0"),
+            (CHANGE_NEGATIVE_LOW, "A<sub>−</sub> · S<sub>c</sub> &lt; 0"),
+            (CHANGE_NEGATIVE_HIGH, "A<sub>−</sub> · S<sub>c</sub> &gt; 0"),
         ),
     ),
     "mechanism": SplitView(
@@ -50,11 +65,11 @@ VIEWS: Mapping[str, SplitView] = {
         subtitle="What each mechanism makes of the unit prediction",
         axis=_UNIT,
         parts=(
-            ("change/with_nothing_in_force", "nothing in force"),
-            ("change/by_ratio_clip", "ratio clip"),
-            ("change/by_intervention", "intervention"),
-            ("change/by_kl_penalty", "KL penalty"),
-            ("entropy/unit_predicted_change", "unit prediction"),
+            (CHANGE_WITH_NOTHING_IN_FORCE, "nothing in force"),
+            (CHANGE_BY_RATIO_CLIP, "ratio clip"),
+            (CHANGE_BY_INTERVENTION, "intervention"),
+            (CHANGE_BY_KL_PENALTY, "KL penalty"),
+            (ENTROPY_UNIT_PREDICTED_CHANGE, "unit prediction"),
         ),
     ),
     "difficulty": SplitView(
@@ -62,18 +77,18 @@ VIEWS: Mapping[str, SplitView] = {
         subtitle="Covariance of a sequence's log-prob and advantage within its group",
         axis="Cov(log p / length, A), nats",
         parts=(
-            ("covariance/group_easy", "easy groups"),
-            ("covariance/group_middle", "middle"),
-            ("covariance/group_hard", "hard"),
-            ("covariance/group", "all groups"),
+            (COVARIANCE_GROUP_EASY, "easy groups"),
+            (COVARIANCE_GROUP_MIDDLE, "middle"),
+            (COVARIANCE_GROUP_HARD, "hard"),
+            (COVARIANCE_GROUP, "all groups"),
         ),
     ),
 }
 """By the word that stands for each in the page's state."""
 _SIGNS: Mapping[str, tuple[str, ...]] = {
-    "quadrant": ("change/positive_low",),
-    "mechanism": ("change/by_ratio_clip", "change/by_intervention", "change/by_kl_penalty"),
-    "difficulty": ("covariance/group",),
+    "quadrant": (CHANGE_POSITIVE_LOW,),
+    "mechanism": (CHANGE_BY_RATIO_CLIP, CHANGE_BY_INTERVENTION, CHANGE_BY_KL_PENALTY),
+    "difficulty": (COVARIANCE_GROUP,),
 }
 """A view is offered where any of these was measured."""
 

@@ -17,9 +17,16 @@ from isentrope_dashboard.figures.marker_labels import ControlMarker, place
 from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
 from isentrope_dashboard.figures.placeholder import say
 from isentrope_dashboard.records import SeriesColumns, StepRow
+from isentrope_wire.metrics import (
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE_HIGH,
+    ENTROPY_PREDICTED_CHANGE_LOW,
+)
 
-ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"
-LOW, HIGH = "entropy/predicted_change_low", "entropy/predicted_change_high"
+ENTROPY, OBSERVED, PREDICTED = ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
+LOW, HIGH = ENTROPY_PREDICTED_CHANGE_LOW, ENTROPY_PREDICTED_CHANGE_HIGH
 HEIGHT = 440
 MOST_HOLES = 50
 """Marked, the newest ones; the lines are interrupted at every one."""

@@ -12,8 +12,9 @@ from isentrope_dashboard import theme
 from isentrope_dashboard.figures.interval_band import band_outline
 from isentrope_dashboard.holding import BAND_HIGH, BAND_LOW, TARGET
 from isentrope_dashboard.records import SeriesColumns
+from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW, HOLD_MU
 
-MU_LOW, MU_HIGH, MU = "control/mu_low", "control/mu_high", "hold/mu"
+MU_LOW, MU_HIGH, MU = CONTROL_MU_LOW, CONTROL_MU_HIGH, HOLD_MU
 METRICS = (TARGET, BAND_HIGH, BAND_LOW, MU_LOW, MU_HIGH, MU)
 """In the order of the traces."""
 _THRESHOLDS = (

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 
 from isentrope_dashboard.figures.missing_steps import with_breaks
 from isentrope_dashboard.figures.placeholder import say
-from isentrope_dashboard.metric_units import with_unit
 from isentrope_dashboard.records import SeriesColumns
+from isentrope_wire.metrics import name_with_unit
 
 MOST_PANELS = 4
 MOST_LINES = 6
@@ -80,7 +80,7 @@ def _add_line(figure: go.Figure, line: MetricLine, index: int) -> None:
 
 def _add_name(figure: go.Figure, metric: str, top: float) -> None:
     figure.add_annotation(
-        text=html.escape(with_unit(metric)),
+        text=html.escape(name_with_unit(metric)),
         x=0,
         y=top,
         xref="paper",

@@ -37,6 +37,13 @@ from isentrope_dashboard.holding import holding, with_band
 from isentrope_dashboard.predictions import Law
 from isentrope_dashboard.record_health import record_health
 from isentrope_dashboard.records import HistogramColumns, RecordGap, RunSnapshot, StepRow, View
+from isentrope_wire.metrics import (
+    ENTROPY_GAIN,
+    ENTROPY_INTERVAL_COVERAGE,
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+)
 
 Props = dict[str, dict[str, Any]]
 
@@ -76,7 +83,7 @@ def newest_props(snapshot: RunSnapshot) -> Props:
     """What the page asks about when it asks what a control would do."""
     rows = snapshot.recent
     newest = rows[-1].scalars if rows else {}
-    recent = [row.scalars["entropy/mean"] for row in rows[-ENTROPY_STEPS:] if "entropy/mean" in row.scalars]
+    recent = [row.scalars[ENTROPY_MEAN] for row in rows[-ENTROPY_STEPS:] if ENTROPY_MEAN in row.scalars]
     finite = [value for value in recent if math.isfinite(value)]
     return {
         ids.WHAT_IF_STEP: {
@@ -171,10 +178,10 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
     for row in rows:  # a loop may observe the change in every n-th step only
         scalars.update(row.scalars)
     facts = (
-        ("R²", number(scalars.get("entropy/prediction_r2"), 2)),
-        ("sign agreement", percent(scalars.get("entropy/prediction_sign_agreement"), 0)),
-        ("inside the 90 % interval", percent(scalars.get("entropy/interval_coverage"), 0)),
-        ("gain", _gain(scalars.get("entropy/gain"))),
+        ("R²", number(scalars.get(ENTROPY_PREDICTION_R2), 2)),
+        ("sign agreement", percent(scalars.get(ENTROPY_PREDICTION_SIGN_AGREEMENT), 0)),
+        ("inside the 90 % interval", percent(scalars.get(ENTROPY_INTERVAL_COVERAGE), 0)),
+        ("gain", _gain(scalars.get(ENTROPY_GAIN))),
     )
     children: list[Any] = [html.Span("Prediction quality", className="quality-title")]
     for name, value in facts:

@@ -16,6 +16,7 @@ from typing import Any
 
 from isentrope.imports.errors import ImportRefused
 from isentrope_wire.messages import StepReport
+from isentrope_wire.metrics import imported_names
 
 Row = Mapping[str, object]
 
@@ -24,14 +25,7 @@ _TIME_NAMES = ("_timestamp", "time")
 _NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation", "rank", "control_version"})
 _OWN_COLUMNS = ("step", "incarnation", "rank", "time")
 """The first of a file that `isentrope export` wrote."""
-_PROMISED = {
-    "entropy": "entropy/mean",
-    "reward": "reward/mean",
-    "completions/mean_length": "completion/length_mean",
-    "completion_length": "completion/length_mean",
-    "frac_reward_zero_std": "advantage/zero_group_fraction",
-    "sampling/importance_sampling_ratio/mean": "ratio/mean",
-}
+_PROMISED = imported_names()
 """TRL's names, also behind `train/`."""
 _KINDS = "a history as .csv, .jsonl or .parquet, or a trainer_state.json"
 _PARQUET_MAGIC = b"PAR1"

@@ -12,11 +12,11 @@ from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import number
 from isentrope_server.api.schemas import HistogramColumns
 from isentrope_server.errors import UnknownHistogram
-from isentrope_server.promised_metrics import PROMISED_HISTOGRAMS
 from isentrope_server.store import histograms
 from isentrope_server.store.histograms import StoredHistogram
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series_parts import StepRange
+from isentrope_wire.metrics import HISTOGRAMS
 
 router = APIRouter(tags=["histograms"])
 
@@ -50,7 +50,7 @@ def _columns(name: str, found: list[StoredHistogram]) -> dict[str, object]:
 
 def _read(connection: Connection, run: Run, name: str, wanted: StepRange, points: int | None) -> list[StoredHistogram]:
     found = histograms.read(connection, run.key, name, wanted, points=points)
-    if found or run.step is None or name in PROMISED_HISTOGRAMS:
+    if found or run.step is None or name in HISTOGRAMS:
         return found
     if not histograms.is_known(connection, run.key, name):
         raise UnknownHistogram(

@@ -26,10 +26,11 @@ from isentrope_server.performance_law import (
 from isentrope_server.store import series
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series_parts import StepRange
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 router = APIRouter(tags=["metrics"])
 
-_ENTROPY, _REWARD = "entropy/mean", "reward/mean"
+_ENTROPY, _REWARD = ENTROPY_MEAN, REWARD_MEAN
 _LARGEST_ENTROPY = 50.0
 """No vocabulary has e^50 tokens: what is larger is no entropy, and its exponential would drown all others."""
 _LARGEST_REWARD = 1e100

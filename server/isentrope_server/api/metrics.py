@@ -14,11 +14,11 @@ from isentrope_server.api.large_answers import json_answer
 from isentrope_server.api.numbers import numbers
 from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
 from isentrope_server.errors import UnknownMetric
-from isentrope_server.promised_metrics import PROMISED_METRICS
 from isentrope_server.store import runs, series
 from isentrope_server.store.runs import Run
 from isentrope_server.store.series import Series
 from isentrope_server.store.series_parts import StepRange
+from isentrope_wire.metrics import promised_metrics
 
 router = APIRouter(tags=["metrics"])
 
@@ -75,7 +75,7 @@ def _answer(
 
 def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
     """Raises UnknownMetric where all names must be mistaken. Among known ones a stranger only has no points."""
-    if not reported or not (reported | PROMISED_METRICS).isdisjoint(names):
+    if not reported or not (reported | promised_metrics()).isdisjoint(names):
         return
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
     raise UnknownMetric(

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
+
 Schema = Mapping[str, Any]
 
 FIELD_VALUES: dict[str, Any] = {
     "id": "countdown-1a2b3c",
     "run_id": "countdown-1a2b3c",
     "token_id": "5f2c9a10",
-    "name": "entropy/mean",
+    "name": ENTROPY_MEAN,
     "project": "demo",
     "tags": ["baseline"],
     "notes": "Entropy falls from step 40 on.",
@@ -40,9 +42,9 @@ FIELD_VALUES: dict[str, Any] = {
     "revoked_at": None,
     "ended_at": None,
     "error": "",
-    "scalars": {"entropy/mean": 0.81, "reward/mean": 0.42},
+    "scalars": {ENTROPY_MEAN: 0.81, REWARD_MEAN: 0.42},
     "labels": {"control/method": "clip_v"},
-    "series": {"entropy/mean": {"step": [40, 41], "value": [0.83, 0.81], "min": None, "max": None}},
+    "series": {ENTROPY_MEAN: {"step": [40, 41], "value": [0.83, 0.81], "min": None, "max": None}},
     "cursor": "NDEuMQ",
     "next_cursor": None,
     "since": "NDEuMQ",
@@ -69,7 +71,7 @@ FIELD_VALUES: dict[str, Any] = {
     "token": "ise_shown_once_and_nowhere_else",
     "text": " therefore",
     "kind": "collapse",
-    "evidence": {"entropy/mean": 0.2},
+    "evidence": {ENTROPY_MEAN: 0.2},
     "if-match": '"2"',
     "idempotency-key": "7d1f0a5e-change-of-ada",
     "expires_in_seconds": 600,
@@ -116,7 +118,7 @@ def _object(schema: Schema, components: Mapping[str, Schema]) -> dict[str, Any]:
     fields = schema.get("properties", {})
     example = {name: field_example(name, inner, components) for name, inner in fields.items()}
     if not fields and isinstance(schema.get("additionalProperties"), Mapping):
-        example["entropy/mean"] = example_of(schema["additionalProperties"], components)
+        example[ENTROPY_MEAN] = example_of(schema["additionalProperties"], components)
     return example
 
 

@@ -19,6 +19,7 @@ from isentrope_server.store.runs import Run
 from isentrope_server.store.steps import StoredStep
 from isentrope_server.store.what_if_sums import StoredWhatIf
 from isentrope_wire.control import Method, Scope
+from isentrope_wire.metrics import ENTROPY_GAIN
 from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve
 
 router = APIRouter(tags=["control"])
@@ -176,7 +177,7 @@ def _own_method(stored: StoredStep) -> ThresholdMethod:
 
 
 def _gain(stored: StoredStep) -> float | None:
-    gain = stored.scalars.get("entropy/gain")
+    gain = stored.scalars.get(ENTROPY_GAIN)
     return gain if gain is not None and math.isfinite(gain) else None
 
 

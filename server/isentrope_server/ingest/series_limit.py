@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from isentrope_server.promised_metrics import PROMISED_HISTOGRAMS, PROMISED_METRICS
 from isentrope_server.store import alerts, layouts
 from isentrope_server.store.layouts import Layout
 from isentrope_server.store.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire.messages import Alert, StepReport
+from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
 
 LEFT_OUT_SERIES = "report/left_out_series"
 """Label of a report that had more: how many names, and the first of them."""
@@ -115,7 +115,7 @@ class SeriesLimit:
         return replace(report, alerts=(alert, *report.alerts))
 
 
-_PROMISED = PROMISED_METRICS | PROMISED_HISTOGRAMS
+_PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
 _EVIDENCE = "series_per_run"
 
 

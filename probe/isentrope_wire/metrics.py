@@ -1,0 +1,292 @@
+"""METRICS: every metric and histogram that Isentrope reports by itself, one row each.
+
+A row is the metric's name as a string, and carries what is known of it, so that code says `scalars[ENTROPY_MEAN]` and
+a name, a unit or a meaning is written here alone. Whatever a run reports beyond these is its own and has no row.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+NATS = "nats"
+PER_STEP = "nats a step"
+PER_UNIT = "nats per unit gain"
+OF_TOKENS = "of tokens"
+
+
+class Show(StrEnum):
+    """How a value is written."""
+
+    NUMBER = "number"
+    CHANGE = "change"
+    """With its sign."""
+    PERCENT = "percent"
+
+
+class Metric(str):
+    """One row: the name, `group/what`, and what is known of it."""
+
+    __slots__ = ("imported_as", "label", "meaning", "promised", "rise_is_good", "show", "unit")
+
+    unit: str
+    """In words; empty where there is none."""
+    meaning: str
+    promised: bool
+    """Every probe reports it, sooner or later: that a run has not measured it yet is no error."""
+    label: str
+    """Its short name on a card of the page."""
+    show: Show
+    rise_is_good: bool | None
+    """None: neither good nor bad."""
+    imported_as: tuple[str, ...]
+    """What TRL and others call it."""
+
+    @property
+    def group(self) -> str:
+        return self.split("/", 1)[0]
+
+
+METRICS: dict[str, Metric] = {}
+"""Every row by its name, in the order of this file."""
+
+HISTOGRAMS: dict[str, Metric] = {}
+"""The same of the histograms."""
+
+
+def metric(
+    name: str,
+    *,
+    unit: str = "",
+    meaning: str,
+    promised: bool = True,
+    label: str = "",
+    show: Show = Show.NUMBER,
+    rise_is_good: bool | None = None,
+    imported_as: tuple[str, ...] = (),
+    rows: dict[str, Metric] = METRICS,
+) -> Metric:
+    """Add a row.
+
+    Raises:
+        ValueError: there is one of this name.
+    """
+    if name in rows:
+        raise ValueError(f"There is a row of the name {name!r} already.")
+    row = rows[name] = Metric(name)
+    row.unit, row.meaning, row.promised, row.label = unit, meaning, promised, label or name
+    row.show, row.rise_is_good, row.imported_as = show, rise_is_good, imported_as
+    return row
+
+
+def histogram(name: str, *, unit: str = "", meaning: str) -> Metric:
+    """Add a row of a histogram."""
+    return metric(name, unit=unit, meaning=meaning, rows=HISTOGRAMS)
+
+
+def unit_of(name: str) -> str:
+    """In words; empty where the metric has none or is a run's own."""
+    row = METRICS.get(name)
+    return row.unit if row is not None else ""
+
+
+def name_with_unit(name: str) -> str:
+    """The raw name, and behind it the unit."""
+    unit = unit_of(name)
+    return f"{name}, {unit}" if unit else str(name)
+
+
+def promised_metrics() -> frozenset[str]:
+    """Names of what every probe reports."""
+    return frozenset(name for name, row in METRICS.items() if row.promised)
+
+
+def imported_names() -> dict[str, Metric]:
+    """What others call a metric -> its row."""
+    return {name: row for row in METRICS.values() for name in row.imported_as}
+
+
+ENTROPY_MEAN = metric(
+    "entropy/mean", unit=NATS, meaning="token-weighted mean entropy", label="Entropy", imported_as=("entropy",)
+)
+ENTROPY_UNIT_PREDICTED_CHANGE = metric(
+    "entropy/unit_predicted_change",
+    unit=PER_UNIT,
+    meaning="−mean(keep · r · A · S_c): the prediction that knows neither learning rate nor optimiser",
+)
+ENTROPY_PREDICTED_CHANGE = metric(
+    "entropy/predicted_change",
+    unit=PER_STEP,
+    meaning="calibrated prediction of the step's change, made from earlier steps alone",
+    label="Predicted ΔH",
+    show=Show.CHANGE,
+)
+ENTROPY_PREDICTED_CHANGE_LOW = metric(
+    "entropy/predicted_change_low", unit=PER_STEP, meaning="lower end of the prediction's 90 % interval"
+)
+ENTROPY_PREDICTED_CHANGE_HIGH = metric(
+    "entropy/predicted_change_high", unit=PER_STEP, meaning="upper end of the prediction's 90 % interval"
+)
+ENTROPY_INTERVAL_COVERAGE = metric(
+    "entropy/interval_coverage", meaning="share of steps whose observed change lay inside the interval"
+)
+ENTROPY_OBSERVED_CHANGE = metric(
+    "entropy/observed_change",
+    unit=PER_STEP,
+    meaning="mean change of H on the same tokens, scored again after the update",
+)
+ENTROPY_GAIN = metric("entropy/gain", meaning="factor from the unit prediction to nats, fitted on past steps")
+ENTROPY_PREDICTION_R2 = metric("entropy/prediction_r2", meaning="R² of the calibrated prediction on past steps")
+ENTROPY_PREDICTION_SIGN_AGREEMENT = metric(
+    "entropy/prediction_sign_agreement", meaning="share of past steps in which prediction and observation had one sign"
+)
+
+SCORE_DISCRIMINATOR_MEAN = metric("score/discriminator_mean", unit=NATS, meaning="mean of S* = p (H + log p)")
+SCORE_DISCRIMINATOR_STD = metric("score/discriminator_std", unit=NATS, meaning="standard deviation of S*")
+SCORE_VOCAB_CENTERED_MEAN = metric("score/vocab_centered_mean", unit=NATS, meaning="mean of S_c = S* − E_p[S]")
+SCORE_VOCAB_CENTERED_STD = metric("score/vocab_centered_std", unit=NATS, meaning="standard deviation of S_c")
+SCORE_SELF_CHECK_Z = metric(
+    "score/self_check_z",
+    unit="standard errors",
+    meaning="mean of S_c over its standard error; far from 0: tokens and logits do not belong together",
+)
+
+COVARIANCE_ADVANTAGE_SCORE = metric(
+    "covariance/advantage_score", unit=NATS, meaning="Cov(A, r S_c) over the step's tokens"
+)
+COVARIANCE_ADVANTAGE_LOGPROB = metric(
+    "covariance/advantage_logprob", unit=NATS, meaning="Cov(A, log p) over the step's tokens"
+)
+_SHARES = {"0_02": "0.02", "0_2": "0.2", "2": "2", "20": "20", "50": "50", "100": "100"}
+COVARIANCE_TOP = tuple(
+    metric(
+        f"covariance/top_{name}",
+        unit=NATS,
+        meaning=f"mean of the largest {share} % of the tokens' covariances of log p and A",
+    )
+    for name, share in _SHARES.items()
+)
+COVARIANCE_GROUP = metric(
+    "covariance/group",
+    unit=NATS,
+    meaning="covariance of a sequence's mean log-prob and A within its group, mean over groups",
+)
+COVARIANCE_GROUP_EASY = metric("covariance/group_easy", unit=NATS, meaning="the same, groups most of which succeed")
+COVARIANCE_GROUP_MIDDLE = metric("covariance/group_middle", unit=NATS, meaning="the same, groups between the two")
+COVARIANCE_GROUP_HARD = metric("covariance/group_hard", unit=NATS, meaning="the same, groups most of which fail")
+
+CHANGE_POSITIVE_HIGH = metric(
+    "change/positive_high", unit=PER_UNIT, meaning="part of the unit prediction from tokens with A > 0, S_c > 0"
+)
+CHANGE_POSITIVE_LOW = metric("change/positive_low", unit=PER_UNIT, meaning="the same, A > 0, S_c ≤ 0")
+CHANGE_NEGATIVE_HIGH = metric("change/negative_high", unit=PER_UNIT, meaning="the same, A < 0, S_c > 0")
+CHANGE_NEGATIVE_LOW = metric("change/negative_low", unit=PER_UNIT, meaning="the same, A < 0, S_c ≤ 0")
+CHANGE_WITH_NOTHING_IN_FORCE = metric(
+    "change/with_nothing_in_force", unit=PER_UNIT, meaning="the unit prediction without ratio clip and intervention"
+)
+CHANGE_BY_RATIO_CLIP = metric(
+    "change/by_ratio_clip", unit=PER_UNIT, meaning="what the loss's own ratio clip adds to it"
+)
+CHANGE_BY_INTERVENTION = metric(
+    "change/by_intervention", unit=PER_UNIT, meaning="what the active intervention adds to it"
+)
+CHANGE_BY_KL_PENALTY = metric(
+    "change/by_kl_penalty", unit=PER_UNIT, meaning="what the loss's KL term adds, beside the unit prediction"
+)
+
+CLIP_FRACTION = metric(
+    "clip/fraction",
+    unit=OF_TOKENS,
+    meaning="share of the tokens an intervention dropped",
+    label="Clip fraction",
+    show=Show.PERCENT,
+)
+CLIP_FRACTION_POSITIVE = metric("clip/fraction_positive", unit=OF_TOKENS, meaning="the same among tokens with A > 0")
+CLIP_FRACTION_NEGATIVE = metric("clip/fraction_negative", unit=OF_TOKENS, meaning="the same among tokens with A < 0")
+CLIP_CANDIDATE_FRACTION = metric(
+    "clip/candidate_fraction",
+    unit=OF_TOKENS,
+    meaning="share of the tokens an intervention selected, dropped or not",
+    promised=False,
+)
+
+REWARD_MEAN = metric(
+    "reward/mean",
+    meaning="mean reward of the step's completions",
+    label="Reward",
+    rise_is_good=True,
+    imported_as=("reward",),
+)
+ADVANTAGE_ZERO_GROUP_FRACTION = metric(
+    "advantage/zero_group_fraction",
+    meaning="share of groups whose completions all have one reward, so that nothing is learnt from them",
+    imported_as=("frac_reward_zero_std",),
+)
+COMPLETION_LENGTH_MEAN = metric(
+    "completion/length_mean",
+    unit="tokens",
+    meaning="mean length of a completion",
+    imported_as=("completions/mean_length", "completion_length"),
+)
+RATIO_MEAN = metric(
+    "ratio/mean",
+    meaning="mean importance ratio p / p_sampler",
+    imported_as=("sampling/importance_sampling_ratio/mean",),
+)
+GROUP_COUNT = metric("group/count", meaning="groups with several completions", promised=False)
+
+TOKEN_COUNT = metric("token/count", unit="tokens", meaning="valid tokens of the step", promised=False)
+TOKEN_EFFECTIVE_FRACTION = metric(
+    "token/effective_fraction", unit=OF_TOKENS, meaning="share of tokens that the loss pushes at all", promised=False
+)
+TOKEN_NOT_FINITE = metric(
+    "token/not_finite",
+    unit="tokens",
+    meaning="tokens left out because a number of theirs is NaN or Inf",
+    promised=False,
+)
+TOKEN_NOT_RECORDED = metric(
+    "token/not_recorded", unit="tokens", meaning="tokens of a step too large to be measured", promised=False
+)
+
+HOLD_TARGET = metric("hold/target", unit=NATS, meaning="entropy to hold", promised=False)
+HOLD_MU = metric("hold/mu", unit="σ", meaning="threshold chosen to hold it", promised=False)
+HOLD_GAIN = metric("hold/gain", meaning="gain the choice was made with", promised=False)
+HOLD_DRIFT = metric(
+    "hold/drift", unit=PER_STEP, meaning="change of entropy that the prediction does not explain", promised=False
+)
+HOLD_RESTING_POINT = metric(
+    "hold/resting_point", unit=NATS, meaning="entropy estimate the correction starts from", promised=False
+)
+CONTROL_MU_LOW = metric("control/mu_low", unit="σ", meaning="active lower threshold", promised=False)
+CONTROL_MU_HIGH = metric("control/mu_high", unit="σ", meaning="active upper threshold", promised=False)
+
+PROBE_SECONDS = metric("probe/seconds", unit="s", meaning="time the probe took of this step")
+PROBE_RESCORE_SECONDS = metric(
+    "probe/rescore_seconds", unit="s", meaning="time of the re-scoring that `rescore` did", promised=False
+)
+PROBE_DROPPED_REPORTS = metric("probe/dropped_reports", meaning="reports dropped because the spool could not take them")
+PROBE_ACCEPTED_REPORTS = metric("probe/accepted_reports", meaning="reports the spool took")
+PROBE_SPOOLED_RECORDS = metric("probe/spooled_records", meaning="records written to disk")
+PROBE_ACKNOWLEDGED_RECORDS = metric("probe/acknowledged_records", meaning="records the server has stored")
+PROBE_DELIVERY_LAG_SECONDS = metric(
+    "probe/delivery_lag_seconds", unit="s", meaning="age of the oldest record the server has not stored"
+)
+PROBE_LEFT_OUT_REPORTS = metric(
+    "probe/left_out_reports", meaning="reports written without tokens or histograms, to save space"
+)
+PROBE_FAILURES = metric("probe/failures", meaning="failures inside the probe so far", promised=False)
+PROBE_FAILED_RANKS = metric("probe/failed_ranks", meaning="ranks whose tokens are missing", promised=False)
+PROBE_RANKS_OUT_OF_STEP = metric(
+    "probe/ranks_out_of_step", meaning="different steps that ranks closed at once", promised=False
+)
+PROBE_ATTACHMENT_FAILURES = metric(
+    "probe/attachment_failures", meaning="failures inside an integration so far", promised=False
+)
+TIME_STEP_SECONDS = metric(
+    "time/step_seconds", unit="s", meaning="time of a step of the reference trainer", promised=False
+)
+
+DISCRIMINATOR_SCORES = histogram("score/discriminator", unit=NATS, meaning="S* of the step's tokens")
+VOCAB_CENTERED_SCORES = histogram("score/vocab_centered", unit=NATS, meaning="S_c of the step's tokens")
+TOKEN_ENTROPIES = histogram("entropy/token", unit=NATS, meaning="entropy of the step's tokens")
+TOKEN_PROBABILITIES = histogram("token/probability", meaning="probability of the sampled tokens")
