@@ -15,6 +15,7 @@ from isentrope_dashboard.components.shell import shell
 from isentrope_dashboard.credentials import CredentialsMiddleware
 from isentrope_dashboard.pages import all_metrics, browser, compare, form, live, polling, push, routing, what_if
 from isentrope_dashboard.pages.notice import report_failure
+from isentrope_wire.methods import threshold_methods
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -56,6 +57,7 @@ def attach(app: FastAPI, *, api_url: str) -> None:
         title="Isentrope",
         update_title=None,
         index_string=INDEX,
+        meta_tags=[{"name": "threshold-methods", "content": " ".join(threshold_methods())}],  # for form.js
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         websocket_inactivity_timeout=0,
         on_error=report_failure,

@@ -9,8 +9,7 @@ from typing import Any
 
 from isentrope_dashboard.controls import ControlValues, HoldValues
 from isentrope_dashboard.errors import FormError
-
-THRESHOLD_METHODS = frozenset({"clip_b", "clip_v"})
+from isentrope_wire.methods import threshold_methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def form_values(
         parameters = unseen_parameters(form.method, reference)
     else:
         parameters = form_parameters(parameter_forms, texts or {})
-    clips = form.method in THRESHOLD_METHODS
+    clips = form.method in threshold_methods()
     return ControlValues(
         method=form.method,
         mu_low=_threshold("lower", form.low) if clips and form.low_on else None,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from isentrope_dashboard.controls import ControlValues
 from isentrope_dashboard.formatting import count, parameter, percent, threshold
 from isentrope_dashboard.predictions import WhatIf
+from isentrope_wire.methods import METHODS, idle_parameters
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,
@@ -36,13 +37,6 @@ EVIDENCE = (
     CLIP_FRACTION_NEGATIVE,
 )
 """The metrics of the newest step that it is read from."""
-_NOTHING_AT: Mapping[tuple[str, str], tuple[float, str]] = {
-    ("clip_cov", "ratio"): (0, "no token is left out"),
-    ("kl_cov", "beta"): (0, "no penalty"),
-    ("kl_cov", "k"): (0, "no token is penalised"),
-    ("unlikely", "strength"): (0, "every token counts as before"),
-    ("top_entropy", "fraction"): (1, "every token is updated"),
-}
 
 
 def foreseen(
@@ -61,7 +55,7 @@ def foreseen(
     parameters = {**defaults, **wanted.parameters}
     return [
         *_nothing_to_act_on(wanted, newest),
-        *_without_effect(wanted.method, parameters),
+        *(idle_parameters(METHODS[wanted.method], parameters) if wanted.method in METHODS else ()),
         *_ratio(wanted.method, parameters, newest),
         *_lower_side_ends(wanted, newest),
         *([] if found is None else _thresholds(parameters, found)),
@@ -77,12 +71,6 @@ def _nothing_to_act_on(wanted: ControlValues, newest: Mapping[str, float]) -> It
         yield "scope negative holds no token: no advantage of the newest step is below 0."
     elif wanted.scope == "positive" and CLIP_FRACTION_POSITIVE not in newest:
         yield "scope positive holds no token: no advantage of the newest step is above 0."
-
-
-def _without_effect(method: str, parameters: Mapping[str, object]) -> Iterator[str]:
-    for (of_method, name), (value, consequence) in _NOTHING_AT.items():
-        if of_method == method and parameters.get(name) == value:
-            yield f"{name} is {value:g}: {consequence}."
 
 
 def _ratio(method: str, parameters: Mapping[str, object], newest: Mapping[str, float]) -> Iterator[str]:

@@ -4,29 +4,11 @@ from __future__ import annotations
 
 import math
 
+from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import Metric, Show
 
 MISSING = "–"
 MINUS = "−"
-
-METHOD_LABELS = {
-    "none": "None (observe only)",
-    "clip_b": "Clip_B",
-    "clip_v": "Clip_V",
-    "clip_cov": "Clip-Cov",
-    "kl_cov": "KL-Cov",
-    "score_sign": "Score sign",
-    "top_entropy": "Top entropy",
-    "unlikely": "Unlikely",
-    "ratio_clip": "Ratio clip",
-}
-SCOPE_LABELS = {
-    "all": "All tokens",
-    "negative": "Negative samples (A < 0)",
-    "positive": "Positive samples (A > 0)",
-    "decreasing": "Tokens that lower entropy",
-    "increasing": "Tokens that raise entropy",
-}
 
 
 def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
@@ -102,9 +84,14 @@ def parameter(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
+def method_label(name: str) -> str:
+    """As the form offers it."""
+    return METHODS[name].label if name in METHODS else name
+
+
 def method(name: str) -> str:
     """The method as people write it; a method this page does not know stays as it came."""
-    return METHOD_LABELS.get(name, name).removesuffix(" (observe only)")
+    return method_label(name).removesuffix(" (observe only)")
 
 
 def scope(name: str) -> str:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isentrope_wire.control import Method, Scope
+from isentrope_wire.control import Scope
 from isentrope_wire.errors import ControlError
 from isentrope_wire.hold import HoldSide
-from isentrope_wire.method_parameters import name_and_value
+from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.printable import printable
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def export(
 
 @click.command()
 @click.argument("run")
-@click.option("--method", type=click.Choice([str(method) for method in Method]), default=None)
+@click.option("--method", type=click.Choice(list(METHODS)), default=None)
 @click.option("--mu-low", type=float, default=None, help="µ⁻ in standard deviations; left out: no lower side.")
 @click.option("--mu-high", type=float, default=None, help="µ⁺ in standard deviations; left out: no upper side.")
 @click.option(

@@ -32,7 +32,7 @@ from isentrope.statistics.report_scalars import (
 from isentrope.statistics.step_summary import StepSummary
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
 from isentrope.steering.action import Action, hold_labels, hold_scalars
-from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
+from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, StepReport
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
@@ -256,7 +256,7 @@ def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | N
 
 def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float]:
     """Tokens beyond the lower and the upper threshold, which the sums count from where the gate did."""
-    if what_if is None or control.method not in THRESHOLD_METHODS:
+    if what_if is None or not control.method.thresholds:
         return 0.0, 0.0
     curve = WhatIfCurve(what_if, control.scope, control.method)
     low, high = curve.at(control.mu_low, None), curve.at(None, control.mu_high)

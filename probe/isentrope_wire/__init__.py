@@ -2,7 +2,7 @@
 
 - `messages`: frozen dataclasses of the domain (RunStarted, StepReport, ControlSnapshot ...)
 - `control`: the control document, checked where it is built
-- `method_parameters`: the methods, and what each can be told beside thresholds and scope; `presets`: named settings
+- `metrics`, `methods`: METRICS and METHODS, one row for each metric and each method
 - `hold`: an entropy to be held, and its limits
 - `what_if`: what other thresholds would have done to a step
 - `codec`: dataclass <-> protobuf, the only file that knows both

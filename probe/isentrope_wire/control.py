@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from isentrope_wire.errors import ControlError
 from isentrope_wire.finite_numbers import is_finite_number, shown
 from isentrope_wire.hold import Hold
-from isentrope_wire.method_parameters import Method, Value, checked_parameters, parameter_value
-from isentrope_wire.presets import preset
+from isentrope_wire.methods import (
+    Method,
+    Value,
+    checked_parameters,
+    method_named,
+    parameter_value,
+    preset,
+    threshold_methods,
+)
 
-__all__ = ["THRESHOLD_METHODS", "Control", "Method", "Scope"]
-
-_E = TypeVar("_E", bound=StrEnum)
+__all__ = ["Control", "Method", "Scope"]
 
 
 class Scope(StrEnum):
@@ -31,8 +36,16 @@ class Scope(StrEnum):
     INCREASING = "increasing"
     """Tokens whose update raises entropy: A * S_c < 0."""
 
-
-THRESHOLD_METHODS = frozenset({Method.CLIP_B, Method.CLIP_V})
+    @property
+    def label(self) -> str:
+        """For a person."""
+        return {
+            Scope.NEGATIVE: "Negative samples (A < 0)",
+            Scope.POSITIVE: "Positive samples (A > 0)",
+            Scope.ALL: "All tokens",
+            Scope.DECREASING: "Tokens that lower entropy",
+            Scope.INCREASING: "Tokens that raise entropy",
+        }[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -50,7 +63,7 @@ class Control:
     """µ⁺: the same above the centre. None: no upper side."""
     scope: Scope
     parameters: Mapping[str, Value]
-    """What was given of the method's own parameters (`method_parameters`); read them with `value`, which knows the
+    """What was given of the method's own parameters (`methods`); read them with `value`, which knows the
     defaults. `preset` among those given fills in what was left out, and does not stay."""
     hold: Mapping[str, object] | None
     """The entropy to hold by moving thresholds, as `Hold` writes it; None: nobody but people moves them. While it can't
@@ -71,10 +84,10 @@ class Control:
         # Written out so that users may pass the plain words of the JSON document.
         if parameters is not None and not isinstance(parameters, Mapping):
             raise ControlError(f"parameters must be an object of names and values, got {parameters!r}.")
-        method = _member(Method, "method", method)
+        method = method_named(method)
         named = _filled_in(method, mu_low, mu_high, scope, dict(parameters or {}))
         object.__setattr__(self, "method", method)
-        object.__setattr__(self, "scope", _member(Scope, "scope", named["scope"]))
+        object.__setattr__(self, "scope", _scope(named["scope"]))
         object.__setattr__(self, "mu_low", _threshold("mu_low", named["mu_low"]))
         object.__setattr__(self, "mu_high", _threshold("mu_high", named["mu_high"]))
         object.__setattr__(self, "parameters", checked_parameters(method, named["parameters"]))
@@ -83,22 +96,22 @@ class Control:
         self._check()
 
     def _check(self) -> None:
-        if self.hold is not None and self.method not in THRESHOLD_METHODS | {Method.NONE}:
+        if self.hold is not None and not (self.method.thresholds or self.method == Method.NONE):
             raise ControlError(
-                f"hold moves the thresholds of {' or '.join(sorted(THRESHOLD_METHODS))}, got method {self.method}. "
+                f"hold moves the thresholds of {' or '.join(threshold_methods())}, got method {self.method}. "
                 "Choose one of these methods, or none."
             )
         if not isinstance(self.reason, str):
             raise ControlError(f"reason must be text, got {self.reason!r}.")
         thresholds_given = self.mu_low is not None or self.mu_high is not None
-        if self.method in THRESHOLD_METHODS and not thresholds_given and self.hold is None:
+        if self.method.thresholds and not thresholds_given and self.hold is None:
             raise ControlError(
                 f"{self.method} needs mu_low, mu_high or both, got neither: it would clip nothing. "
                 "Give at least one, or use method none."
             )
-        if self.method not in THRESHOLD_METHODS and thresholds_given:
+        if not self.method.thresholds and thresholds_given:
             raise ControlError(
-                f"mu_low and mu_high act only with {', '.join(sorted(THRESHOLD_METHODS))}, got method {self.method}. "
+                f"mu_low and mu_high act only with {', '.join(threshold_methods())}, got method {self.method}. "
                 "Leave them out, or choose one of these methods."
             )
         self._check_parameters()
@@ -109,9 +122,9 @@ class Control:
                 f"parameters.omega_low must lie below omega_high, got {self.value('omega_low')} and "
                 f"{self.value('omega_high')}: no token's covariance lies between them."
             )
-        if self.method == Method.UNLIKELY and self.scope == Scope.NEGATIVE:
+        if self.method.positive_only and self.scope == Scope.NEGATIVE:
             raise ControlError(
-                "unlikely weights positive samples, with scope negative it would do nothing. "
+                f"{self.method} acts on positive samples, with scope negative it would do nothing. "
                 "Use scope all or positive, or another method."
             )
 
@@ -166,12 +179,11 @@ class Control:
         return "hold" if self.hold is not None else f"method:{self.method}"
 
 
-def _member(kind: type[_E], name: str, value: object) -> _E:
+def _scope(value: object) -> Scope:
     try:
-        return kind(str(value))
+        return Scope(str(value))
     except ValueError:
-        known = ", ".join(kind)
-        raise ControlError(f"{name} must be one of {known}; got {value!r}.") from None
+        raise ControlError(f"scope must be one of {', '.join(Scope)}; got {value!r}.") from None
 
 
 def _threshold(name: str, value: object) -> float | None:

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 import isentrope
-from isentrope_wire.control import THRESHOLD_METHODS, Method
+from isentrope_wire.control import Method
 from isentrope_wire.messages import StepReport
+from isentrope_wire.methods import METHODS
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
 def control(method: str, **parameters: object) -> isentrope.Control:
-    mu = 0.5 if method in THRESHOLD_METHODS else None
+    mu = 0.5 if METHODS[method].thresholds else None
     return isentrope.Control(method=method, mu_low=mu, mu_high=mu, parameters=parameters)
 
 
@@ -53,7 +54,7 @@ ACTING = [
 
 
 def test_all_methods_are_tried_here() -> None:
-    assert {one.method for one in ACTING} | {Method.NONE} == set(Method)
+    assert {one.method for one in ACTING} | {Method.NONE} == set(METHODS)
 
 
 @pytest.mark.parametrize("one", ACTING, ids=lambda one: str(one.method))

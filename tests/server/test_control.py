@@ -23,6 +23,7 @@ from isentrope_server.store.writer import Transaction
 from isentrope_wire import codec
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, RunFinished
+from isentrope_wire.methods import METHODS
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -236,7 +237,7 @@ def test_a_preset_is_recorded_as_what_it_stands_for(server: ServerInThread) -> N
 
 def test_the_methods_and_their_parameters_are_told(server: ServerInThread) -> None:
     items = {item["method"]: item for item in server.http.get("/api/v1/methods").json()["items"]}
-    assert set(items) == {str(method) for method in Method}
+    assert set(items) == {str(method) for method in METHODS}
     assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["paper", "trinity"])
     assert items["clip_v"]["preset_values"]["trinity"]["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
     ratio, *_, seed = items["clip_cov"]["parameters"][:4]

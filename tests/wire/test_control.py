@@ -6,10 +6,9 @@ import math
 
 import pytest
 
-from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
+from isentrope_wire.control import Control
 from isentrope_wire.errors import ControlError
-from isentrope_wire.method_parameters import PARAMETERS, name_and_value
-from isentrope_wire.presets import PRESETS
+from isentrope_wire.methods import METHODS, name_and_value
 
 
 @pytest.mark.parametrize(
@@ -89,11 +88,9 @@ def test_a_control_names_the_capability_it_needs() -> None:
 
 
 def test_every_method_has_parameters_with_a_default_they_take_themselves() -> None:
-    assert set(PARAMETERS) == set(Method)
-    for method, parameters in PARAMETERS.items():
-        mu_low = 1.0 if method in THRESHOLD_METHODS else None
-        names = [parameter.name for parameter in parameters]
-        assert len(names) == len(set(names))
+    for method in METHODS.values():
+        parameters = method.parameters.values()
+        mu_low = 1.0 if method.thresholds else None
         defaults = {parameter.name: parameter.default for parameter in parameters}
         control = Control(method=method, mu_low=mu_low, parameters=defaults)
         assert control.parameters == defaults
@@ -134,6 +131,6 @@ def test_a_parameter_is_read_from_a_word_of_a_command_line() -> None:
 
 
 def test_every_preset_is_a_control() -> None:
-    for method, name in PRESETS:
+    for method, name in [(row, name) for row in METHODS.values() for name in row.presets]:
         control = Control(method=method, parameters={"preset": name})
         assert Control.from_document(control.to_document()) == control

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from isentrope_trainer.settings import TrainingConfig
-from isentrope_wire.control import Control, Method, Scope
-from isentrope_wire.method_parameters import name_and_value
+from isentrope_wire.control import Control, Scope
+from isentrope_wire.methods import METHODS, name_and_value
 
 if TYPE_CHECKING:
     from isentrope_trainer.server_process import ServerProcess
 
-_METHODS = [str(method) for method in Method]
 _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
 _DEFAULTS = TrainingConfig()
@@ -31,7 +30,9 @@ def _training_options(command: _Command) -> _Command:
     options = [
         click.option("--steps", default=_DEFAULTS.steps, show_default=True, help="Optimiser updates."),
         click.option("--seed", default=_DEFAULTS.seed, show_default=True, help="The same seed gives the same run."),
-        click.option("--method", type=click.Choice(_METHODS), default="none", show_default=True, help="Intervention."),
+        click.option(
+            "--method", type=click.Choice(list(METHODS)), default="none", show_default=True, help="Intervention."
+        ),
         click.option("--mu-low", type=float, help="Clip below the centre, in standard deviations.  [default: never]"),
         click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),
         click.option(

@@ -5,7 +5,7 @@
   const triggered = () => window.dash_clientside.callback_context.triggered_id;
   const missing = (value) => value === null || value === undefined;
   const DEFAULT_THRESHOLD = 1;
-  const THRESHOLD_METHODS = ["clip_b", "clip_v"];
+  const THRESHOLD_METHODS = document.querySelector("meta[name=threshold-methods]").content.split(" ");
   const clips = (method) => THRESHOLD_METHODS.includes(method);
   const HOLDING_METHODS = ["none", ...THRESHOLD_METHODS];
   const number = (value) =>

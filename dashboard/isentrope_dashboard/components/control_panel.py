@@ -17,9 +17,11 @@ from isentrope_dashboard.components.unread import or_unread
 from isentrope_dashboard.components.what_if import what_if_block
 from isentrope_dashboard.control_changes import describe, previous_in_force
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
-from isentrope_dashboard.formatting import METHOD_LABELS, MISSING, SCOPE_LABELS, count, method, scope, threshold
+from isentrope_dashboard.formatting import MISSING, count, method, method_label, scope, threshold
 from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.records import RunSummary
+from isentrope_wire.control import Scope
+from isentrope_wire.methods import METHODS
 
 SLIDER_MAXIMUM = 5.0
 DEFAULT_THRESHOLD = 1.0
@@ -73,14 +75,14 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
 
 
 def _scopes() -> list[dict[str, str]]:
-    return [{"value": name, "label": label} for name, label in SCOPE_LABELS.items()]
+    return [{"value": str(scope), "label": scope.label} for scope in Scope]
 
 
 def method_props(run: RunSummary) -> dict[str, dict[str, Any]]:
     """Only what the run's probe can carry out can be chosen."""
-    known = [name for name in METHOD_LABELS if name in run.methods]
-    unknown = [name for name in run.methods if name not in METHOD_LABELS]
-    choices = [{"value": name, "label": METHOD_LABELS.get(name, name)} for name in known + unknown]
+    known = [name for name in METHODS if name in run.methods]
+    unknown = [name for name in run.methods if name not in METHODS]
+    choices = [{"value": name, "label": method_label(name)} for name in known + unknown]
     return {ids.METHOD: {"data": choices}, **hold_field_props(run)}
 
 

@@ -19,7 +19,6 @@ from isentrope_dashboard.components.what_if import (
 )
 from isentrope_dashboard.controls import ControlValues
 from isentrope_dashboard.credentials import current_credentials
-from isentrope_dashboard.entered_control import THRESHOLD_METHODS
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.what_if import what_if_figure
 from isentrope_dashboard.foreseen import foreseen
@@ -28,6 +27,7 @@ from isentrope_dashboard.hold_preview import preview, scope_in_the_way, steering
 from isentrope_dashboard.pages.routing import run_of_path
 from isentrope_dashboard.pages.run_content import drawing
 from isentrope_dashboard.predictions import Thresholds, WhatIf
+from isentrope_wire.methods import threshold_methods
 
 Answer = tuple[Any, Any, Any, Any]
 """Words, the chart's drawing, whether the chart is shown, and what could not act."""
@@ -92,7 +92,7 @@ class _Asking:
     async def thresholds(self, api: ApiClient) -> Answer:
         """What the form's own thresholds would have done."""
         method = self._wanted.method
-        if method not in THRESHOLD_METHODS:
+        if method not in threshold_methods():
             return _without_thresholds(method), no_update, HIDDEN, self.warnings(None)
         found = await api.what_if(self._run_id, _thresholds(self._wanted))
         drawn = await asyncio.to_thread(self._drawn, found)

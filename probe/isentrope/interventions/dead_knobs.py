@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from isentrope_wire.control import Control, Method, Scope
+from isentrope_wire.methods import idle_parameters
 
 LOWEST_DISCRIMINATOR_SCORE = -0.22388
 """No token's S* lies below: of all distributions, min p (H + log p) = min p (1 - p) log(p / (1 - p)) at p = 0.176."""
@@ -58,7 +59,7 @@ def _nothing_to_act_on(control: Control, step: StepEvidence) -> Iterator[str]:
         yield "Every advantage is 0: no token has a gradient, whatever the method."
     elif control.scope == Scope.NEGATIVE and not step.negative:
         yield "scope negative holds no token: no advantage is below 0."
-    elif (control.scope == Scope.POSITIVE or control.method == Method.UNLIKELY) and not step.positive:
+    elif (control.scope == Scope.POSITIVE or control.method.positive_only) and not step.positive:
         yield f"{_positive_only(control)} holds no token: no advantage is above 0."
     elif control.scope == Scope.DECREASING and not step.decreasing:
         yield "scope decreasing holds no token: no update lowers the entropy."
@@ -87,21 +88,15 @@ def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
 
 
 def _own(control: Control, step: StepEvidence) -> Iterator[str]:
+    idle = list(idle_parameters(control.method, control.parameters))
+    yield from idle
     match control.method:
         case Method.CLIP_B | Method.CLIP_V:
             yield from _thresholds(control, step)
         case Method.CLIP_COV:
-            yield from _clip_cov(control, step)
-        case Method.KL_COV:
-            for name, nothing in (("beta", "no penalty"), ("k", "no token")):
-                if control.number(name) == 0:
-                    yield f"{name} is 0: {nothing}."
-        case Method.UNLIKELY if control.number("strength") == 0:
-            yield "strength is 0: every token counts as before."
-        case Method.UNLIKELY if step.positive and not step.candidates:
+            yield from () if idle else _clip_cov(control, step)
+        case Method.UNLIKELY if step.positive and not step.candidates and not idle:
             yield f"No token with A > 0 is less likely than {control.number('below'):g}: every token counts as before."
-        case Method.TOP_ENTROPY if control.number("fraction") == 1:
-            yield "fraction is 1: every token is updated."
 
 
 def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
@@ -175,9 +170,7 @@ def clip_v_bounds(step: StepEvidence) -> Bounds:
 
 def _clip_cov(control: Control, step: StepEvidence) -> Iterator[str]:
     ratio = control.number("ratio")
-    if ratio == 0:
-        yield "ratio is 0: no token is left out."
-    elif not step.candidates:
+    if not step.candidates:
         yield "No token's covariance lies between omega_low and omega_high: none is left out."
     elif step.candidates < ratio * step.tokens:
         yield (

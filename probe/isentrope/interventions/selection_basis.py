@@ -22,7 +22,7 @@ from isentrope.interventions.threshold_source import ThresholdSources
 from isentrope.plain_state import plain
 from isentrope.scores import TokenScores
 from isentrope.statistics.token_ledger import TokenBatch, flat
-from isentrope_wire.control import THRESHOLD_METHODS, Control, Method
+from isentrope_wire.control import Control, Method
 
 COVARIANCE_METHODS = frozenset({Method.CLIP_COV, Method.KL_COV})
 
@@ -128,7 +128,7 @@ class SelectionBasis:
         if control.method == Method.TOP_ENTROPY and self._first_entropies is not None:
             return "first_pass", centres, self._first_pass_cutoff(control, *self._first_entropies)
         cutoff, own = self._cutoff_of(control, tokens, centres)
-        if control.method in THRESHOLD_METHODS:
+        if control.method.thresholds:
             return source, centres, cutoff
         if control.method in COVARIANCE_METHODS:
             own = own or means is None

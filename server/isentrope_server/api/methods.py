@@ -8,9 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from isentrope_server.api.schemas import Page
-from isentrope_wire.control import THRESHOLD_METHODS
-from isentrope_wire.method_parameters import PARAMETERS, Method, Parameter
-from isentrope_wire.presets import PRESETS
+from isentrope_wire.methods import METHODS, Method, Parameter
 
 router = APIRouter(tags=["control"])
 
@@ -47,6 +45,9 @@ class MethodOut(BaseModel):
     """One method; whether a run's probe can carry it out stands in the run's capabilities."""
 
     method: str
+    label: str = Field(description="For a person.")
+    does: str = Field(description="What becomes of a token's gradient.")
+    source: str = Field(description="Where it was published; empty: nowhere.")
     thresholds: bool = Field(description="Whether mu_low and mu_high act.")
     presets: list[str] = Field(description="What `parameters.preset` may name.")
     preset_values: dict[str, dict[str, Any]] = Field(
@@ -58,14 +59,17 @@ class MethodOut(BaseModel):
     def of(cls, method: Method) -> Self:
         return cls(
             method=method,
-            thresholds=method in THRESHOLD_METHODS,
-            presets=[name for of_method, name in PRESETS if of_method == method],
-            preset_values={name: dict(stands_for) for (of, name), stands_for in PRESETS.items() if of == method},
-            parameters=[ParameterOut.of(parameter) for parameter in PARAMETERS[method]],
+            label=method.label,
+            does=method.does,
+            source=method.source,
+            thresholds=method.thresholds,
+            presets=list(method.presets),
+            preset_values={name: dict(stands_for) for name, stands_for in method.presets.items()},
+            parameters=[ParameterOut.of(parameter) for parameter in method.parameters.values()],
         )
 
 
 @router.get("/methods")
 async def list_methods() -> Page[MethodOut]:
     """Every method this server knows, with its parameters, their bounds and defaults."""
-    return Page(items=[MethodOut.of(method) for method in PARAMETERS], next_cursor=None)
+    return Page(items=[MethodOut.of(method) for method in METHODS.values()], next_cursor=None)

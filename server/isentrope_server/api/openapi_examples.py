@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from isentrope_wire.methods import Method
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 Schema = Mapping[str, Any]
@@ -16,7 +17,7 @@ FIELD_VALUES: dict[str, Any] = {
     "id": "countdown-1a2b3c",
     "run_id": "countdown-1a2b3c",
     "token_id": "5f2c9a10",
-    "name": ENTROPY_MEAN,
+    "name": str(ENTROPY_MEAN),
     "project": "demo",
     "tags": ["baseline"],
     "notes": "Entropy falls from step 40 on.",
@@ -42,9 +43,9 @@ FIELD_VALUES: dict[str, Any] = {
     "revoked_at": None,
     "ended_at": None,
     "error": "",
-    "scalars": {ENTROPY_MEAN: 0.81, REWARD_MEAN: 0.42},
+    "scalars": {str(ENTROPY_MEAN): 0.81, str(REWARD_MEAN): 0.42},
     "labels": {"control/method": "clip_v"},
-    "series": {ENTROPY_MEAN: {"step": [40, 41], "value": [0.83, 0.81], "min": None, "max": None}},
+    "series": {str(ENTROPY_MEAN): {"step": [40, 41], "value": [0.83, 0.81], "min": None, "max": None}},
     "cursor": "NDEuMQ",
     "next_cursor": None,
     "since": "NDEuMQ",
@@ -52,7 +53,10 @@ FIELD_VALUES: dict[str, Any] = {
     "reset": True,
     "version": 3,
     "control_version": 3,
-    "method": "clip_v",
+    "method": str(Method.CLIP_V),
+    "label": Method.CLIP_V.label,
+    "does": Method.CLIP_V.does,
+    "source": Method.CLIP_V.source,
     "mu_low": 1.0,
     "mu_high": 1.0,
     "parameters": {},
@@ -71,7 +75,7 @@ FIELD_VALUES: dict[str, Any] = {
     "token": "ise_shown_once_and_nowhere_else",
     "text": " therefore",
     "kind": "collapse",
-    "evidence": {ENTROPY_MEAN: 0.2},
+    "evidence": {str(ENTROPY_MEAN): 0.2},
     "if-match": '"2"',
     "idempotency-key": "7d1f0a5e-change-of-ada",
     "expires_in_seconds": 600,
@@ -118,7 +122,7 @@ def _object(schema: Schema, components: Mapping[str, Schema]) -> dict[str, Any]:
     fields = schema.get("properties", {})
     example = {name: field_example(name, inner, components) for name, inner in fields.items()}
     if not fields and isinstance(schema.get("additionalProperties"), Mapping):
-        example[ENTROPY_MEAN] = example_of(schema["additionalProperties"], components)
+        example[str(ENTROPY_MEAN)] = example_of(schema["additionalProperties"], components)
     return example
 
 

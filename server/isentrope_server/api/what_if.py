@@ -19,6 +19,7 @@ from isentrope_server.store.runs import Run
 from isentrope_server.store.steps import StoredStep
 from isentrope_server.store.what_if_sums import StoredWhatIf
 from isentrope_wire.control import Method, Scope
+from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import ENTROPY_GAIN
 from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve
 
@@ -119,7 +120,7 @@ async def get_what_if(
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
     found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step))
     chosen = method or _own_method(stored)
-    thresholds = WhatIfCurve(found.sums, scope, Method(chosen))
+    thresholds = WhatIfCurve(found.sums, scope, METHODS[chosen])
     asked = _Asked(thresholds, max_fraction, shrink=denominator == "shrink")
     point = asked.at(mu_low, mu_high)
     gain = _gain(stored)

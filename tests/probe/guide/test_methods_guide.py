@@ -10,8 +10,7 @@ import torch
 
 import isentrope
 from isentrope_wire.control import Method, Scope
-from isentrope_wire.method_parameters import PARAMETERS, Parameter
-from isentrope_wire.presets import PRESETS
+from isentrope_wire.methods import METHODS, Parameter
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
@@ -54,7 +53,7 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
 
 
 def test_every_method_and_scope_has_its_place_and_an_example() -> None:
-    assert set(SECTIONS) == set(Method) - {Method.NONE}
+    assert set(SECTIONS) == set(METHODS) - {Method.NONE}
     assert {example(line).method for line in EXAMPLES} == set(SECTIONS)
     for name, text in SECTIONS.items():
         assert f'method="{name}"' in text
@@ -72,14 +71,15 @@ def row(parameter: Parameter) -> str:
 @pytest.mark.parametrize("method", sorted(SECTIONS))
 def test_the_parameters_are_those_of_the_wire(method: str) -> None:
     common = {line for line in IN_COMMON.splitlines() if line.startswith("| `")}
-    rows = {row(parameter) for parameter in PARAMETERS[Method(method)]}
+    rows = {row(parameter) for parameter in METHODS[method].parameters.values()}
     assert rows <= common | set(SECTIONS[method].splitlines())
     told = {line for line in SECTIONS[method].splitlines() if re.match(r"\| `\w+` \|", line)}
     assert told <= rows
 
 
 def test_the_presets_are_those_of_the_wire() -> None:
-    for (method, name), fields in PRESETS.items():
+    presets = [(method, name, fields) for method in METHODS.values() for name, fields in method.presets.items()]
+    for method, name, fields in presets:
         parameters = fields.get("parameters", {})
         assert isinstance(parameters, dict)
         words = ", ".join(
@@ -89,4 +89,4 @@ def test_the_presets_are_those_of_the_wire() -> None:
             f"| `{name}` of `{method}` | {fields['mu_low']} | {fields['scope']} | {words} |".replace("|  |", "| |")
             in GUIDE
         )
-    assert GUIDE.count("` of `") == len(PRESETS)
+    assert GUIDE.count("` of `") == len(presets)

@@ -1,0 +1,407 @@
+"""METHODS: every intervention, one row each: its parameters, presets, label and source.
+
+The trainer and the server validate by it; the command line, the form, REST and the guide's tables are made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from isentrope_wire.errors import ControlError
+from isentrope_wire.finite_numbers import is_finite_number, shown
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One knob of a method: a number between bounds, or one of several words."""
+
+    name: str
+    default: Value
+    """What a control that does not name the parameter means. None: the knob is off."""
+    sense: str
+    """What it does, in one phrase."""
+    minimum: float | None = None
+    maximum: float | None = None
+    minimum_excluded: bool = False
+    whole: bool = False
+    """Whether only whole numbers make sense."""
+    choices: tuple[str, ...] = ()
+    """The words it can be; empty for a number."""
+    idle: tuple[float, str] | None = None
+    """The value at which the method does nothing, and what that means."""
+
+    def check(self, value: object) -> Value:
+        """The value as this parameter takes it.
+
+        Raises:
+            ControlError: naming the parameter, what it takes and what came.
+        """
+        if value is None and self.default is None:
+            return None
+        if self.choices:
+            if value not in self.choices:
+                raise ControlError(f"parameters.{self.name} must be one of {', '.join(self.choices)}; got {value!r}.")
+            return str(value)
+        if not is_finite_number(value) or not self._takes(value):
+            raise ControlError(f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}.")
+        return int(value) if self.whole else float(value)
+
+    def _takes(self, value: float) -> bool:
+        if self.whole and value != int(value):
+            return False
+        if self.minimum is not None and (value < self.minimum or (self.minimum_excluded and value == self.minimum)):
+            return False
+        return self.maximum is None or value <= self.maximum
+
+    @property
+    def range_in_words(self) -> str:
+        """What it takes: `a number above 0 and at most 1`."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        lowest = (
+            "" if self.minimum is None else f"{'above' if self.minimum_excluded else 'of at least'} {self.minimum:g}"
+        )
+        highest = "" if self.maximum is None else f"{'and ' if lowest else ''}at most {self.maximum:g}"
+        words = ["a whole number" if self.whole else "a finite number", lowest, highest]
+        return " ".join(word for word in words if word)
+
+
+class Method(str):
+    """One row: the name of a method, and what is known of it. A probe's capabilities say which it can carry out."""
+
+    __slots__ = ("does", "label", "parameters", "positive_only", "presets", "source", "thresholds")
+
+    NONE: ClassVar[Method]
+    CLIP_B: ClassVar[Method]
+    CLIP_V: ClassVar[Method]
+    CLIP_COV: ClassVar[Method]
+    KL_COV: ClassVar[Method]
+    SCORE_SIGN: ClassVar[Method]
+    TOP_ENTROPY: ClassVar[Method]
+    UNLIKELY: ClassVar[Method]
+    RATIO_CLIP: ClassVar[Method]
+
+    label: str
+    """For a person."""
+    does: str
+    """What becomes of a token's gradient, in one phrase."""
+    source: str
+    """Where it was published; empty: nowhere."""
+    thresholds: bool
+    """Whether mu_low and mu_high act, and so whether an entropy can be held by moving them."""
+    positive_only: bool
+    """Whether it acts on tokens with A > 0 alone."""
+    parameters: Mapping[str, Parameter]
+    """What it can be given beside thresholds and scope, by name."""
+    presets: Mapping[str, Mapping[str, object]]
+    """By name: what a control that names the preset means where it says nothing itself."""
+
+
+METHODS: dict[str, Method] = {}
+"""Every row by its name, in the order of this file."""
+
+
+def method(
+    name: str,
+    *,
+    label: str,
+    does: str,
+    source: str = "",
+    thresholds: bool = False,
+    positive_only: bool = False,
+    parameters: tuple[Parameter, ...] = (),
+    presets: Mapping[str, Mapping[str, object]] | None = None,
+    rows: dict[str, Method] = METHODS,
+) -> Method:
+    """Add a row.
+
+    Raises:
+        ValueError: there is one of this name.
+    """
+    if name in rows:
+        raise ValueError(f"There is a method of the name {name!r} already.")
+    row = rows[name] = Method(name)
+    row.label, row.does, row.source = label, does, source
+    row.thresholds, row.positive_only = thresholds, positive_only
+    row.parameters = {parameter.name: parameter for parameter in parameters}
+    row.presets = presets or {}
+    return row
+
+
+def method_named(name: object) -> Method:
+    """The row of this name.
+
+    Raises:
+        ControlError: there is none.
+    """
+    found = METHODS.get(str(name))
+    if found is None:
+        raise ControlError(f"method must be one of {', '.join(METHODS)}; got {name!r}.")
+    return found
+
+
+def threshold_methods() -> list[str]:
+    """Names of the methods whose thresholds act."""
+    return [name for name, row in METHODS.items() if row.thresholds]
+
+
+_DENOMINATOR = Parameter(
+    name="denominator",
+    default="keep",
+    choices=("keep", "shrink"),
+    sense="what a token mean divides by: all tokens (keep), or only those whose gradient takes part (shrink)",
+)
+_EPSILON_LOW = Parameter(
+    name="epsilon_low",
+    default=None,
+    minimum=0.0,
+    maximum=1.0,
+    sense="also leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
+)
+_EPSILON_HIGH = Parameter(
+    name="epsilon_high",
+    default=None,
+    minimum=0.0,
+    sense="also leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
+)
+_COMMON = (_DENOMINATOR, _EPSILON_LOW, _EPSILON_HIGH)
+
+_CLIP = (
+    Parameter(
+        name="max_fraction",
+        default=None,
+        minimum=0.0,
+        maximum=1.0,
+        minimum_excluded=True,
+        sense="leave out at most this share of the tokens, the ones furthest beyond their threshold",
+    ),
+    *_COMMON,
+)
+
+Method.NONE = method("none", label="None (observe only)", does="changes nothing")
+Method.CLIP_B = method(
+    "clip_b",
+    label="Clip_B",
+    does="keeps it while −µ_low σ ≤ S* − mean(S*) ≤ µ_high σ",
+    source="arXiv:2602.03392, eq. 15",
+    thresholds=True,
+    parameters=_CLIP,
+    # `paper`: eq. 15 as it is printed, a mask on the token's loss whose denominator stays, with the µ of the authors'
+    # code, which clips the lower tail of negative samples alone. `trinity`: what that code (Trinity-RFT) does: it
+    # overwrites the response mask, so the denominator shrinks.
+    presets={
+        "paper": {"mu_low": 2.5, "scope": "negative"},
+        "trinity": {"mu_low": 2.5, "scope": "negative", "parameters": {"denominator": "shrink"}},
+    },
+)
+Method.CLIP_V = method(
+    "clip_v",
+    label="Clip_V",
+    does="keeps it while −µ_low σ' ≤ S_c ≤ µ_high σ'",
+    source="arXiv:2602.03392, eq. 16",
+    thresholds=True,
+    parameters=_CLIP,
+    # As for Clip_B; Trinity-RFT's Clip_V also leaves out at most one token in ten thousand.
+    presets={
+        "paper": {"mu_low": 8.5, "scope": "negative"},
+        "trinity": {
+            "mu_low": 8.5,
+            "scope": "negative",
+            "parameters": {"max_fraction": 1e-4, "denominator": "shrink"},
+        },
+    },
+)
+Method.CLIP_COV = method(
+    "clip_cov",
+    label="Clip-Cov",
+    does="drops a random share of the tokens whose covariance of log p and A lies within bounds",
+    source="arXiv:2505.22617, eq. 11-12",
+    parameters=(
+        Parameter(
+            name="ratio",
+            default=2e-4,
+            minimum=0.0,
+            maximum=1.0,
+            sense="share of all tokens to leave out",
+            idle=(0, "no token is left out"),
+        ),
+        Parameter(name="omega_low", default=1.0, sense="only tokens whose covariance lies above this"),
+        Parameter(name="omega_high", default=5.0, sense="only tokens whose covariance lies below this"),
+        Parameter(
+            name="seed", default=0, minimum=0, maximum=2**31 - 1, whole=True, sense="of the random choice of tokens"
+        ),
+        *_COMMON,
+    ),
+)
+Method.KL_COV = method(
+    "kl_cov",
+    label="KL-Cov",
+    does="adds a KL penalty on the share of tokens with the largest covariance",
+    source="arXiv:2505.22617, eq. 13-14",
+    parameters=(
+        Parameter(
+            name="k",
+            default=2e-3,
+            minimum=0.0,
+            maximum=1.0,
+            sense="top share by covariance that is penalised",
+            idle=(0, "no token is penalised"),
+        ),
+        Parameter(
+            name="beta",
+            default=1.0,
+            minimum=0.0,
+            sense="weight of KL(old policy || policy) on those tokens",
+            idle=(0, "no penalty"),
+        ),
+        *_COMMON,
+    ),
+)
+Method.SCORE_SIGN = method(
+    "score_sign",
+    label="Score sign",
+    does="keeps or drops the tokens with S* above or below 0",
+    source="arXiv:2602.03392, figure 1",
+    parameters=(
+        Parameter(
+            name="sign",
+            default="positive",
+            choices=("positive", "negative"),
+            sense="tokens with S* > 0 (positive) or with S* < 0 (negative)",
+        ),
+        Parameter(
+            name="action",
+            default="mask",
+            choices=("mask", "keep"),
+            sense="leave those tokens out (mask), or all others (keep)",
+        ),
+        *_COMMON,
+    ),
+)
+Method.TOP_ENTROPY = method(
+    "top_entropy",
+    label="Top entropy",
+    does="keeps the share of tokens with the largest entropy",
+    parameters=(
+        Parameter(
+            name="fraction",
+            default=0.2,
+            minimum=0.0,
+            maximum=1.0,
+            minimum_excluded=True,
+            sense="update only this share of the tokens, the ones of highest entropy",
+            idle=(1, "every token is updated"),
+        ),
+        *_COMMON,
+    ),
+)
+Method.UNLIKELY = method(
+    "unlikely",
+    label="Unlikely",
+    does="weighs improbable tokens of positive samples up",
+    positive_only=True,
+    parameters=(
+        Parameter(
+            name="strength",
+            default=1.0,
+            minimum=0.0,
+            sense="how much more a positive token counts as its probability goes to 0: 1 + strength times",
+            idle=(0, "every token counts as before"),
+        ),
+        Parameter(
+            name="below",
+            default=0.2,
+            minimum=0.0,
+            maximum=1.0,
+            minimum_excluded=True,
+            sense="only tokens less likely than this",
+        ),
+        *_COMMON,
+    ),
+)
+Method.RATIO_CLIP = method(
+    "ratio_clip",
+    label="Ratio clip",
+    does="PPO's clip with bounds of its own on either side",
+    parameters=(
+        Parameter(
+            name="epsilon_low",
+            default=0.2,
+            minimum=0.0,
+            maximum=1.0,
+            sense="leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
+        ),
+        Parameter(
+            name="epsilon_high",
+            default=0.28,
+            minimum=0.0,
+            sense="leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
+        ),
+        _DENOMINATOR,
+    ),
+)
+
+
+def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Value]:
+    """The parameters given, each in its kind and within its bounds; those left out stay out.
+
+    Raises:
+        ControlError: naming a parameter the method does not have, or the value it can't take.
+    """
+    unknown = sorted(str(name) for name in given if name not in of.parameters)
+    if unknown:
+        has = f"the parameters {', '.join(of.parameters)}" if of.parameters else "no parameters"
+        raise ControlError(f"The method {of} has {has}; got {', '.join(unknown)[:200]}.")
+    return {name: of.parameters[name].check(value) for name, value in given.items()}
+
+
+def preset(of: Method, name: object) -> Mapping[str, object]:
+    """The fields of a control that the preset stands for.
+
+    Raises:
+        ControlError: the method has no preset of this name.
+    """
+    found = of.presets.get(str(name))
+    if found is None:
+        known = {row: row.presets for row in METHODS.values() if row.presets}
+        raise ControlError(
+            f"parameters.preset must be one of {', '.join(of.presets)} with method {of}, got {name!r}."
+            if of.presets
+            else f"parameters.preset goes with {' and '.join(known)}, got {name!r} with method {of}."
+        )
+    return found
+
+
+def name_and_value(text: str) -> tuple[str, Value]:
+    """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value.
+
+    Raises:
+        ControlError: there is no name or no equals sign.
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise ControlError(f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}.")
+    if value == "off":
+        return name, None
+    try:
+        return name, int(value) if value.lstrip("+-").isdecimal() else float(value)
+    except ValueError:
+        return name, value
+
+
+def parameter_value(of: Method, parameters: Mapping[str, Value], name: str) -> Value:
+    """What the parameter stands at: as given, else its default. None too when the method has no such parameter."""
+    if name in parameters:
+        return parameters[name]
+    return of.parameters[name].default if name in of.parameters else None
+
+
+def idle_parameters(of: Method, parameters: Mapping[str, object]) -> Iterator[str]:
+    """A sentence for each parameter that stands at the value at which the method does nothing."""
+    for name, parameter in of.parameters.items():
+        if parameter.idle is not None and parameters.get(name, parameter.default) == parameter.idle[0]:
+            yield f"{name} is {parameter.idle[0]:g}: {parameter.idle[1]}."
