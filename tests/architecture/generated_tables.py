@@ -1,21 +1,18 @@
-"""Tables of the guides that are made from the wire's rows: `python -m tests.architecture.generated_tables` writes them."""
+"""Tables made from the wire's rows: `python -m tests.architecture.generated_tables` writes them into README and guides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from isentrope_wire.methods import METHODS, Method
 from isentrope_wire.metrics import HISTOGRAMS, METRICS, Metric
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
-def escaped(text: str) -> str:
-    return text.replace("*", r"\*")
-
-
-def metrics_page() -> str:
-    def table(rows: list[Metric]) -> list[str]:
+def metrics_page(_: str) -> str:
+    def table(rows: Iterable[Metric]) -> list[str]:
         body = [f"| `{row}` | {row.unit} | {escaped(row.meaning)} |" for row in rows]
         return ["| metric | unit | meaning |", "|---|---|---|", *body, ""]
 
@@ -28,23 +25,41 @@ def metrics_page() -> str:
             "",
             "## Reported by every probe",
             "",
-            *table([row for row in METRICS.values() if row.promised]),
+            *table(row for row in METRICS.values() if row.promised),
             "## Reported where they apply",
             "",
-            *table([row for row in METRICS.values() if not row.promised]),
+            *table(row for row in METRICS.values() if not row.promised),
             "## Histograms",
             "",
-            *table(list(HISTOGRAMS.values())),
+            *table(HISTOGRAMS.values()),
         ]
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"metrics.md": metrics_page}
+def with_methods_table(readme: str) -> str:
+    """The README with the table between its two marks made anew."""
+    begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->\n"
+    body = [
+        f"| `{row}` | {escaped(row.does)} | {row.source.removeprefix('arXiv:')} |"
+        for row in METHODS.values()
+        if row != Method.NONE
+    ]
+    table = ["| method | what it does to a token's gradient | source |", "|---|---|---|", *body, ""]
+    before, rest = readme.split(begin)
+    return before + begin + "\n".join(table) + end + rest.split(end)[1]
+
+
+def escaped(text: str) -> str:
+    return text.replace("*", r"\*")
+
+
+PAGES: dict[str, Callable[[str], str]] = {"docs/metrics.md": metrics_page, "README.md": with_methods_table}
+"""By the file: what it should hold, from what it holds."""
 
 
 def main() -> None:
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page())
+        (ROOT / name).write_text(page((ROOT / name).read_text()))
 
 
 if __name__ == "__main__":
