@@ -26,7 +26,9 @@ _folders_in_use: set[Path] = set()
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="faults to do; all of them without a name")
-    parser.add_argument("--short", action="store_true", help="fewer repetitions and shorter waits, as in `make test`")
+    parser.add_argument(
+        "--short", action="store_true", help="fewer repetitions and shorter waits, as in `make test-all`"
+    )
     parser.add_argument("--jobs", type=int, default=3, help="faults beside each other; most of them wait")
     parser.add_argument(
         "--planted", action="store_true", help="plant bugs in a copy of the sources; each must be found"

@@ -117,7 +117,7 @@ FAULTS = (
     Fault(many_ranks.eight_ranks),
     Fault(resume_faults.resume_with_its_spool),
     Fault(resume_faults.resume_without_its_spool, in_short_tier=False),
-    # Both happen in `make test` as well: tests/system/test_replicas.py, tests/server/test_postgresql.py.
+    # Both happen in `make test-all` as well: tests/system/test_replicas.py, tests/server/test_postgresql.py.
     Fault(postgresql_faults.replica_killed, in_short_tier=False),
     Fault(
         postgresql_faults.replica_killed_behind_haproxy,

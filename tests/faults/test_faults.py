@@ -1,30 +1,24 @@
-"""The short tier of the fault matrix: each fault once, with short waits. `make faults` does them at length."""
+"""The short tier of the fault matrix, with a server of each fault's own. `make faults` does them all at length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.catalogue import FAULTS, Fault
-from tests.system.running_server import RunningServer
 
-SHORT_TIER = [fault for fault in FAULTS if fault.in_short_tier and fault.needs()]
-
-
-@pytest.fixture(scope="module")
-def peaceful_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all faults that don't touch it."""
-    with RunningServer(tmp_path_factory.mktemp("peaceful") / "server") as server:
-        yield server
+QUICK = "server_killed_at_random"
+"""The one that is done with every change; the others belong to the full suite."""
+SHORT_TIER = [
+    pytest.param(fault, id=fault.name, marks=[] if fault.name == QUICK else [pytest.mark.slow])
+    for fault in FAULTS
+    if fault.in_short_tier and not fault.leaves_the_server_in_peace and fault.needs()
+]
 
 
-@pytest.mark.parametrize("fault", SHORT_TIER, ids=lambda fault: fault.name)
-def test_what_was_accepted_is_stored_once_or_shown_as_a_gap_after(
-    fault: Fault, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    server = request.getfixturevalue("peaceful_server") if fault.leaves_the_server_in_peace else None
-    verdict = fault.run(tmp_path / "stage", short=True, server=server)
+@pytest.mark.parametrize("fault", SHORT_TIER)
+def test_what_was_accepted_is_stored_once_or_shown_as_a_gap_after(fault: Fault, tmp_path: Path) -> None:
+    verdict = fault.run(tmp_path / "stage", short=True)
     assert verdict.offered > 0
     assert verdict.stored + verdict.in_gaps + verdict.unwritten > 0

@@ -9,12 +9,15 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.faults.disk_faults import may_mount
 from tests.faults.leftovers import mounts_below, processes_below
 
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_matrix_that_is_ended_leaves_no_process_no_disk_and_no_folder(tmp_path: Path) -> None:
     fault = "spool_disk_full" if may_mount() else "shipper_frozen"
     matrix = subprocess.Popen(

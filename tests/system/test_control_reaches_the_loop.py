@@ -100,6 +100,7 @@ def test_a_control_pushed_in_mid_run_is_applied_within_two_steps_and_acknowledge
     loop.kill()
 
 
+@pytest.mark.slow
 def test_what_the_probe_cannot_do_is_refused_at_the_door_and_changes_nothing(
     api: httpx.Client, start_loop: Callable[[int, float], tuple[str, subprocess.Popen[str]]]
 ) -> None:
@@ -112,6 +113,7 @@ def test_what_the_probe_cannot_do_is_refused_at_the_door_and_changes_nothing(
     loop.kill()
 
 
+@pytest.mark.slow
 def test_a_frozen_and_then_killed_server_neither_stops_the_loop_nor_loses_or_doubles_a_report(
     server: RunningServer,
     api: httpx.Client,

@@ -95,6 +95,7 @@ def test_every_report_of_an_undisturbed_run_is_stored_once(steady_server: Runnin
         assert not (trainer_home(steady_server, "calm") / "spool" / "calm").exists(), "a delivered spool leaves nothing"
 
 
+@pytest.mark.slow
 def test_a_server_killed_in_mid_run_loses_and_doubles_nothing_and_nobody_waits(server: RunningServer) -> None:
     with trainer(server, "killed", steps=400, step_seconds=0.01) as a_trainer:
         for step in (40, 120, 200):
@@ -111,6 +112,7 @@ def test_a_server_killed_in_mid_run_loses_and_doubles_nothing_and_nobody_waits(s
         assert stored_gaps(server) == []
 
 
+@pytest.mark.slow
 def test_a_frozen_server_keeps_nobody_waiting(server: RunningServer) -> None:
     with trainer(server, "frozen", steps=300, step_seconds=0.02) as a_trainer:
         a_trainer.run_to(30)
@@ -128,6 +130,7 @@ def test_a_frozen_server_keeps_nobody_waiting(server: RunningServer) -> None:
         assert stored_steps(server, "frozen") == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_yet_gets_the_whole_run(server: RunningServer) -> None:
     server.kill()
     with trainer(server, "early") as a_trainer:
@@ -137,6 +140,7 @@ def test_a_server_that_is_not_there_yet_gets_the_whole_run(server: RunningServer
         assert stored_steps(server, "early") == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_killed_trainers_reports_are_delivered_without_it(steady_server: RunningServer) -> None:
     with trainer(steady_server, "murdered", steps=10_000, step_seconds=0.02) as a_trainer:
         a_trainer.run_to(100)
@@ -150,6 +154,7 @@ def test_a_killed_trainers_reports_are_delivered_without_it(steady_server: Runni
         print(f"\nkilled trainer: stored {len(steps)} of at least 101 steps")
 
 
+@pytest.mark.slow
 def test_a_killed_shipper_comes_back(steady_server: RunningServer) -> None:
     with trainer(steady_server, "unshipped", steps=200, step_seconds=0.02) as a_trainer:
         a_trainer.run_to(20)
@@ -163,6 +168,7 @@ def test_a_killed_shipper_comes_back(steady_server: RunningServer) -> None:
         assert stored_steps(steady_server, "unshipped") == list(range(200))
 
 
+@pytest.mark.slow
 def test_a_shipper_killed_just_before_the_end_of_training_is_replaced(steady_server: RunningServer) -> None:
     with trainer(steady_server, "last-moment", steps=20, step_seconds=0.1) as a_trainer:
         wait_until(lambda: a_trainer.status().acked_through > 1)
@@ -183,6 +189,7 @@ def test_the_training_process_imports_no_grpc_and_opens_no_socket(steady_server:
         assert (measured["imported"], measured["sockets"]) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_wrong_token_holds_the_data_until_the_token_is_right(steady_server: RunningServer) -> None:
     home = trainer_home(steady_server, "refused")
     home.mkdir()
@@ -197,6 +204,7 @@ def test_a_wrong_token_holds_the_data_until_the_token_is_right(steady_server: Ru
         assert stored_steps(steady_server, "refused") == list(range(100))
 
 
+@pytest.mark.slow
 def test_sync_takes_over_from_a_shipper_whose_token_is_wrong(steady_server: RunningServer) -> None:
     with trainer(steady_server, "mistaken", ISENTROPE_TOKEN="wrong") as a_trainer:
         a_trainer.finish()
@@ -206,6 +214,7 @@ def test_sync_takes_over_from_a_shipper_whose_token_is_wrong(steady_server: Runn
         assert stored_steps(steady_server, "mistaken") == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_pushed_control_is_applied_within_two_steps_and_acknowledged_with_its_step(
     steady_server: RunningServer,
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.system.running_server import RunningServer
 from tests.system.test_control_reaches_the_loop import ROOT, history_item, push, step_of, wait_for
 
+pytestmark = pytest.mark.slow
+
 HOLD = {"target_entropy": 3.5, "max_change_per_step": 0.05}
 ACTING = {"slewing", "holding", "limit"}
 

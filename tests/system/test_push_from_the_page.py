@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browsing import Watched
 from tests.trainer.running_demo import running_demo, without_warm_start
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CHART = "document.querySelector('#entropy-graph .js-plotly-plot')"
 

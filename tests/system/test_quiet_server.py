@@ -15,6 +15,8 @@ import pytest
 from tests.system.running_server import RunningServer
 from tests.system.trainer import Trainer, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:

@@ -17,6 +17,8 @@ from tests.system.running_server import RunningServer
 from tests.system.switching_proxy import SwitchingProxy
 from tests.system.trainer import Trainer, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def postgresql_url() -> Iterator[str]:

@@ -80,6 +80,7 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_training_goes_on_without_a_server(warm_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the shipper would look for the server long after the test.
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.5")
@@ -127,6 +128,7 @@ def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(warm_home
     assert left == [], run_id
 
 
+@pytest.mark.slow
 def test_sigterm_stops_the_demo_and_its_server(warm_home: Path) -> None:
     with running_demo("--steps", "100000", *SMALL) as (process, url, _, run_id):
         assert status_when_known(url, run_id) == "running"
