@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
+from playwright.sync_api import BrowserContext, Error, Page, expect
 
 from isentrope_dashboard.app import attach
-from tests.browsing import Watched
+from tests.browsing import Watched, chromium_with_profile
 from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi, serving
 
 expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
@@ -64,40 +66,41 @@ def served(fake: FakeApi, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 OpenPage = Callable[..., Watched]
-Contexts = dict[tuple[str, str, str | None], BrowserContext]
+
+
+@pytest.fixture(scope="session")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Chromium keeps from one file of tests to the next: the pages' scripts, compiled."""
+    return tmp_path_factory.mktemp("chromium")
 
 
 @pytest.fixture(scope="module")
-def contexts(browser: Browser) -> Iterator[Contexts]:
-    """Signed-in browsers by server, colour scheme and script; they keep what they loaded from one test to the next."""
-    opened: Contexts = {}
-    yield opened
-    for context in opened.values():
-        context.close()
+def window(profile: Path) -> Iterator[BrowserContext]:
+    """One Chromium for all tests of a file. Its event loop goes with it: while it runs, nobody else's may."""
+    with chromium_with_profile(profile) as context:
+        context.set_default_timeout(60_000)
+        yield context
 
 
 @pytest.fixture
-def open_page(browser: Browser, contexts: Contexts, served: str) -> Iterator[OpenPage]:
+def open_page(window: BrowserContext, served: str) -> Iterator[OpenPage]:
     """Opens a path in a signed-in tab of its own, in the colour scheme given."""
     pages: list[Page] = []
+    window.add_cookies([{"name": SESSION_COOKIE, "value": TOKEN, "url": served}])
 
     def open_it(
         path: str,
         *,
-        scheme: str = "light",
+        scheme: Literal["light", "dark"] = "light",
         init_script: str | None = None,
         ready: str | None = None,
         width: int = 1600,
     ) -> Watched:
-        key = (served, scheme, init_script)
-        if key not in contexts:
-            contexts[key] = context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
-            context.add_cookies([{"name": SESSION_COOKIE, "value": TOKEN, "url": served}])
-            context.set_default_timeout(60_000)
-            if init_script is not None:
-                context.add_init_script(init_script)
-        page = contexts[key].new_page()
+        page = window.new_page()
         page.set_viewport_size({"width": width, "height": 1000})
+        page.emulate_media(color_scheme=scheme)
+        if init_script is not None:
+            page.add_init_script(init_script)
         pages.append(page)
         watched = Watched(page, served)
         page.goto(served + path)

@@ -69,7 +69,7 @@ def test_fields_become_parameters_and_those_at_their_default_are_left_out() -> N
 
 @pytest.mark.parametrize("text", ["", "-", "nan", "1e999", "two", None])
 def test_a_field_without_a_number_is_an_error_that_says_what_it_takes(text: str | None) -> None:
-    with pytest.raises(FormError, match="ratio must be a number from 0 to 1"):
+    with pytest.raises(FormError, match="ratio .*0 to 1"):
         form_parameters(FORMS, {"ratio": text})
 
 
@@ -137,7 +137,7 @@ def test_thresholds_are_sent_only_with_a_method_that_has_them() -> None:
 
 @pytest.mark.parametrize("value", ["", None, "-", "many", -1, "-0.5", "9" * 400, math.nan])
 def test_a_threshold_that_is_switched_on_needs_a_number(value: object) -> None:
-    with pytest.raises(FormError, match=r"lower threshold .* must be a number of at least 0"):
+    with pytest.raises(FormError, match=r"lower threshold .*\b0\b"):
         form_values(Form("clip_v", "all", low_on=True, low=value, high_on=True, high=1.0), {})
 
 

@@ -1,18 +1,14 @@
-"""A control that somebody else changes while the form is edited: what was edited stays, the rest follows."""
+"""The form's own functions in a real browser: what was edited stays, the rest follows, each field says which it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page
 
 import isentrope_dashboard
-from tests.dashboard.conftest import OpenPage
-from tests.dashboard.fake_api import FakeApi, FakeRun
-from tests.dashboard.test_browser import PATH, parameter_field
 
 pytestmark = pytest.mark.browser
 
@@ -59,15 +55,21 @@ HELD = {"hold_on": True, "target": "0.5", "change": "0.025", "mu_min": "0", "mu_
 """What the fields show of it."""
 
 
-@pytest.fixture
-def script(browser: Browser) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def scripted(window: BrowserContext) -> Page:
     """An empty page with the form's functions alone."""
-    page = browser.new_page()
-    page.evaluate("window.dash_clientside = {no_update: null, callback_context: {triggered_id: 'control'}}")
+    page = window.new_page()
+    page.evaluate("window.dash_clientside = {no_update: null}")
     for path in FORM_SCRIPTS:
         page.add_script_tag(path=path)
-    yield page
-    page.close()
+    return page
+
+
+@pytest.fixture
+def script(scripted: Page) -> Page:
+    """The same page as if nothing had been done on it: all that the functions read is given to them, but this."""
+    scripted.evaluate("window.dash_clientside.callback_context = {triggered_id: 'control'}")
+    return scripted
 
 
 class Form:
@@ -236,60 +238,90 @@ def test_what_was_changed_meanwhile_is_said_until_it_is_taken_back_or_taken_over
     assert form.state() == ("1 change", "")
 
 
-def clipping_run(fake: FakeApi) -> FakeRun:
-    run = fake.add_run(steps=10)
-    run.request_control(CLIPPED)
-    for _ in range(3):
-        run.add_step()
-    run.author = "alice"
-    return run
-
-
-def test_a_push_keeps_what_a_colleague_pushed_while_another_field_was_edited(
-    fake: FakeApi, open_page: OpenPage
+@pytest.mark.parametrize(
+    ("base", "shown", "edited", "marks"),
+    [
+        pytest.param({}, {}, {}, {}, id="nothing"),
+        pytest.param({}, {}, {"high": 3}, {"mu_high": ("edited", "Edited; was 2")}, id="a threshold"),
+        pytest.param({}, {}, {"low_on": True}, {"mu_low": ("edited", "Edited; was off")}, id="a threshold switched on"),
+        pytest.param({}, {}, {"scope": "negative"}, {"scope": ("edited", "Edited; was all")}, id="the scope"),
+        pytest.param({}, {}, {"max_fraction": "0.1"}, {"max_fraction": ("edited", "Edited; was off")}, id="a parameter"),
+        pytest.param(
+            {}, {}, {"method": "clip_cov", "ratio": "0.3"},
+            {"method": ("edited", "Edited; was Clip_V"), "ratio": ("edited", "Edited; was 0.0002"),
+             "mu_high": ("edited fixed", "Off with this method; was 2")},
+            id="a method, and what goes with it",
+        ),
+        pytest.param({}, {}, {"hold_on": True, "target": "1"}, {"hold": ("edited", "Edited; was off")}, id="a hold"),
+        pytest.param(
+            {"hold": HOLD}, HELD, {"target": "0.7", "mu_min": ""},
+            {"hold.target_entropy": ("edited", "Edited; was 0.5"), "hold.mu_min": ("edited", "Edited; was 0")},
+            id="fields of a hold",
+        ),
+    ],
+)  # fmt: skip
+def test_a_field_is_marked_where_it_is_not_what_is_in_force(
+    script: Page,
+    base: dict[str, Any],
+    shown: dict[str, Any],
+    edited: dict[str, Any],
+    marks: dict[str, tuple[str, str]],
 ) -> None:
-    run = clipping_run(fake)
-    watched = open_page(PATH)
-    page, badge = watched.page, watched.page.locator("#control-badge")
-    expect(badge).to_have_text("in sync")
-    page.fill("#mu-high-number", "3")
-    expect(badge).to_have_text("1 change")
-    run.request_control({**CLIPPED, "scope": "decreasing", "hold": HOLD, "parameters": {"max_fraction": 0.01}})
-    fake.add_steps(run)
-    expect(page.locator("#hold-target")).to_have_value("0.5")
-    expect(page.locator("#control-scope")).to_have_value("Tokens that lower entropy")
-    expect(parameter_field(page, "clip_v", "max_fraction")).to_have_value("0.01")
-    expect(badge).to_have_text("1 change")
-    expect(page.locator("#mu-high-number")).to_have_value("3.00")
-    page.click("#control-push")
-    expect(page.locator("#control-progress")).to_contain_text("v3")
-    sent = run.pushed[-1]
-    assert (sent["mu_high"], sent["scope"], sent["hold"], sent["parameters"]) == (
-        3.0, "decreasing", HOLD, {"max_fraction": 0.01},
-    )  # fmt: skip
-    assert watched.problems == []
+    form = Form(script, {**CLIPPED, **base}, {**SHOWN, **shown, **edited})
+    assert form.marks() == marks
+    assert form.state()[0] == ("in sync" if not marks else f"{len(marks)} change{'s' * (len(marks) > 1)}")
 
 
-def test_the_second_push_after_a_conflict_takes_over_what_was_not_edited_and_says_what_was(
-    fake: FakeApi, open_page: OpenPage
+@pytest.mark.parametrize(
+    ("base", "shown", "edited", "field", "back"),
+    [
+        pytest.param({}, {}, {"high": 3, "scope": "negative"}, "mu_high", {"high": 2}, id="a threshold"),
+        pytest.param({}, {}, {"high": "", "scope": "negative"}, "mu_high", {"high": 2}, id="a half typed one"),
+        pytest.param({}, {}, {"low_on": True, "low": 4}, "mu_low", {"low_on": False}, id="one that was off"),
+        pytest.param({}, {}, {"high": 3, "scope": "negative"}, "scope", {"scope": "all"}, id="the scope"),
+        pytest.param({}, {}, {"method": "none", "scope": "negative"}, "method", {"method": "clip_v"}, id="the method"),
+        pytest.param({}, {}, {"max_fraction": "0.1", "high": 3}, "max_fraction", {"max_fraction": ""}, id="a parameter"),
+        pytest.param({}, {}, {"method": "clip_cov", "ratio": "1"}, "ratio", {"ratio": "0.0002"}, id="to its default"),
+        pytest.param({}, {}, {"hold_on": True, "target": "1"}, "hold", {"hold_on": False}, id="a hold"),
+        pytest.param(
+            {"hold": HOLD}, HELD, {"target": "0.7", "mu_min": "1"}, "hold.mu_min", {"mu_min": "0"}, id="a bound of a hold"
+        ),
+        pytest.param({"hold": HOLD}, HELD, {"side": "raise", "high": 3}, "hold.side", {"side": "both"}, id="its side"),
+    ],
+)  # fmt: skip
+def test_one_field_goes_back_alone(
+    script: Page,
+    base: dict[str, Any],
+    shown: dict[str, Any],
+    edited: dict[str, Any],
+    field: str,
+    back: dict[str, Any],
 ) -> None:
-    run = clipping_run(fake)
-    page = open_page(PATH).page
-    badge, hint = page.locator("#control-badge"), page.locator("#control-hint")
-    expect(badge).to_have_text("in sync")
-    page.fill("#mu-high-number", "3")
-    run.request_control({**CLIPPED, "mu_high": 4.0, "scope": "negative", "hold": HOLD})  # the page hears nothing of it
-    expect(badge).to_have_text("1 change")
-    page.click("#control-push")
-    told = page.locator(".mantine-Notification-root")
-    expect(told).to_contain_text(
-        "changed by alice while you edited: version 2 has µ₊ 2.00 → 4.00, scope all → negative"
-    )
-    expect(hint).to_have_text(kept("µ₊ (changed meanwhile by alice to 4)"))
-    expect(page.locator("#mu-high-number")).to_have_value("3.00")
-    expect(page.locator("#hold-target")).to_have_value("0.5")
-    assert len(run.controls) == 3
-    page.click("#control-push")
-    expect(page.locator("#control-progress")).to_contain_text("v3")
-    expect(hint).to_have_text("")
-    assert (run.pushed[-1]["mu_high"], run.pushed[-1]["scope"], run.pushed[-1]["hold"]) == (3.0, "negative", HOLD)
+    form = Form(script, {**CLIPPED, **base}, {**SHOWN, **shown, **edited})
+    assert field in form.marks()
+    assert form.revert(field) == back
+    assert field not in form.marks()
+
+
+def test_fields_tell_mine_from_a_colleague_s_and_from_those_we_both_changed(script: Page) -> None:
+    form = Form(script, CLIPPED, {**SHOWN, "high": 3})
+    form.follow({**CLIPPED, "mu_high": 4.0, "scope": "positive", "parameters": {"max_fraction": 0.1}})
+    assert form.marks() == {
+        "mu_high": ("edited contested", "Edited; alice set 4 meanwhile, was 2"),
+        "scope": ("theirs", "Set by alice meanwhile; was all"),
+        "max_fraction": ("theirs", "Set by alice meanwhile; was off"),
+    }
+    form.follow({**CLIPPED, "mu_high": 4.0, "scope": "negative", "parameters": {"max_fraction": 0.1}}, author="bob")
+    assert form.marks()["scope"] == ("theirs", "Set by bob meanwhile; was all")
+    form.shown["max_fraction"] = "0.2"
+    assert form.marks()["max_fraction"] == ("edited", "Edited; was 0.1")
+    assert form.revert("mu_high") == {"high": 4}  # theirs, which is what is in force
+    assert form.revert("max_fraction") == {"max_fraction": "0.1"}
+    assert form.marks() == {}  # nothing of mine is left to tell theirs from
+
+
+def test_what_followed_a_push_while_nothing_was_edited_carries_no_mark(script: Page) -> None:
+    form = Form(script, CLIPPED, dict(SHOWN))
+    form.follow({**CLIPPED, "mu_high": 4.0, "scope": "positive"})
+    form.shown["max_fraction"] = "0.2"
+    assert form.marks() == {"max_fraction": ("edited", "Edited; was off")}
