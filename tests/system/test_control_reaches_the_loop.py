@@ -81,8 +81,8 @@ def push(api: httpx.Client, run_id: str, document: dict[str, object]) -> httpx.R
 def test_a_control_pushed_in_mid_run_is_applied_within_two_steps_and_acknowledged_with_its_step(
     api: httpx.Client, start_loop: Callable[[int, float], tuple[str, subprocess.Popen[str]]]
 ) -> None:
-    run_id, loop = start_loop(60, 0.3)
-    wait_for(lambda: step_of(api, run_id) >= 5)
+    run_id, loop = start_loop(60, 0.8)  # so that on a busy machine, too, a step lasts longer than the way to it
+    wait_for(lambda: step_of(api, run_id) >= 1)
     answer = push(
         api, run_id, {"method": "clip_v", "mu_low": 1, "mu_high": 1, "scope": "all", "reason": "entropy is falling"}
     )
@@ -92,7 +92,9 @@ def test_a_control_pushed_in_mid_run_is_applied_within_two_steps_and_acknowledge
     # The step that runs while the PUT arrives can't change any more: it is step_when_pushed + 1.
     assert item["applied_step"] <= step_when_pushed + 1 + 2
     assert (item["method"], item["mu_low"], item["mu_high"], item["reason"]) == ("clip_v", 1, 1, "entropy is falling")
-    wait_for(lambda: step_of(api, run_id) >= item["applied_step"] + 2)
+    in_force = api.get(f"/runs/{run_id}/control").json()["in_force"]
+    assert (in_force["version"], in_force["mu_high"]) == (1, 1.0)
+    wait_for(lambda: step_of(api, run_id) >= item["applied_step"])
     series = api.get(f"/runs/{run_id}/metrics/series", params={"name": "clip/fraction"}).json()["series"]
     clipped = dict(zip(series["clip/fraction"]["step"], series["clip/fraction"]["value"], strict=True))
     assert clipped[item["applied_step"] - 1] == 0.0
@@ -107,8 +109,7 @@ def test_what_the_probe_cannot_do_is_refused_at_the_door_and_changes_nothing(
     run_id, loop = start_loop(40, 0.1)
     wait_for(lambda: step_of(api, run_id) >= 1)
     answer = push(api, run_id, {"method": "clip_cov", "hold": {"target_entropy": 0.5}})
-    assert answer.status_code == 422
-    assert "hold" in answer.json()["error"]["message"]
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "capability_missing")
     assert api.get(f"/runs/{run_id}/control").json()["version"] == 0
     loop.kill()
 
@@ -126,7 +127,8 @@ def test_a_frozen_and_then_killed_server_neither_stops_the_loop_nor_loses_or_dou
     server.kill()
     out, _ = loop.communicate(timeout=60)  # the loop ends although nobody listens
     assert loop.returncode == 0
-    assert float(out.split("longest wait ")[1]) < 0.5
+    # A loop that waits for the server would wait until the server is started again, further below.
+    assert float(out.split("longest wait ")[1]) < 5.0
     server.start()
     wait_for(lambda: step_of(api, run_id) == 79)
     series = api.get(f"/runs/{run_id}/metrics/series", params={"name": ["reward/mean", "entropy/mean"]}).json()[

@@ -20,10 +20,9 @@ from isentrope_server.store.packed_arrays import unpack
 from tests.system.running_server import RunningServer
 from tests.system.trainer import Trainer, wait_until
 
-NEVER_WAITS_SECONDS = 0.5
-"""Far above what a put costs, below what any wait for a server would: the scheduler of a crowded machine fits in."""
-CLOSE_SECONDS = 2.0
-"""The second and a tenth that a close takes at most, and what a crowded machine adds."""
+HELD_UP_SECONDS = 5.0
+"""Far above what a put and a close cost, however crowded the machine: one that waits for the server waits until the test
+has brought it back, which it does only later."""
 
 
 @pytest.fixture
@@ -76,15 +75,19 @@ def _database(server: RunningServer) -> sqlite3.Connection:
 
 
 def assert_never_waited(measured: dict[str, Any]) -> None:
-    assert measured["longest_put_seconds"] < NEVER_WAITS_SECONDS
-    assert measured["longest_boundary_seconds"] < NEVER_WAITS_SECONDS
-    assert measured["close_seconds"] < CLOSE_SECONDS
+    for what in ("longest_put_seconds", "longest_boundary_seconds", "close_seconds"):
+        assert measured[what] < HELD_UP_SECONDS, what
     assert measured["dropped"] == 0
 
 
-def test_every_report_of_an_undisturbed_run_is_stored_once(steady_server: RunningServer) -> None:
+def test_every_report_is_stored_once_and_the_training_process_neither_waits_nor_opens_a_socket(
+    steady_server: RunningServer,
+) -> None:
     with trainer(steady_server, "calm") as a_trainer:
+        a_trainer.run_to(10)
+        wait_until(lambda: a_trainer.status().state is ShipperState.DELIVERING)
         measured = a_trainer.finish()
+        assert (measured["imported"], measured["sockets"]) == ([], [])
         a_trainer.wait_until_delivered()
         assert_never_waited(measured)
         assert stored_steps(steady_server, "calm") == list(range(100))
@@ -181,14 +184,6 @@ def test_a_shipper_killed_just_before_the_end_of_training_is_replaced(steady_ser
         assert stored_steps(steady_server, "last-moment") == list(range(20))
 
 
-def test_the_training_process_imports_no_grpc_and_opens_no_socket(steady_server: RunningServer) -> None:
-    with trainer(steady_server, "quiet", steps=50) as a_trainer:
-        a_trainer.run_to(10)
-        wait_until(lambda: a_trainer.status().state is ShipperState.DELIVERING)
-        measured = a_trainer.finish()
-        assert (measured["imported"], measured["sockets"]) == ([], [])
-
-
 @pytest.mark.slow
 def test_a_wrong_token_holds_the_data_until_the_token_is_right(steady_server: RunningServer) -> None:
     home = trainer_home(steady_server, "refused")
@@ -212,23 +207,3 @@ def test_sync_takes_over_from_a_shipper_whose_token_is_wrong(steady_server: Runn
         result = CliRunner().invoke(main, ["sync", str(a_trainer.home)], env=steady_server.environment)
         assert (result.exit_code, result.stdout.split()[0]) == (0, "delivered")
         assert stored_steps(steady_server, "mistaken") == list(range(100))
-
-
-@pytest.mark.slow
-def test_a_pushed_control_is_applied_within_two_steps_and_acknowledged_with_its_step(
-    steady_server: RunningServer,
-) -> None:
-    with (
-        trainer(steady_server, "steered", steps=100, step_seconds=1.0) as a_trainer,
-        Client(steady_server.url, steady_server.token) as client,
-    ):
-        a_trainer.run_to(1)
-        wait_until(lambda: any(run["id"] == "steered" and run["step"] is not None for run in client.runs()))
-        a_trainer.run_to(3)
-        item = client.set_control("steered", method="clip_v", mu_low=1, mu_high=1, reason="falls too fast", wait=True)
-        assert (item["state"], item["applied_step"]) == ("APPLIED", 5), "step 4 ran when it was asked for"
-        in_force = client.control("steered")["in_force"]
-        assert (in_force["version"], in_force["mu_high"]) == (item["version"], 1.0)
-        a_trainer.process.kill()
-        a_trainer.process.wait()
-        a_trainer.wait_until_delivered()
