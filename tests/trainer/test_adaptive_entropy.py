@@ -42,13 +42,13 @@ def test_the_mean_counts_tokens_that_the_mask_counts_and_carries_gradient() -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "named"),
     [
-        ({"target_entropy": 0.0}, "adaptive_entropy.target_entropy must be finite and above 0, got 0.0"),
-        ({"change_per_step": -0.1}, "adaptive_entropy.change_per_step must be finite and above 0"),
-        ({"initial_coefficient": 2.0}, "initial_coefficient must lie between 0 and 1, got 2.0"),
+        ({"target_entropy": 0.0}, r"adaptive_entropy\.target_entropy .*\b0\.0\.$"),
+        ({"change_per_step": -0.1}, r"adaptive_entropy\.change_per_step .*-0\.1\.$"),
+        ({"initial_coefficient": 2.0}, r"initial_coefficient .*\b2\.0\.$"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(changes: dict[str, float], sentence: str) -> None:
-    with pytest.raises(SettingsError, match=sentence):
+def test_settings_that_cannot_work_are_refused(changes: dict[str, float], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
         AdaptiveEntropyConfig(**{"target_entropy": 0.5, **changes})

@@ -31,32 +31,30 @@ def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", ["train", "demo"])
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        (("--method", "clip_v"), "clip_v needs mu_low, mu_high or both"),
-        (("--method", "clip_v", "--mu-low", "-1"), "mu_low .* must be finite and not negative, got -1"),
-        (("--method", "entropy_magic"), "'entropy_magic' is not one of 'none', 'clip_b', 'clip_v'"),
-        (("--method", "top_entropy", "-p", "fraction=2"), "parameters.fraction must be .* at most 1, got 2"),
+        (("--method", "clip_v"), "clip_v .*mu_low.*mu_high"),
+        (("--method", "clip_v", "--mu-low", "-1"), r"mu_low .*-1\.0\."),
+        (("--method", "entropy_magic"), "'entropy_magic'.*'none', 'clip_b', 'clip_v'"),
+        (("--method", "top_entropy", "-p", "fraction=2"), r"parameters\.fraction .*\b1\b.*\b2\.$"),
         (("--method", "top_entropy", "-p", "fraction"), "NAME=VALUE"),
-        (("--hold-target", "0"), "hold.target_entropy counts nats and must be above 0, got 0.0"),
-        (("--method", "kl_cov", "--hold-target", "1"), "hold moves the thresholds of clip_b or clip_v"),
-        (("--mu-high", "1"), "act only with clip_b, clip_v, got method none"),
-        (("--steps", "0"), "steps must be a whole number of at least 1, got 0"),
-        (("--group-size", "1"), "group_size must be a whole number of at least 2, got 1"),
-        (("--lr", "nan"), "learning_rate must be finite and above 0, got nan"),
-        (("--http-port", "70000"), "70000 is not in the range"),
+        (("--hold-target", "0"), r"hold\.target_entropy .*\b0\.0\.$"),
+        (("--method", "kl_cov", "--hold-target", "1"), "hold .*clip_b.*clip_v"),
+        (("--mu-high", "1"), "clip_b, clip_v, .*none"),
+        (("--steps", "0"), r"steps .*\b0\.$"),
+        (("--group-size", "1"), r"group_size .*\b1\.$"),
+        (("--lr", "nan"), r"learning_rate .*\bnan\.$"),
+        (("--http-port", "70000"), "70000"),
     ],
 )
-def test_options_that_cannot_work_end_with_one_sentence(
-    command: str, arguments: tuple[str, ...], sentence: str
-) -> None:
+def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments: tuple[str, ...], named: str) -> None:
     from click.testing import CliRunner
 
     from isentrope.cli import main
 
     result = CliRunner().invoke(main, [command, *arguments])
     assert result.exit_code == 2
-    assert re.search(sentence, result.stderr)
+    assert re.search(named, result.stderr)
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stdout == ""
 
@@ -88,7 +86,7 @@ def test_training_goes_on_without_a_server(warm_home: Path, monkeypatch: pytest.
     arguments = ("--http-port", str(http_port), "--grpc-port", str(grpc_port), "--steps", "2", *SMALL)
     result = isentrope_command("train", *arguments)
     assert result.returncode == 0, result.stderr
-    run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
+    run_id = re.search(r"run: (\S+)$", result.stdout, re.MULTILINE)
     assert run_id is not None
     assert (warm_home / "spool" / run_id[1]).is_dir()
     assert "records are not delivered yet" in result.stderr

@@ -111,15 +111,15 @@ def test_each_report_tells_what_was_trained_and_what_was_predicted(tiny_policy_c
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "named"),
     [
-        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
-        ({"group_size": 1}, "group_size must be a whole number of at least 2, got 1"),
-        ({"learning_rate": -1e-4}, "learning_rate must be finite and above 0, got -0.0001"),
-        ({"learning_rate": float("nan")}, "learning_rate must be finite and above 0, got nan"),
-        ({"temperature": 0.0}, "temperature must be finite and above 0, got 0.0"),
+        ({"steps": 0}, r"steps .*\b0\.$"),
+        ({"group_size": 1}, r"group_size .*\b1\.$"),
+        ({"learning_rate": -1e-4}, r"learning_rate .*-0\.0001\.$"),
+        ({"learning_rate": float("nan")}, r"learning_rate .*\bnan\.$"),
+        ({"temperature": 0.0}, r"temperature .*\b0\.0\.$"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(changes: dict[str, float], sentence: str) -> None:
-    with pytest.raises(SettingsError, match=sentence):
+def test_settings_that_cannot_work_are_refused(changes: dict[str, float], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
         replace(CONFIG, **changes)  # type: ignore[arg-type]

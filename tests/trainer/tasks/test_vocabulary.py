@@ -38,10 +38,10 @@ def test_a_prompt_names_the_numbers_and_then_the_target() -> None:
 
 
 def test_a_number_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(VocabularyError, match="got '50'"):
+    with pytest.raises(VocabularyError, match="'50'"):
         encode_prompt([3, 5, 7], 50)
 
 
 def test_a_wrong_count_of_numbers_is_refused() -> None:
-    with pytest.raises(VocabularyError, match="3 numbers, got 2"):
+    with pytest.raises(VocabularyError, match="3 .*2"):
         encode_prompt([3, 5], 8)
