@@ -69,7 +69,7 @@ def test_fields_become_parameters_and_those_at_their_default_are_left_out() -> N
 
 @pytest.mark.parametrize("text", ["", "-", "nan", "1e999", "two", None])
 def test_a_field_without_a_number_is_an_error_that_says_what_it_takes(text: str | None) -> None:
-    with pytest.raises(FormError, match="ratio .*0 to 1"):
+    with pytest.raises(FormError, match=r"ratio .*0 to 1"):
         form_parameters(FORMS, {"ratio": text})
 
 

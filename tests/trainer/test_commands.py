@@ -86,7 +86,7 @@ def test_training_goes_on_without_a_server(warm_home: Path, monkeypatch: pytest.
     arguments = ("--http-port", str(http_port), "--grpc-port", str(grpc_port), "--steps", "2", *SMALL)
     result = isentrope_command("train", *arguments)
     assert result.returncode == 0, result.stderr
-    run_id = re.search(r"run: (\S+)$", result.stdout, re.MULTILINE)
+    run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
     assert run_id is not None
     assert (warm_home / "spool" / run_id[1]).is_dir()
     assert "records are not delivered yet" in result.stderr

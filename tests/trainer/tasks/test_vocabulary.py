@@ -43,5 +43,5 @@ def test_a_number_outside_the_vocabulary_is_refused() -> None:
 
 
 def test_a_wrong_count_of_numbers_is_refused() -> None:
-    with pytest.raises(VocabularyError, match="3 .*2"):
+    with pytest.raises(VocabularyError, match=r"3 .*2"):
         encode_prompt([3, 5], 8)
