@@ -10,10 +10,9 @@ import torch
 from tqdm import tqdm
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.policy import PolicyConfig
-from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path, warm_started_policy
+from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import WordTokenizer
@@ -51,20 +50,12 @@ def train_reference_policy(
         ConfigurationError: the home can't be written to.
     """
     torch.set_num_threads(threads)
-    shown_config = {
-        "task": "reasoning-gym countdown",
-        "algorithm": "GRPO, strictly on-policy",
-        **dataclasses.asdict(config),
-        "policy": dataclasses.asdict(policy_config),
-        "warm_start": dataclasses.asdict(warm_start),
-    }
-    _check_home(policy_config, warm_start)
-    # Before the run begins: one that says nothing for a minute is shown as silent.
+    # Before the run begins: training it takes a minute, and a run that says nothing for so long is shown as silent.
     policy = warm_started_policy(policy_config, warm_start)
     probe = isentrope.Probe(
         run=run,
         project=project,
-        config=shown_config,
+        config=shown_settings(config, policy_config, warm_start),
         control=control,
         planned_steps=config.steps,
         # A step is one gate call over all its tokens: nothing says more about them than they do.
@@ -84,16 +75,17 @@ def train_reference_policy(
             train(policy, Countdown(config.seed), probe, config, on_step=show)
 
 
-def _check_home(policy_config: PolicyConfig, warm_start: WarmStartConfig) -> None:
-    """What can't be kept is said now, and not after the minute that a warm start takes."""
-    folder = cache_path(policy_config, warm_start).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The warm start is kept in {folder}, which can't be made ({error.strerror}). Point ISENTROPE_HOME at a folder "
-            "you can write to."
-        ) from error
+def shown_settings(
+    config: TrainingConfig, policy_config: PolicyConfig, warm_start: WarmStartConfig
+) -> dict[str, object]:
+    """What the page shows of how the run is trained."""
+    return {
+        "task": "reasoning-gym countdown",
+        "algorithm": "GRPO, strictly on-policy",
+        **dataclasses.asdict(config),
+        "policy": dataclasses.asdict(policy_config),
+        "warm_start": dataclasses.asdict(warm_start),
+    }
 
 
 def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:
