@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browsing import Watched
-from tests.trainer.running_demo import running_demo, without_warm_start
+from tests.trainer.running_demo import running_demo
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -23,7 +23,6 @@ def demo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     for name in ("ISENTROPE_TOKEN", "ISENTROPE_URL", "ISENTROPE_GRPC", "ISENTROPE_RUN_ID", "ISENTROPE_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
-    without_warm_start(tmp_path / "home")
     with running_demo("--steps", "100000", "--prompts", "4") as (_, url, login, run_id):
         yield url, login, run_id
 

@@ -9,12 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
-
-import torch
-
-from isentrope_trainer.models.policy import PolicyConfig, build_policy
-from isentrope_trainer.models.warm_start import WarmStartConfig, cache_path
 
 ISENTROPE = (sys.executable, "-m", "isentrope")
 
@@ -24,17 +18,6 @@ def free_ports() -> tuple[int, int]:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))
         return first.getsockname()[1], second.getsockname()[1]
-
-
-def without_warm_start(home: Path) -> None:
-    """Put fresh weights where the warm start is cached, since learning them takes a minute.
-
-    `home` must be ISENTROPE_HOME already.
-    """
-    path = cache_path(PolicyConfig(), WarmStartConfig())
-    assert path.is_relative_to(home)
-    path.parent.mkdir(parents=True)
-    torch.save(build_policy(PolicyConfig(), seed=0).state_dict(), path)
 
 
 @contextmanager

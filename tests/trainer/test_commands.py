@@ -13,16 +13,9 @@ import pytest
 
 import isentrope
 from isentrope_wire import environment
-from tests.trainer.running_demo import ISENTROPE, free_ports, running_demo, without_warm_start
+from tests.trainer.running_demo import ISENTROPE, free_ports, running_demo
 
 SMALL = ("--prompts", "2", "--group-size", "4")
-
-
-@pytest.fixture
-def warm_home(home: Path) -> Path:
-    """A home where the warm start is cached already."""
-    without_warm_start(home)
-    return home
 
 
 def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +72,7 @@ def test_a_port_in_use_ends_the_demo_with_one_sentence(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_a_server(warm_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_without_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the shipper would look for the server long after the test.
     monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.5")
     http_port, grpc_port = free_ports()
@@ -88,7 +81,7 @@ def test_training_goes_on_without_a_server(warm_home: Path, monkeypatch: pytest.
     assert result.returncode == 0, result.stderr
     run_id = re.search(r"^run: (\S+)$", result.stdout, re.MULTILINE)
     assert run_id is not None
-    assert (warm_home / "spool" / run_id[1]).is_dir()
+    assert (home / "spool" / run_id[1]).is_dir()
     assert "records are not delivered yet" in result.stderr
     assert "`isentrope sync " in result.stderr
 
@@ -113,7 +106,7 @@ def nothing_listens(url: str) -> bool:
     return False
 
 
-def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(warm_home: Path) -> None:
+def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(home: Path) -> None:
     with running_demo("--steps", "4", *SMALL) as (process, url, login, run_id):
         token = environment.owner_token_file().read_text(encoding="utf-8").strip()
         assert login == f"{url}/?token={token}"
@@ -121,13 +114,13 @@ def test_a_headless_demo_reports_every_step_and_leaves_nothing_running(warm_home
         assert nothing_listens(url)
     # Delivered reports are deleted from the spool.
     deadline = time.monotonic() + 20
-    while (left := list((warm_home / "spool").rglob("*.seg"))) and time.monotonic() < deadline:
+    while (left := list((home / "spool").rglob("*.seg"))) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == [], run_id
 
 
 @pytest.mark.slow
-def test_sigterm_stops_the_demo_and_its_server(warm_home: Path) -> None:
+def test_sigterm_stops_the_demo_and_its_server(home: Path) -> None:
     with running_demo("--steps", "100000", *SMALL) as (process, url, _, run_id):
         assert status_when_known(url, run_id) == "running"
         os.kill(process.pid, signal.SIGTERM)

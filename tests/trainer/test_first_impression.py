@@ -52,12 +52,14 @@ def test_the_run_begins_after_the_warm_start_and_ends_with_a_line_about_its_cour
 
 
 def test_a_home_that_can_not_be_made_is_said_before_the_warm_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_policy_config: PolicyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(ConfigurationError, match=str(tmp_path / "file" / "home")):
-        reference_run.train_reference_policy(CONFIG, isentrope.Control(), transport=InMemoryTransport())
+        reference_run.train_reference_policy(
+            CONFIG, isentrope.Control(), policy_config=tiny_policy_config, transport=InMemoryTransport()
+        )
 
 
 @pytest.mark.parametrize(("screen", "opened"), [("", 0), (":0", 1)])

@@ -17,7 +17,7 @@ def test_a_second_run_takes_the_weights_from_the_home(
     home: Path, tiny_policy_config: PolicyConfig, short_warm_start: WarmStartConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = warm_started_policy(tiny_policy_config, short_warm_start)
-    assert [file.parent for file in home.rglob("*.pt")] == [home / "trainer"]
+    assert [file.parent for file in home.rglob("*.safetensors")] == [home / "trainer"]
     assert not list(home.rglob("*.partial"))
     assert not torch.equal(weights_of(trained), weights_of(build_policy(tiny_policy_config, short_warm_start.seed)))
 
@@ -51,7 +51,7 @@ def test_an_interrupted_save_leaves_nothing_behind(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(torch, "save", interrupted)
+    monkeypatch.setattr(warm_start, "save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         warm_started_policy(tiny_policy_config, short_warm_start)
     assert [path for path in home.rglob("*") if path.is_file()] == []

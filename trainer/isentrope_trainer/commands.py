@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Control, Scope
@@ -23,6 +28,10 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
 _DEFAULTS = TrainingConfig()
+_REPLAY_SPEED = 4.0
+"""Steps a second: the recorded run is over in a minute."""
+_OF_THE_TRAINER = ("torch", "transformers", "reasoning_gym", "tqdm")
+_BY_DEFAULT = ParameterSource.DEFAULT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -89,19 +98,43 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
 @click.option("--grpc-port", type=_port, default=7071, show_default=True, help="Port for reports.")
 @click.option("--headless", is_flag=True, help="Open no browser, and exit when training is done (for scripts).")
 @click.option("--exit-when-done", is_flag=True, help="Exit when training is done; otherwise the pages stay up.")
+@click.option("--replay", is_flag=True, help="Train nothing: show a recorded run, for which torch is not needed.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_REPLAY_SPEED,
+    show_default=True,
+    help="With --replay: steps a second.",
+)
 @_training_options
-def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_done: bool, **options: Any) -> None:
+def demo(
+    host: str,
+    http_port: int,
+    grpc_port: int,
+    headless: bool,
+    exit_when_done: bool,
+    replay: bool,
+    speed: float,
+    **options: Any,
+) -> None:
     """Start server and dashboard, and train a policy whose entropy collapses before your eyes."""
     config, control = _checked(options)
+    _check_replay(replay, options)
     from isentrope_trainer.server_process import ServerDidNotStart, ServerProcess
 
     _point_at_server(host, http_port, grpc_port)
+    server = ServerProcess(host, http_port, grpc_port)
     try:
-        with _sigterm_as_interrupt(), ServerProcess(host, http_port, grpc_port) as server:
-            click.echo(server.login_url)
-            if not headless:
-                _open_browser(server.login_url)
-            status = _train_and_deliver(server, config, control, options)
+        # Imports take as long as the server's start: side by side. The server is stopped before its thread is waited for.
+        with _sigterm_as_interrupt(), ThreadPoolExecutor(2) as beside, server:
+            shown = beside.submit(_show_address, server, headless)
+            if not replay:
+                _import_training(beside, shown)
+            shown.result()
+            if replay:
+                status = _and_deliver(server, partial(_replay, speed))
+            else:
+                status = _and_deliver(server, partial(_train, config, control, options))
             if status == 0 and not (headless or exit_when_done):
                 _keep_pages_up(server)
     except ServerDidNotStart as error:
@@ -109,6 +142,55 @@ def demo(host: str, http_port: int, grpc_port: int, headless: bool, exit_when_do
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     sys.exit(status)
+
+
+def _check_replay(replay: bool, training_options: dict[str, Any]) -> None:
+    """Options that don't go together, and a training that can't be: said before anything is started."""
+    context = click.get_current_context()
+    given = [name for name in (*training_options, "speed") if context.get_parameter_source(name) != _BY_DEFAULT]
+    if replay:
+        training = [name for name in given if name != "speed"]
+        if training:
+            raise click.UsageError(
+                f"--replay shows a run as it was trained, with the settings it had: leave out --{training[0].replace('_', '-')}."
+            )
+    elif "speed" in given:
+        raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
+    elif missing := [name for name in _OF_THE_TRAINER if find_spec(name) is None]:
+        from isentrope.cli import Failed
+
+        raise Failed(
+            f"Training needs the trainer: pip install 'isentrope[trainer]' (there is no {missing[0]}). "
+            "`isentrope demo --replay` shows a recorded run without it."
+        )
+
+
+def _show_address(server: ServerProcess, headless: bool) -> None:
+    """Print the pages' address as soon as they answer."""
+    login_url = server.wait_until_ready()
+    click.echo(login_url)
+    if not headless:
+        _open_browser(login_url)
+
+
+def _import_training(beside: Executor, shown: Future[None]) -> None:
+    """Import what trains while the kernel of the scores is compiled.
+
+    Args:
+        shown: the server's address. Where it can't be had, the rest needs no import.
+    """
+    from isentrope.kernels import cpp_build
+
+    compiled = beside.submit(cpp_build.load)
+    # Server, browser and training share a small machine's cores: torch's threads must sleep while they wait for each
+    # other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5. Read once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for module in ("torch", "isentrope_trainer.models.policy", "isentrope_trainer.reference_run"):
+        importlib.import_module(module)
+        if shown.done():
+            shown.result()
+    # Whatever came of it, scoring finds out by itself.
+    wait([compiled])
 
 
 def _open_browser(url: str) -> None:
@@ -129,15 +211,15 @@ def _keep_pages_up(server: ServerProcess) -> None:
         click.echo("Stopping.", err=True)
 
 
-def _train_and_deliver(server: ServerProcess, config: TrainingConfig, control: Control, options: dict[str, Any]) -> int:
-    """Train, and wait until the server has the last report. Returns the exit status."""
+def _and_deliver(server: ServerProcess, run: Callable[[Callable[[str], None]], int]) -> int:
+    """Train or replay, and wait until the server has the last report. Returns the exit status."""
     run_ids: list[str] = []
 
     def announce(run_id: str) -> None:
         run_ids.append(run_id)
         _announce_run(run_id)
 
-    status = _train(config, control, options, announce)
+    status = run(announce)
     if run_ids and not server.wait_for_end_of_run(run_ids[0], _DELIVERY_SECONDS):
         click.echo(
             f"The run's last reports are still in the spool after {_DELIVERY_SECONDS:.0f} s; "
@@ -147,9 +229,20 @@ def _train_and_deliver(server: ServerProcess, config: TrainingConfig, control: C
     return status
 
 
+def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
+    from isentrope_trainer.recording import SHIPPED, read_recording
+    from isentrope_trainer.replay import replay
+
+    recording = read_recording(SHIPPED)
+    click.echo(f"A recorded run, {len(recording.reports)} steps at {steps_per_second:g} a second.", err=True)
+    try:
+        replay(recording, steps_per_second=steps_per_second, announce=announce)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
 def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
-    # Server, browser and training share a small machine's cores: torch's threads must sleep while they wait for each
-    # other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5. Read once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from isentrope_trainer.closing_line import Course
     from isentrope_trainer.reference_run import train_reference_policy

@@ -28,16 +28,10 @@ class ServerDidNotStart(IsentropeError, RuntimeError):
 
 
 class ServerProcess:
-    """A server of its own for the demo. Leaving the context stops it."""
+    """A server of its own for the demo. Entering the context starts it, leaving stops it."""
 
     def __init__(self, host: str, http_port: int, grpc_port: int) -> None:
-        """
-        Raises:
-            ServerDidNotStart: on entering the context, when a port is taken or the home can't be used.
-        """
         self.url = f"http://{host}:{http_port}"
-        self.login_url = ""
-        """The address that logs a browser in, once the context is entered."""
         self._arguments = ("--host", host, "--http-port", str(http_port), "--grpc-port", str(grpc_port))
         self._process: subprocess.Popen[str] | None = None
 
@@ -46,22 +40,27 @@ class ServerProcess:
         self._process = subprocess.Popen(
             [*_UP, *self._arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        try:
-            assert self._process.stdout is not None, "stdout was asked for"
-            # The server's only line, printed when everything answers; none when it could not start.
-            self.login_url = self._process.stdout.readline().strip()
-            if not self.login_url:
-                raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
-            self._wait_until_ready()
-        except BaseException:
-            self._stop()
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def wait_until_ready(self) -> str:
+        """Wait until everything answers. Returns the address that logs a browser in.
+
+        Raises:
+            ServerDidNotStart: a port is taken or the home can't be used.
+        """
+        assert self._process is not None, "the context is entered"
+        assert self._process.stdout is not None, "stdout was asked for"
+        # The server's only line, printed when everything answers; none when it could not start.
+        login_url = self._process.stdout.readline().strip()
+        if not login_url:
+            raise ServerDidNotStart(self._process.wait(_STOP_SECONDS))
+        self._wait_for_answer()
+        return login_url
 
     def wait(self) -> None:
         """Until the server ends by itself."""
@@ -82,7 +81,7 @@ class ServerProcess:
                 time.sleep(_POLL_SECONDS)
         return False
 
-    def _wait_until_ready(self) -> None:
+    def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             try:

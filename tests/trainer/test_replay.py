@@ -1,0 +1,140 @@
+"""`isentrope demo --replay`, from a process that can't import torch to a real server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import isentrope
+from isentrope.cli import main
+from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
+from isentrope_wire.messages import OutcomeState
+from tests.trainer.running_demo import ISENTROPE, free_ports
+
+NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return read_recording(SHIPPED)
+
+
+@pytest.fixture
+def without_trainer(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes started from here find the packages of the extra `trainer` missing, and no screen."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "sitecustomize.py").write_text(NO_TRAINER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+
+
+@contextmanager
+def running_replay(speed: float) -> Iterator[tuple[subprocess.Popen[str], isentrope.Client, str]]:
+    """A demo whose pages stay up: its process, a client of its server, the run's id."""
+    http_port, grpc_port = free_ports()
+    ports = ("--http-port", str(http_port), "--grpc-port", str(grpc_port))
+    process = subprocess.Popen(
+        [*ISENTROPE, "demo", "--replay", "--speed", str(speed), *ports],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(f"http://127.0.0.1:{http_port}/?token=")
+        run_id = process.stdout.readline().strip().removeprefix("run: ")
+        with isentrope.Client(f"http://127.0.0.1:{http_port}") as client:
+            yield process, client, run_id
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def wait_for_status(client: isentrope.Client, run_id: str, status: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(run["id"] == run_id and run["status"] == status for run in client.runs()):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{run_id} is not {status} within a minute")
+
+
+def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recording: Recording) -> None:
+    (cure,) = recording.pushed
+    with running_replay(speed=40) as (process, client, run_id):
+        wait_for_status(client, run_id, "running")
+        pushed = client.set_control(run_id, method="clip_b", mu_low=2.0, reason="mine", wait=True)
+        assert (pushed["state"], pushed["code"]) == ("REJECTED", "recording")
+
+        wait_for_status(client, run_id, "finished")
+        run = client.run(run_id)
+        assert "recording" in run["name"]
+        assert "recording" in run["tags"]
+        columns = client.metrics(run_id, ["entropy/mean", "reward/mean"])
+        assert columns["step"] == [report.step for report in recording.reports]
+        for name in ("entropy/mean", "reward/mean"):
+            assert columns[name] == pytest.approx([report.scalars[name] for report in recording.reports])
+        assert len(client.tokens(run_id, step=1)) == len(recording.reports[0].tokens) > 0
+        assert client.what_if(run_id, step=1, mu_low=1.0)["clip_fraction"] > 0
+        assert len(client.alerts(run_id)) == sum(len(report.alerts) for report in recording.reports)
+
+        history = {item["reason"]: item for item in client.control_history(run_id)}
+        assert history["mine"]["state"] == "REJECTED"
+        again = history[cure.control.reason]
+        (applied,) = [outcome for report in recording.reports for outcome in report.outcomes]
+        assert (again["state"], again["applied_step"]) == (OutcomeState.APPLIED, applied.step)
+        assert client.step(run_id, recording.reports[-1].step)["control_version"] == again["version"]
+
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_a_recording_can_be_written_and_read(recording: Recording, tmp_path: Path) -> None:
+    short = replace(recording, reports=recording.reports[:2])
+    write_recording(short, tmp_path / "again")
+    assert read_recording(tmp_path / "again") == short
+
+
+def test_the_shipped_recording_shows_collapse_and_cure(recording: Recording) -> None:
+    entropies = [report.scalars["entropy/mean"] for report in recording.reports]
+    (applied,) = [outcome.step for report in recording.reports for outcome in report.outcomes]
+    assert applied is not None
+    before, under = entropies[: applied - 1], entropies[applied - 1 :]
+    assert before[-1] < 0.4 * before[0]
+    assert max(under[len(under) // 2 :]) > before[-1]
+    for report in recording.reports:
+        assert {"entropy/observed_change", "reward/mean"} <= report.scalars.keys()
+        assert report.histograms
+        assert report.tokens
+        assert report.what_if is not None
+    assert SHIPPED.stat().st_size <= 1_500_000
+
+
+@pytest.mark.parametrize("option", [("--method", "top_entropy"), ("--steps", "3"), ("--seed", "0"), ("--run", "mine")])
+def test_replay_takes_no_training_options(option: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["demo", "--replay", *option])
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+
+
+def test_speed_belongs_to_replay() -> None:
+    assert CliRunner().invoke(main, ["demo", "--speed", "3"]).exit_code == 2
+
+
+def test_training_without_torch_names_extra_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = CliRunner().invoke(main, ["demo", "--headless"])
+    assert result.exit_code == 1
+    assert "isentrope[trainer]" in result.stderr
+    assert "--replay" in result.stderr

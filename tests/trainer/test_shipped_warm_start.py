@@ -1,0 +1,97 @@
+"""The warm start that comes with the package is the one that the command makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+
+from isentrope_trainer.loop import judge
+from isentrope_trainer.models import warm_start
+from isentrope_trainer.models.policy import PolicyConfig, build_policy, completion_logits
+from isentrope_trainer.models.warm_start import WarmStartConfig, shipped_path, warm_started_policy
+from isentrope_trainer.rollout import sample_rollouts
+from isentrope_trainer.tasks.countdown import Countdown
+from isentrope_trainer.tasks.vocabulary import encode_prompt
+
+PROBLEMS, GROUP_SIZE = 200, 8
+UNSEEN = 12_345
+"""A seed of the task that no run's default uses."""
+
+
+def policy_from(path: Path) -> LlamaForCausalLM:
+    policy = build_policy(PolicyConfig(), seed=1)
+    policy.load_state_dict(load_file(path))
+    return policy
+
+
+def rewards_and_entropies(policy: LlamaForCausalLM) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of rollouts of problems that nothing was trained on, and the entropies of their tokens in nats."""
+    task = Countdown(UNSEEN)
+    problems = [task.problem(index) for index in range(PROBLEMS)]
+    prompts = torch.tensor([encode_prompt(problem.numbers, problem.target) for problem in problems])
+    rollouts = sample_rollouts(policy, prompts, GROUP_SIZE, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = completion_logits(policy, prompts, rollouts.completions)
+    entropies = torch.distributions.Categorical(logits=logits).entropy()
+    return judge(task, problems, rollouts), entropies[rollouts.mask]
+
+
+def next_token_distributions(policy: LlamaForCausalLM) -> torch.Tensor:
+    """[problems, vocabulary]: of the first token of each answer."""
+    task = Countdown(UNSEEN)
+    problems = [task.problem(index) for index in range(PROBLEMS)]
+    prompts = torch.tensor([encode_prompt(problem.numbers, problem.target) for problem in problems])
+    with torch.no_grad():
+        logits: torch.Tensor = policy(input_ids=prompts).logits
+    return logits[:, -1].softmax(dim=-1)
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning fails."""
+    monkeypatch.setattr(warm_start, "demonstration_batch", None)
+
+
+def test_default_warm_start_comes_with_the_package(home: Path, untrained: None) -> None:
+    policy = warm_started_policy(PolicyConfig(), WarmStartConfig())
+    rewards, entropies = rewards_and_entropies(policy)
+    assert rewards.mean().item() == pytest.approx(0.19, abs=0.03)
+    assert entropies.mean().item() == pytest.approx(0.61, abs=0.04)
+    assert not home.exists()
+    assert shipped_path(PolicyConfig(), WarmStartConfig()).stat().st_size <= 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("policy_config", "config"),
+    [(PolicyConfig(feed_forward_size=64), WarmStartConfig()), (PolicyConfig(), WarmStartConfig(steps=1))],
+)
+def test_other_settings_never_meet_shipped_weights(policy_config: PolicyConfig, config: WarmStartConfig) -> None:
+    assert not shipped_path(policy_config, config).exists()
+
+
+def test_what_is_trained_is_what_is_kept(
+    home: Path, tiny_policy_config: PolicyConfig, short_warm_start: WarmStartConfig
+) -> None:
+    trained = warm_started_policy(tiny_policy_config, short_warm_start).state_dict()
+    kept = warm_started_policy(tiny_policy_config, short_warm_start).state_dict()
+    assert all(torch.equal(trained[name], kept[name]) for name in trained)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_command_makes_the_shipped_weights_again(tmp_path: Path) -> None:
+    result = CliRunner().invoke(warm_start.main, ["--out", str(tmp_path / "again")])
+    assert result.exit_code == 0, result.output
+    shipped = policy_from(shipped_path(PolicyConfig(), WarmStartConfig()))
+    again = policy_from(tmp_path / "again")
+    # On another CPU, or with another torch, sums end in other last digits, which 520 updates carry further.
+    distance = (next_token_distributions(shipped) - next_token_distributions(again)).abs().sum(dim=-1) / 2
+    assert distance.mean().item() < 0.1
+    (rewards, entropies), (rewards_again, entropies_again) = map(rewards_and_entropies, (shipped, again))
+    assert rewards_again.mean().item() == pytest.approx(rewards.mean().item(), abs=0.04)
+    assert entropies_again.mean().item() == pytest.approx(entropies.mean().item(), abs=0.05)
