@@ -96,8 +96,8 @@ def train(host: str | None, http_port: int | None, grpc_port: int | None, **opti
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address the server listens on.")
 @click.option("--http-port", type=_port, default=7070, show_default=True, help="Port for pages and REST.")
 @click.option("--grpc-port", type=_port, default=7071, show_default=True, help="Port for reports.")
-@click.option("--headless", is_flag=True, help="Open no browser, and exit when training is done (for scripts).")
-@click.option("--exit-when-done", is_flag=True, help="Exit when training is done; otherwise the pages stay up.")
+@click.option("--headless", is_flag=True, help="Open no browser, and exit when the run is over (for scripts).")
+@click.option("--exit-when-done", is_flag=True, help="Exit when the run is over; otherwise the pages stay up.")
 @click.option("--replay", is_flag=True, help="Train nothing: show a recorded run, for which torch is not needed.")
 @click.option(
     "--speed",
@@ -182,9 +182,7 @@ def _import_training(beside: Executor, shown: Future[None]) -> None:
     from isentrope.kernels import cpp_build
 
     compiled = beside.submit(cpp_build.load)
-    # Server, browser and training share a small machine's cores: torch's threads must sleep while they wait for each
-    # other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5. Read once, when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _let_threads_sleep()
     for module in ("torch", "isentrope_trainer.models.policy", "isentrope_trainer.reference_run"):
         importlib.import_module(module)
         if shown.done():
@@ -203,7 +201,7 @@ def _open_browser(url: str) -> None:
 
 
 def _keep_pages_up(server: ServerProcess) -> None:
-    click.echo(f"Training is done; the pages stay up at {server.url} until Ctrl-C.", err=True)
+    click.echo(f"The run is over; the pages stay up at {server.url} until Ctrl-C.", err=True)
     try:
         server.wait()
     except KeyboardInterrupt:
@@ -243,7 +241,7 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
 
 
 def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _let_threads_sleep()
     from isentrope_trainer.closing_line import Course
     from isentrope_trainer.reference_run import train_reference_policy
 
@@ -257,6 +255,12 @@ def _train(config: TrainingConfig, control: Control, options: dict[str, Any], an
     if closing_line := str(course):
         click.echo(closing_line)
     return status
+
+
+def _let_threads_sleep() -> None:
+    # Server, browser and training share a small machine's cores: torch's threads must sleep while they wait for each
+    # other, not spin. Measured on 2 busy cores: 1.2 s a step instead of 6.5. Read once, when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
