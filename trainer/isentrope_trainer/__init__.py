@@ -8,4 +8,5 @@ Read `loop.py` first. Then:
 - `reference_run.py`: warm start, probe and loop put together
 - `experiments/`: one file per reproduced figure
 - `commands.py`, `server_process.py`: `isentrope train` and `isentrope demo`
+- `record.py`, `recording.py`, `replay.py`: the recorded run of `isentrope demo --replay`
 """

@@ -79,7 +79,7 @@ class _Replay:
         self._rejected: set[int] = set()
 
     def show(self, steps_per_second: float) -> None:
-        """Send all reports, one each so many seconds."""
+        """Send all reports, each when it is due."""
         began = time.monotonic()
         for count, report in enumerate(self._reports):
             time.sleep(max(began + count / steps_per_second - time.monotonic(), 0.0))
