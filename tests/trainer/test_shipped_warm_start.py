@@ -89,9 +89,10 @@ def test_the_command_makes_the_shipped_weights_again(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     shipped = policy_from(shipped_path(PolicyConfig(), WarmStartConfig()))
     again = policy_from(tmp_path / "again")
-    # On another CPU, or with another torch, sums end in other last digits, which 520 updates carry further.
+    # On another CPU, or with another torch, sums end in other last digits, which 520 updates carry further: starting
+    # weights that differed by a millionth gave a distance of 0.0001 here, and entropies that differed by 0.00003 nats.
     distance = (next_token_distributions(shipped) - next_token_distributions(again)).abs().sum(dim=-1) / 2
-    assert distance.mean().item() < 0.1
+    assert distance.mean().item() < 0.01
     (rewards, entropies), (rewards_again, entropies_again) = map(rewards_and_entropies, (shipped, again))
-    assert rewards_again.mean().item() == pytest.approx(rewards.mean().item(), abs=0.04)
-    assert entropies_again.mean().item() == pytest.approx(entropies.mean().item(), abs=0.05)
+    assert rewards_again.mean().item() == pytest.approx(rewards.mean().item(), abs=0.01)
+    assert entropies_again.mean().item() == pytest.approx(entropies.mean().item(), abs=0.01)
