@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Which torch is right depends on the machine; see set_up.py.
 export TORCH TORCH_INDEX
+# The .venv is make's own: it keeps compiled modules, whatever the shell wants for others.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 # Test files are shared out among processes; each makes its servers, databases and browsers once.
 WORKERS ?= logical
