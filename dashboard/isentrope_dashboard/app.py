@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 from pathlib import Path
 
 from dash import Dash
 from dash.backends._fastapi import reset_current_request, set_current_request
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
@@ -73,6 +75,7 @@ def attach(app: FastAPI, *, api_url: str) -> None:
     compare.register(dash_app, source)
     browser.register(dash_app)
     form.register(dash_app)
+    _serve_scripts_compressed(app, dash_app)
     # Dash would do it at the first request under its own prefix, and a deep link may come before.
     dash_app._setup_server()
     _answer_every_address(app, dash_app)
@@ -91,6 +94,28 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
             raise HTTPException(404)
         # The page says so itself, and where the runs are.
         return HTMLResponse(_shell(dash_app, request), 404)
+
+
+def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
+    """As Dash's own route for its 10 MB of scripts, but each is compressed once and not for every browser."""
+    kept: dict[bytes, bytes] = {}
+
+    # Not async: reading and compressing a file of megabytes belongs into a thread.
+    @app.get("/_dash-component-suites/{package_name}/{path:path}", include_in_schema=False)
+    def script(package_name: str, path: str, request: Request) -> Response:
+        answer: Response = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+        plain = bytes(answer.body)
+        if len(plain) < 1_000 or "gzip" not in request.headers.get("accept-encoding", ""):
+            return answer
+        # By content: the fingerprint in the address is the caller's word, and any is served.
+        digest = hashlib.sha256(plain).digest()
+        if digest not in kept:
+            kept[digest] = gzip.compress(plain, compresslevel=6)
+        answer.body = kept[digest]
+        answer.headers["content-length"] = str(len(kept[digest]))
+        answer.headers["content-encoding"] = "gzip"
+        answer.headers.add_vary_header("Accept-Encoding")
+        return answer
 
 
 def _shell(dash_app: Dash, request: Request) -> str:

@@ -13,6 +13,7 @@ import httpx
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from isentrope_server.api import (
     access_tokens,
@@ -39,6 +40,7 @@ from isentrope_server.api import (
 from isentrope_server.api.query_parameters import refuse_unknown_parameters
 from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
+from isentrope_server.export_formats import ExportFormat
 from isentrope_server.housekeeping import house_kept
 from isentrope_server.ingest.listener import start_grpc
 from isentrope_server.ingest.message_deadline import MessageDeadline
@@ -57,6 +59,10 @@ from isentrope_server.store import runs as run_store
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"
 _GRPC_GRACE_SECONDS = 1.0
+_COMPRESSED_FROM_BYTES = 1_000
+_COMPRESSION_LEVEL = 2
+"""Of 9: 100 MB/s of numbers as JSON to 44 % of their bytes; 6 makes 20 MB/s to 43 %."""
+_COMPRESSED_ALREADY = ExportFormat.PARQUET.media_type
 _API_MODULES = (
     runs,
     metrics,
@@ -106,6 +112,14 @@ def create_app(settings: Settings) -> FastAPI:
             page.load()(app, api_url=settings.local_url)
     # Middleware added last stands outermost: nothing of a page comes before the gate, and refusals are timed too.
     app.add_middleware(BodyLimit)
+    # Events are left alone, so that each comes when it is sent. No answer holds both a secret and words of somebody
+    # else, and browsers send no cookie for another site's page: its length tells nobody anything.
+    app.add_middleware(
+        GZipMiddleware,
+        minimum_size=_COMPRESSED_FROM_BYTES,
+        compresslevel=_COMPRESSION_LEVEL,
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, _COMPRESSED_ALREADY),
+    )
     app.add_middleware(
         Gate,
         tokens=lambda: _tokens(app),
