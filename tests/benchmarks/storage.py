@@ -98,7 +98,13 @@ class OurStore:
         ]
         with self.database.writing_engine.begin() as connection:
             records.append(
-                connection, arrivals, run_key=self.run_key, stream_key=self._stream_key, after_position=first, now=2e9
+                connection,
+                arrivals,
+                run_key=self.run_key,
+                stream_key=self._stream_key,
+                after_position=first,
+                known_layouts={},
+                now=2e9,
             )
         if self.packing:
             self._pack(first + len(batch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DataError
@@ -11,15 +11,18 @@ from isentrope_server.control.outcomes import close_open_controls, take_words
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.arrivals import Sorted
 from isentrope_server.ingest.series_limit import SeriesLimit
-from isentrope_server.store import quarantine, records, runs, streams
+from isentrope_server.store import layouts, quarantine, records, runs, streams
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.events import RunChanged, StepStored
+from isentrope_server.store.layouts import Layout
 from isentrope_server.store.quarantine import Refused
 from isentrope_server.store.records import Arrival
-from isentrope_server.store.streams import Stream
+from isentrope_server.store.round_trips import Change, make_together
+from isentrope_server.store.streams import Standing, Stream
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.messages import Quarantined, Record, RunFinished, StepReport
 
+_NO_LAYOUT = Layout(())
 _TAKEN_ONE_BY_ONE = 20
 """Each costs as much as a push, and other runs wait meanwhile."""
 
@@ -48,26 +51,30 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
         UnknownStream: the sender never said Hello to this database.
     """
     connection = transaction.connection
-    stream = streams.find(connection, sender.run_id, sender.incarnation, sender.rank)
-    if stream is None:
+    layout = next((arrival.packed.layout for arrival in sorted_out.arrivals if arrival.packed is not None), _NO_LAYOUT)
+    standing = streams.standing(connection, sender.run_id, sender.incarnation, sender.rank, layouts.digest(layout))
+    if standing is None:
         raise UnknownStream(
             f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; say Hello first."
         )
-    fresh, contradicting = _compare_with_stored(transaction, stream, sorted_out.arrivals)
+    stream = standing.stream
+    fresh, contradicting = _compare_with_stored(transaction, standing, sorted_out.arrivals)
     fresh = series.within(connection, sender.run_id, stream, fresh)
     refused = [*sorted_out.refused, *contradicting]
     quarantine.keep(connection, stream.key, refused, now)
     for item in refused:
         if item.told is not None:
             stream = take_words(transaction, sender.run_id, stream, item.told, now)
-    stream = _store(transaction, sender, stream, fresh, now)
+    known_layouts = {} if standing.layout_key is None else {layout: standing.layout_key}
+    stream, changes = _store(transaction, sender, standing, stream, known_layouts, fresh, now)
     # Those refused too: not all of them are kept, and what was refused once needn't be sent again.
     come = sorted({*(arrival.seq for arrival in fresh), *(quarantine.storable(r.record.seq) for r in refused)})
-    acked_through = streams.contiguous_through(connection, stream, come)
+    acked_through = streams.contiguous_through(connection, stream, come, held_through=standing.held_through)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
-    streams.advance(connection, stream, acked_through=acked_through, steps=reported, now=now)
+    changes.append(streams.advanced(stream, acked_through=acked_through, steps=reported, now=now))
+    make_together(connection, changes)
     return Receipt(
         acked_through=acked_through,
         quarantined=tuple(Quarantined(seq=r.record.seq, code=r.code, message=r.message) for r in refused),
@@ -114,10 +121,16 @@ def joined(receipts: Sequence[Receipt]) -> Receipt:
 
 
 def _compare_with_stored(
-    transaction: Transaction, stream: Stream, arrivals: Sequence[Arrival]
+    transaction: Transaction, standing: Standing, arrivals: Sequence[Arrival]
 ) -> tuple[list[Arrival], list[Refused]]:
     """New arrivals, and those whose key is taken by another payload; repeats are neither."""
-    known = records.stored_hashes(transaction.connection, stream.key, [arrival.seq for arrival in arrivals])
+    known = records.stored_hashes(
+        transaction.connection,
+        standing.stream.key,
+        [arrival.seq for arrival in arrivals],
+        acked_through=standing.stream.acked_through,
+        held_through=standing.held_through,
+    )
     fresh: list[Arrival] = []
     refused: list[Refused] = []
     for arrival in arrivals:
@@ -141,29 +154,42 @@ def _record(arrival: Arrival) -> Record:
     return Record(seq=arrival.seq, payload=arrival.payload, payload_hash=arrival.payload_hash)
 
 
-def _store(transaction: Transaction, sender: Sender, stream: Stream, fresh: Sequence[Arrival], now: float) -> Stream:
-    """Returns: the stream, as it stands then."""
+def _store(
+    transaction: Transaction,
+    sender: Sender,
+    standing: Standing,
+    stream: Stream,
+    known_layouts: Mapping[Layout, int],
+    fresh: Sequence[Arrival],
+    now: float,
+) -> tuple[Stream, list[Change]]:
+    """Returns: the stream, as it stands then, and the changes that are still to be made."""
     connection = transaction.connection
-    after = runs.last_position(connection, stream.run_key)
-    positions = records.append(
-        connection, fresh, run_key=stream.run_key, stream_key=stream.key, after_position=after, now=now
+    positions, changes = records.append(
+        connection,
+        fresh,
+        run_key=stream.run_key,
+        stream_key=stream.key,
+        after_position=standing.last_position,
+        known_layouts=known_layouts,
+        now=now,
     )
     newest: tuple[int, int] | None = None
-    speaks = streams.speaks(connection, stream)
     for position, arrival in zip(positions, fresh, strict=True):
         message = arrival.message
         if isinstance(message, StepReport):
             stream = take_words(transaction, sender.run_id, stream, message, now)
             transaction.announce(_step_event(sender, position, message))
-            newest = (message.step, message.control_version) if speaks else None
+            newest = (message.step, message.control_version) if standing.speaks else None
         elif isinstance(message, RunFinished):
             stream = take_words(transaction, sender.run_id, stream, message, now)
-            if speaks:
+            if standing.speaks:
                 runs.finish(connection, stream.run_key, message)
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
-    runs.advance(connection, stream.run_key, last_position=after + len(fresh), now=now, newest=newest)
-    return stream
+    last_position = standing.last_position + len(fresh)
+    changes.append(runs.advanced(stream.run_key, last_position=last_position, now=now, newest=newest))
+    return stream, changes
 
 
 def _step_event(sender: Sender, position: int, report: StepReport) -> StepStored:

@@ -8,10 +8,25 @@ from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url, text
+from sqlalchemy import (
+    JSON,
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Engine,
+    ExceptionContext,
+    Integer,
+    LargeBinary,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.pool import NullPool
 
-from isentrope_server.store.column_types import json_text
+from isentrope_server.store.column_types import String, json_text
 from isentrope_wire.printable import printable
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
@@ -45,6 +60,18 @@ _READING_SESSION: Mapping[str, str] = {
     "default_transaction_read_only": "on",
     "idle_in_transaction_session_timeout": "60s",
 }
+
+
+COPIED_TYPES = "copied_types"
+"""Execution option of a COPY ... FROM STDIN (FORMAT BINARY): its rows are streamed to it, as values of these types. Half
+of what one INSERT for each row takes, on both sides."""
+
+
+def copied_type(column: Column[Any]) -> str:
+    """What COPIED_TYPES calls the type of a column."""
+    # A JSON column gets the text that it is to hold; as JSON the driver would encode that once more.
+    kinds = {BigInteger: "int8", Integer: "int4", Double: "float8", LargeBinary: "bytea", JSON: "text", String: "text"}
+    return next(name for kind, name in kinds.items() if isinstance(column.type, kind))
 
 
 class Database:
@@ -144,9 +171,30 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
                 cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
 
+    # Done by the driver's own means, but as one of SQLAlchemy's statements: so its errors are SQLAlchemy's, too.
+    @event.listens_for(engine, "do_execute")
+    def _on_execute(cursor: Any, statement: str, row: Any, context: Any) -> bool:
+        return _copy(cursor, statement, [row], context)
+
+    @event.listens_for(engine, "do_executemany")
+    def _on_executemany(cursor: Any, statement: str, rows: Any, context: Any) -> bool:
+        return _copy(cursor, statement, rows, context)
+
     @event.listens_for(engine, "handle_error")
     def _on_error(context: ExceptionContext) -> None:
         # Behind the first line PostgreSQL tells the values it speaks of, and the driver shows them.
         for error in (context.original_exception, context.sqlalchemy_exception):
             if error is not None and error.args:
                 error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
+
+
+def _copy(cursor: Any, statement: str, rows: Any, context: Any) -> bool:
+    """Whether it is a COPY; then it is done."""
+    types = context.execution_options.get(COPIED_TYPES) if context is not None else None
+    if types is None:
+        return False
+    with cursor.copy(statement) as copying:
+        copying.set_types(types)
+        for row in rows:
+            copying.write_row(row)
+    return True

@@ -21,10 +21,11 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, Text, cast, delete, func, insert, select, update
+from sqlalchemy import Connection, Text, bindparam, cast, delete, func, insert, select, update
 
 from isentrope_server.store.column_types import names_as_stored
 from isentrope_server.store.locks import hold_what_runs_share
+from isentrope_server.store.round_trips import Change
 from isentrope_server.store.tables import layouts, stream_layouts, streams
 from isentrope_wire.messages import ScoreHistogram, StepReport
 
@@ -129,17 +130,19 @@ def unpack(names: Names, packed: bytes) -> dict[str, float]:
 
 def intern(connection: Connection, wanted: Iterable[Layout]) -> dict[Layout, int]:
     """The keys of these layouts; new ones are inserted."""
-    by_digest = {_digest(layout): layout for layout in wanted}
+    by_digest = {digest(layout): layout for layout in wanted}
+    if not by_digest:
+        return {}
     keys = _known(connection, by_digest)
     if len(keys) == len(by_digest):
         return keys
     hold_what_runs_share(connection)
     keys = _known(connection, by_digest)
-    for digest, layout in by_digest.items():
+    for layout_digest, layout in by_digest.items():
         if layout not in keys:
             result = connection.execute(
                 insert(layouts)
-                .values(digest=digest, names=list(layout.names), histograms=[list(h) for h in layout.histograms])
+                .values(digest=layout_digest, names=list(layout.names), histograms=[list(h) for h in layout.histograms])
                 .returning(layouts.c.key)
             )
             keys[layout] = result.scalar_one()
@@ -148,7 +151,7 @@ def intern(connection: Connection, wanted: Iterable[Layout]) -> dict[Layout, int
 
 def _known(connection: Connection, by_digest: Mapping[bytes, Layout]) -> dict[Layout, int]:
     found = connection.execute(select(layouts.c.key, layouts.c.digest).where(layouts.c.digest.in_(by_digest)))
-    return {by_digest[bytes(digest)]: key for key, digest in found}
+    return {by_digest[bytes(found_digest)]: key for key, found_digest in found}
 
 
 def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[int, int]) -> None:
@@ -159,6 +162,18 @@ def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[i
             connection.execute(
                 insert(stream_layouts).values(stream_key=stream_key, layout_key=layout_key, last_position=position)
             )
+
+
+def used_again(stream_key: int, layout_key: int, position: int) -> Change:
+    """As `mark_used`, of a layout that the stream has used already."""
+    return Change(_USED_AGAIN, {"used_by": stream_key, "used_layout": layout_key, "used_at": position})
+
+
+_USED_AGAIN = (
+    update(stream_layouts)
+    .where(stream_layouts.c.stream_key == bindparam("used_by"), stream_layouts.c.layout_key == bindparam("used_layout"))
+    .values(last_position=bindparam("used_at"))
+)
 
 
 def unite_packed(connection: Connection, stream_key: int, *, through: int) -> None:
@@ -245,7 +260,8 @@ def _values_of(names: Names) -> Callable[[Mapping[str, float]], tuple[float, ...
 
 
 @lru_cache(maxsize=4096)
-def _digest(layout: Layout) -> bytes:
+def digest(layout: Layout) -> bytes:
+    """What a layout is found by in the database."""
     # Without histograms the digest is the one layouts had before they knew of any.
     content = [layout.names, layout.histograms] if layout.histograms else layout.names
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).digest()

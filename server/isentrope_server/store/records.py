@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import itemgetter
 
-from sqlalchemy import Connection, Dialect, insert, select, update
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy import Connection, insert, select, update
 
 from isentrope_server.store import alerts, blocks, driving_tokens, layouts, what_if_sums
 from isentrope_server.store.column_types import json_text
+from isentrope_server.store.database import COPIED_TYPES, POSTGRESQL, copied_type
 from isentrope_server.store.layouts import Layout, PackedReport
+from isentrope_server.store.round_trips import Change
 from isentrope_server.store.tables import gaps, records
 from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, StepReport
 
@@ -34,9 +34,16 @@ class Arrival:
         object.__setattr__(self, "packed", layouts.packed(message) if isinstance(message, StepReport) else None)
 
 
-def stored_hashes(connection: Connection, stream_key: int, seqs: Sequence[int]) -> dict[int, bytes]:
-    """The hashes of those of a stream's records that have one of these seqs, packed or not."""
-    if not seqs:
+def stored_hashes(
+    connection: Connection, stream_key: int, seqs: Sequence[int], *, acked_through: int, held_through: int
+) -> dict[int, bytes]:
+    """The hashes of those of a stream's records that have one of these seqs, packed or not.
+
+    Args:
+        acked_through: the stream's; nothing beyond it is packed.
+        held_through: the stream's; nothing beyond it is stored.
+    """
+    if not seqs or min(seqs) > held_through:
         return {}
     found = connection.execute(
         select(records.c.seq, records.c.payload_hash).where(
@@ -44,7 +51,7 @@ def stored_hashes(connection: Connection, stream_key: int, seqs: Sequence[int]) 
         )
     )
     known = {seq: bytes(payload_hash) for seq, payload_hash in found}
-    missing = [seq for seq in seqs if seq not in known]
+    missing = [seq for seq in seqs if seq not in known and seq <= acked_through]
     return known | blocks.payload_hashes(connection, stream_key, missing) if missing else known
 
 
@@ -55,9 +62,15 @@ def append(
     run_key: int,
     stream_key: int,
     after_position: int,
+    known_layouts: Mapping[Layout, int],
     now: float,
-) -> list[int]:
-    """Store new records at the positions that follow `after_position`; returns these, in the order of `arrivals`."""
+) -> tuple[list[int], list[Change]]:
+    """Store new records at the positions that follow `after_position`.
+
+    Args:
+        known_layouts: the keys of layouts that the stream has used already.
+    Returns: these positions, in the order of `arrivals`, and the changes that are still to be made.
+    """
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     reports = [
         (position, arrival.message)
@@ -69,7 +82,8 @@ def append(
         for position, arrival in zip(positions, arrivals, strict=True)
         if arrival.packed is not None
     }
-    layout_keys = layouts.intern(connection, {report.layout for report in packed.values()})
+    used = {report.layout: position for position, report in packed.items()}
+    layout_keys = {**known_layouts, **layouts.intern(connection, used.keys() - known_layouts.keys())}
     rows = [
         {
             "run_key": run_key,
@@ -87,11 +101,14 @@ def append(
     for module in (what_if_sums, driving_tokens, alerts):
         module.append(connection, run_key, stream_key, reports)
     _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
-    # The last of those that share a layout stays.
+    # Of those that share a layout the last one.
     layouts.mark_used(
-        connection, stream_key, {layout_keys[report.layout]: position for position, report in packed.items()}
+        connection, stream_key, {layout_keys[one]: used[one] for one in used.keys() - known_layouts.keys()}
     )
-    return positions
+    again = [
+        layouts.used_again(stream_key, known_layouts[one], used[one]) for one in used.keys() & known_layouts.keys()
+    ]
+    return positions, again
 
 
 def _report_columns(arrival: Arrival, layout_keys: dict[Layout, int]) -> dict[str, object]:
@@ -113,18 +130,11 @@ def _insert(connection: Connection, rows: Sequence[Mapping[str, object]]) -> Non
     """Rows as the driver takes them: SQLAlchemy's look at each value takes as long as SQLite does to store it."""
     if not rows:
         return
-    statement = _statement(connection.dialect)
-    if statement.positiontup is None:
-        connection.exec_driver_sql(str(statement), rows)
+    values = list(map(itemgetter(*_COLUMNS), rows))
+    if connection.dialect.name == POSTGRESQL:
+        connection.exec_driver_sql(_COPY, values, execution_options={COPIED_TYPES: _TYPES})
     else:
-        connection.exec_driver_sql(str(statement), list(map(itemgetter(*statement.positiontup), rows)))
-
-
-@lru_cache
-def _statement(dialect: Dialect) -> SQLCompiler:
-    compiled = insert(records).compile(dialect=dialect)
-    assert isinstance(compiled, SQLCompiler)
-    return compiled
+        connection.exec_driver_sql(_INSERT, values)
 
 
 def _append_gaps(connection: Connection, stream_key: int, found: Sequence[Gap]) -> None:
@@ -154,4 +164,8 @@ _KINDS: dict[type[Payload], str] = {
 _LONGEST_REASON = 10_000
 """Characters. No spool writes so many."""
 
+_COLUMNS = tuple(column.name for column in records.columns)
+_INSERT = f"INSERT INTO records ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_COPY = f"COPY records ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+_TYPES = tuple(copied_type(column) for column in records.columns)
 _REPORT_COLUMNS = ("step", "recorded_at", "control_version", "layout_key", "scalars", "histograms", "labels")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, or_, select, update
 
 from isentrope_server.store.removal import DELETING
+from isentrope_server.store.round_trips import Change
 from isentrope_server.store.tables import deleted_runs, runs, streams
 from isentrope_wire.messages import RunFinished, RunStarted
 
@@ -173,14 +174,12 @@ def heard_at_least(connection: Connection, run_key: int, at: float) -> None:
     connection.execute(update(runs).where(runs.c.key == run_key, runs.c.last_heard_at < at).values(last_heard_at=at))
 
 
-def advance(
-    connection: Connection, run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None
-) -> None:
+def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Change:
     """Records up to `last_position` came in; `newest` is (step, control_version) of the report that speaks for the run."""
-    values: dict[str, object] = {"last_position": last_position, "last_heard_at": now, "last_report_at": now}
-    if newest is not None:
-        values |= {"step": newest[0], "control_version": newest[1]}
-    connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
+    values: dict[str, object] = {"of_run": run_key, "new_last_position": last_position, "heard_at": now}
+    if newest is None:
+        return Change(_ADVANCED, values)
+    return Change(_ADVANCED_AND_SPOKEN_FOR, {**values, "new_step": newest[0], "version_in_force": newest[1]})
 
 
 def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
@@ -204,6 +203,18 @@ def edit(connection: Connection, run_key: int, *, tags: Sequence[str] | None, no
         values["notes"] = notes
     if values:
         connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
+
+
+_ADVANCED = (
+    update(runs)
+    .where(runs.c.key == bindparam("of_run"))
+    .values(
+        last_position=bindparam("new_last_position"),
+        last_heard_at=bindparam("heard_at"),
+        last_report_at=bindparam("heard_at"),
+    )
+)
+_ADVANCED_AND_SPOKEN_FOR = _ADVANCED.values(step=bindparam("new_step"), control_version=bindparam("version_in_force"))
 
 
 def _described_by(started: RunStarted, now: float) -> dict[str, object]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, insert, select, union_all, update
+from sqlalchemy import Connection, bindparam, func, insert, select, union_all, update
 
-from isentrope_server.store.tables import gaps, quarantine, records, runs, streams
+from isentrope_server.store.round_trips import Change
+from isentrope_server.store.tables import gaps, layouts, quarantine, records, runs, stream_layouts, streams
 from isentrope_wire.messages import ControlSnapshot, RunStarted
 
 
@@ -27,6 +28,21 @@ class Stream:
     acked_through: int
     control_version: int
     """The highest one it named, in force or decided about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A stream and its run before a push."""
+
+    stream: Stream
+    held_through: int
+    """No seq beyond it is stored, kept aside or known never to come."""
+    speaks: bool
+    """Whether the stream speaks for its run: it is the lowest known rank of the newest incarnation."""
+    last_position: int
+    """The run's."""
+    layout_key: int | None
+    """Of the layout that was asked for, where the stream has used it and may use it on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +81,27 @@ def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> St
         )
     ).one_or_none()
     return None if row is None else Stream(**row._mapping)
+
+
+def standing(connection: Connection, run_id: str, incarnation: str, rank: int, layout_digest: bytes) -> Standing | None:
+    """What a push from this rank must know of what is stored; None where it never said Hello."""
+    sender = {"of_run_id": run_id, "of_incarnation": incarnation, "of_rank": rank, "layout_digest": layout_digest}
+    row = connection.execute(_STANDING, sender).one_or_none()
+    if row is None:
+        return None
+    found = dict(row._mapping)
+    ends = (found.pop("last_record"), found.pop("last_kept_aside"), found.pop("last_gap"))
+    is_lowest, has_rivals = found.pop("lowest_rank") == rank, found.pop("rivals") is not None
+    last_position, layout_key = found.pop("last_position"), found.pop("layout_key")
+    stream = Stream(**found)
+    return Standing(
+        stream=stream,
+        held_through=max(stream.acked_through, *(end or 0 for end in ends)),
+        # Of many ranks most are through here.
+        speaks=is_lowest and (not has_rivals or _newest(connection, stream.run_key) == incarnation),
+        last_position=last_position,
+        layout_key=layout_key,
+    )
 
 
 def count(connection: Connection, run_key: int) -> int:
@@ -158,33 +195,38 @@ def highest_control_version(connection: Connection, run_key: int, *, below: int)
     return connection.execute(highest).scalar_one() or 0
 
 
-def advance(connection: Connection, stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> None:
-    """Note what a push brought: the acknowledgement, the range of steps and the control version the stream has now."""
+def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> Change:
+    """What a push brought: the acknowledgement, the range of steps and the control version the stream has now."""
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
-    connection.execute(
-        update(streams)
-        .where(streams.c.key == stream.key)
-        .values(
-            acked_through=acked_through,
-            first_step=min(known, default=None),
-            last_step=max(known, default=None),
-            control_version=stream.control_version,
-            last_report_at=now,
-        )
+    return Change(
+        _ADVANCED,
+        {
+            "of_stream": stream.key,
+            "new_acked_through": acked_through,
+            "new_first_step": min(known, default=None),
+            "new_last_step": max(known, default=None),
+            "version_named": stream.control_version,
+            "reported_at": now,
+        },
     )
 
 
-def contiguous_through(connection: Connection, stream: Stream, just_stored: Sequence[int] = ()) -> int:
+def contiguous_through(
+    connection: Connection, stream: Stream, just_stored: Sequence[int] = (), *, held_through: int | None = None
+) -> int:
     """The highest seq up to which every record is stored, kept aside, or known never to come.
 
     Args:
         just_stored: what this transaction stored or refused, by rising seq: it need not be looked for.
+        held_through: nothing else is held beyond it, if that is known: then nothing is looked for beyond it.
     """
     through = stream.acked_through
     for seq in just_stored:
         if seq > through + 1:
             break
         through = max(through, seq)
+    if held_through is not None and through >= max([held_through, *just_stored[-1:]]):
+        return through
     held = union_all(
         select(records.c.seq.label("first"), records.c.seq.label("last")).where(
             records.c.stream_key == stream.key, records.c.seq > through
@@ -212,6 +254,62 @@ _STREAMS = select(
     streams.c.last_step,
     streams.c.acked_through,
     streams.c.control_version,
+)
+
+
+_own = streams.alias("own")
+_other = streams.alias("other")
+_began = select(func.min(_own.c.started_at)).where(
+    _own.c.run_key == streams.c.run_key, _own.c.incarnation == streams.c.incarnation
+)
+_STANDING = (
+    _STREAMS.add_columns(
+        runs.c.last_position,
+        select(func.max(records.c.seq))
+        .where(records.c.stream_key == streams.c.key)
+        .scalar_subquery()
+        .label("last_record"),
+        select(func.max(quarantine.c.seq))
+        .where(quarantine.c.stream_key == streams.c.key)
+        .scalar_subquery()
+        .label("last_kept_aside"),
+        select(func.max(gaps.c.last_seq)).where(gaps.c.stream_key == streams.c.key).scalar_subquery().label("last_gap"),
+        select(func.min(_own.c.rank))
+        .where(_own.c.run_key == streams.c.run_key, _own.c.incarnation == streams.c.incarnation)
+        .scalar_subquery()
+        .label("lowest_rank"),
+        # An incarnation that is newer, or as old: then the name decides, and databases sort names by rules of their own.
+        select(_other.c.incarnation)
+        .where(_other.c.run_key == streams.c.run_key, _other.c.incarnation != streams.c.incarnation)
+        .group_by(_other.c.incarnation)
+        .having(func.min(_other.c.started_at) >= _began.scalar_subquery())
+        .limit(1)
+        .scalar_subquery()
+        .label("rivals"),
+        select(stream_layouts.c.layout_key)
+        .join(layouts, layouts.c.key == stream_layouts.c.layout_key)
+        .where(stream_layouts.c.stream_key == streams.c.key, layouts.c.digest == bindparam("layout_digest"))
+        .scalar_subquery()
+        .label("layout_key"),
+    )
+    .join(runs, runs.c.key == streams.c.run_key)
+    .where(
+        runs.c.id == bindparam("of_run_id"),
+        streams.c.incarnation == bindparam("of_incarnation"),
+        streams.c.rank == bindparam("of_rank"),
+    )
+)
+
+_ADVANCED = (
+    update(streams)
+    .where(streams.c.key == bindparam("of_stream"))
+    .values(
+        acked_through=bindparam("new_acked_through"),
+        first_step=bindparam("new_first_step"),
+        last_step=bindparam("new_last_step"),
+        control_version=bindparam("version_named"),
+        last_report_at=bindparam("reported_at"),
+    )
 )
 
 
