@@ -29,7 +29,6 @@ POINTS = (
     "INSERT INTO blocks",
     "INSERT INTO metric_chunks",
     "INSERT INTO histogram_chunks",
-    "release_savepoint",
     "commit",
     "committed",
 )
@@ -65,7 +64,7 @@ def pack_and_die(url: str, point: str) -> None:
 
 def die_at(database: Database, point: str) -> None:
     engine = database.writing_engine
-    if point in ("begin", "release_savepoint", "commit"):
+    if point in ("begin", "commit"):
         event.listen(engine, point, lambda *arguments: die())
         return
 

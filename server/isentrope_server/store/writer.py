@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, NestedTransaction, RootTransaction
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from isentrope_server.store.events import Event
@@ -50,10 +50,12 @@ class _Job(Generic[_T]):
     result: list[_T] = field(default_factory=list)
     error: BaseException | None = None
 
-    def run(self, connection: Connection) -> list[Event]:
-        """Do the work in a savepoint of its own; a failure undoes this work only."""
+    def run(self, connection: Connection, *, in_savepoint: bool) -> list[Event]:
+        """Do the work; in a savepoint of its own a failure undoes this work only. May be done again after a failure."""
         transaction = Transaction(connection)
-        with _Savepoint(connection, self):
+        self.result.clear()
+        self.error = None
+        with _KeptFailure(self, connection.begin_nested() if in_savepoint else None):
             self.result.append(self.work(transaction))
         return [] if self.error else transaction.events
 
@@ -64,12 +66,12 @@ class _Job(Generic[_T]):
             self.future.set_result(self.result[0])
 
 
-class _Savepoint:
+class _KeptFailure:
     """Keeps a failure for whoever submitted the work, so that it never ends the thread all others wait for."""
 
-    def __init__(self, connection: Connection, job: _Job[_T]) -> None:
-        self._savepoint = connection.begin_nested()
+    def __init__(self, job: _Job[_T], savepoint: NestedTransaction | None) -> None:
         self._job = job
+        self._savepoint = savepoint
 
     def __enter__(self) -> None:
         return None
@@ -77,10 +79,11 @@ class _Savepoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if error is None:
-            self._savepoint.commit()
-        else:
+        if error is not None:
             self._job.error = error
+        if self._savepoint is not None and error is None:
+            self._savepoint.commit()
+        elif self._savepoint is not None:
             self._savepoint.rollback()
         return True
 
@@ -223,14 +226,12 @@ class Writer:
         return connection
 
     def _commit(self, connection: Connection, jobs: Sequence[_Job[object]]) -> None:
-        events: list[Event] = []
-        transaction = connection.get_transaction()
-        assert transaction is not None, "the connection comes from _begun"
-        with transaction:
-            for job in jobs:
-                events.extend(job.run(connection))
-            if events and self._announce is not None:
-                self._announce(connection, events)
+        # A savepoint is two more statements for each job, and jobs seldom fail.
+        events = self._all_or_none(connection, jobs)
+        if events is None:
+            connection.begin()
+            hold_for_writing(connection, {job.run_id for job in jobs})
+            events = self._each_for_itself(connection, jobs)
         try:
             if events:
                 self._publish(events)
@@ -238,6 +239,37 @@ class Writer:
             # Stored they are, whether or not anybody was told.
             for job in jobs:
                 job.settle()
+
+    def _all_or_none(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event] | None:
+        """What is to be published, after COMMIT; None: one of several jobs failed, and nothing is stored."""
+        events: list[Event] = []
+        with _transaction_of(connection) as transaction:
+            for job in jobs:
+                events.extend(job.run(connection, in_savepoint=False))
+                if job.error is not None:
+                    if isinstance(job.error, DBAPIError) and job.error.connection_invalidated:
+                        raise job.error
+                    transaction.rollback()
+                    return [] if len(jobs) == 1 else None
+            if events and self._announce is not None:
+                self._announce(connection, events)
+        return events
+
+    def _each_for_itself(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event]:
+        """As `_all_or_none`, but what fails keeps nothing else from being stored."""
+        events: list[Event] = []
+        with _transaction_of(connection):
+            for job in jobs:
+                events.extend(job.run(connection, in_savepoint=True))
+            if events and self._announce is not None:
+                self._announce(connection, events)
+        return events
+
+
+def _transaction_of(connection: Connection) -> RootTransaction:
+    transaction = connection.get_transaction()
+    assert transaction is not None, "it was begun"
+    return transaction
 
 
 def _cause(error: BaseException, jobs: Sequence[_Job[object]]) -> BaseException:
