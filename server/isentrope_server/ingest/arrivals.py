@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from isentrope_server.ingest.report_limits import OUTCOMES, excess
@@ -54,7 +54,7 @@ def _read(record: Record) -> Arrival:
         message = decode_payload(record.payload)
     except CodecError as error:
         raise _Unusable("undecodable", str(error)) from error
-    if any(number > LARGEST_INTEGER for number in _counted(message)):
+    if max(_counted(message), default=0) > LARGEST_INTEGER:
         raise _Unusable(
             "out_of_range", f"Steps, versions and counts are less than 2^63; seq {record.seq} holds more.", message
         )
@@ -68,7 +68,7 @@ def _read(record: Record) -> Arrival:
     too_much = excess(message) if isinstance(message, StepReport) else ""
     if too_much:
         raise _Unusable("too_much", f"The report of seq {record.seq} holds {too_much}.", message)
-    if not all(math.isfinite(time) for time in _times(message)):
+    if not all(map(math.isfinite, _times(message))):
         raise _Unusable(
             "bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.", message
         )
@@ -113,27 +113,26 @@ def _with_storable_names(message: Payload) -> Payload:
     )
 
 
-def _counted(message: Payload) -> Iterator[int]:
+def _counted(message: Payload) -> list[int]:
+    counted: list[int] = []
     if isinstance(message, StepReport):
-        yield message.step
-        yield message.control_version
-        yield from (histogram.not_finite for histogram in message.histograms)
+        counted += [message.step, message.control_version, *[histogram.not_finite for histogram in message.histograms]]
     if isinstance(message, StepReport | RunFinished):
         for outcome in message.outcomes:
-            yield outcome.version
-            yield outcome.step or 0
+            counted += [outcome.version, outcome.step or 0]
+    return counted
 
 
 def _names(message: Payload) -> list[str]:
     if not isinstance(message, StepReport):
         return []
-    return [*message.scalars, *(histogram.name for histogram in message.histograms)]
+    return [*message.scalars, *[histogram.name for histogram in message.histograms]]
 
 
-def _times(message: Payload) -> Iterator[float]:
+def _times(message: Payload) -> list[float]:
+    times = [outcome.at for outcome in message.outcomes] if isinstance(message, StepReport | RunFinished) else []
     if isinstance(message, StepReport):
-        yield message.recorded_at
+        times.append(message.recorded_at)
     if isinstance(message, RunFinished):
-        yield message.finished_at
-    if isinstance(message, StepReport | RunFinished):
-        yield from (outcome.at for outcome in message.outcomes)
+        times.append(message.finished_at)
+    return times

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from isentrope_wire.messages import StepReport
 from isentrope_wire.run_limits import NAME_CHARACTERS
@@ -32,21 +32,26 @@ def excess(report: StepReport) -> str:
     return ""
 
 
+def _longest(texts: Collection[str]) -> int:
+    # Most reports have none of most of these.
+    return max(map(len, texts)) if texts else 0
+
+
 _LIMITS: tuple[tuple[str, int, Callable[[StepReport], int]], ...] = (
     ("scalars", SCALARS, lambda report: len(report.scalars)),
     ("histograms", HISTOGRAMS, lambda report: len(report.histograms)),
-    ("bins of a histogram", HISTOGRAM_BINS, lambda report: max((len(h.counts) for h in report.histograms), default=0)),
+    ("bins of a histogram", HISTOGRAM_BINS, lambda report: max([len(h.counts) for h in report.histograms], default=0)),
     ("labels", LABELS, lambda report: len(report.labels)),
-    ("characters in a label", LABEL_CHARACTERS, lambda report: max(map(len, report.labels.values()), default=0)),
-    ("characters in a label's name", NAME_CHARACTERS, lambda report: max(map(len, report.labels), default=0)),
+    ("characters in a label", LABEL_CHARACTERS, lambda report: _longest(report.labels.values())),
+    ("characters in a label's name", NAME_CHARACTERS, lambda report: _longest(report.labels)),
     ("tokens", TOKENS, lambda report: len(report.tokens)),
-    ("characters of a token", TOKEN_CHARACTERS, lambda r: max((len(t.text or "") for t in r.tokens), default=0)),
+    ("characters of a token", TOKEN_CHARACTERS, lambda r: _longest([t.text or "" for t in r.tokens])),
     ("alerts", ALERTS, lambda report: len(report.alerts)),
-    ("numbers of an alert", ALERT_NUMBERS, lambda report: max((len(a.evidence) for a in report.alerts), default=0)),
+    ("numbers of an alert", ALERT_NUMBERS, lambda report: max([len(a.evidence) for a in report.alerts], default=0)),
     (
         "characters in the name of an alert's number",
         NAME_CHARACTERS,
-        lambda report: max((len(name) for alert in report.alerts for name in alert.evidence), default=0),
+        lambda report: _longest([name for alert in report.alerts for name in alert.evidence]),
     ),
     ("control outcomes", OUTCOMES, lambda report: len(report.outcomes)),
 )
