@@ -104,7 +104,9 @@ def compile_what_the_demo_imports() -> None:
     print("Compiling what the demo imports", flush=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     imports = ("isentrope_trainer.reference_run", "isentrope_server.serving, isentrope_dashboard.app")
-    processes = [subprocess.Popen([PYTHON, "-W", "ignore", "-c", f"import {names}"], env=environment) for names in imports]
+    processes = [
+        subprocess.Popen([PYTHON, "-W", "ignore", "-c", f"import {names}"], env=environment) for names in imports
+    ]
     statuses = [process.wait() for process in processes]
     if any(statuses):
         sys.exit("What was installed can't be imported; the error stands above.")

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from isentrope.errors import CheckpointError
+from isentrope_wire.methods import METHODS, Method
 
 _T = TypeVar("_T")
 
@@ -27,7 +28,9 @@ def plain(value: object) -> Plain:
         return plain(value.value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        return str(value)  # a Method is a row of its own class
+    if value is None or isinstance(value, bool | int | float):
         return value
     if is_dataclass(value):
         return {field.name.lstrip("_"): plain(getattr(value, field.name)) for field in fields(value)}
@@ -78,6 +81,10 @@ def _value(hint: Any, value: object, where: str) -> Any:
             return hint(value)
         except ValueError:
             raise _unreadable(where, f"one of {', '.join(str(one.value) for one in hint)}", value) from None
+    if hint is Method:
+        if value not in METHODS:
+            raise _unreadable(where, f"one of {', '.join(METHODS)}", value)
+        return METHODS[str(value)]
     if hint is float and value in ("nan", "inf", "-inf"):
         return float(str(value))
     accepted = (int, float) if hint is float else hint

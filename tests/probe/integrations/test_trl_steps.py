@@ -158,7 +158,7 @@ def test_a_second_training_is_not_observed_and_says_so(tmp_path: Path, caplog: p
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert len(transport.messages) == messages
-    assert [record.name for record in caplog.records if record.levelno == logging.WARNING] == ["isentrope"]
+    assert "isentrope.integrations.trl" in {record.name for record in caplog.records}
 
 
 def test_a_failure_of_ours_leaves_the_run_to_trls_own_head(
