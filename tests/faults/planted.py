@@ -48,11 +48,9 @@ BUGS = (
     Bug(
         name="ack before commit",
         file="isentrope_server/store/writer.py",
-        right="""            for job in jobs:
-                events.extend(job.run(connection))
+        right="""                events.extend(job.run(connection, in_savepoint=False))
 """,
-        wrong="""            for job in jobs:
-                events.extend(job.run(connection))
+        wrong="""                events.extend(job.run(connection, in_savepoint=False))
                 job.settle()
 """,
         fault="server_killed_before_commit",
