@@ -20,8 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -48,7 +47,7 @@ from isentrope.gate_inputs import (
     told_of_tokens,
     valid_mask,
 )
-from isentrope.guard import Guard
+from isentrope.guard import Guard, Stopwatch
 from isentrope.interventions.gated_tokens import GatedTokens
 from isentrope.interventions.gradient_factors import CAPABILITIES, gated_logprobs
 from isentrope.interventions.selection_basis import SelectionBasis
@@ -68,11 +67,11 @@ from isentrope.statistics.across_ranks import rank_vector
 from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
 from isentrope.steering.action import Action
 from isentrope.steering.pilot import Pilot
-from isentrope.step_closing import StepCloser, entropies_after_update, momentum_of
+from isentrope.step_closing import NumbersOfRanks, StepCloser, entropies_after_update, momentum_of
 from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import StepReport
+from isentrope_wire.messages import ControlSnapshot, StepReport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -146,6 +145,7 @@ class Probe:
         )
         self.config = begun.config
         self._boundary = StepBoundary(ControlDesk(begun.control, CAPABILITIES))
+        self._opened_under: ControlSnapshot | None = None
         mirrored = self.config.rank == 0 and self.config.mode != "disabled"
         self._mirrors = OpenMirrors(self.config.mirrors if mirrored else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
@@ -153,12 +153,15 @@ class Probe:
         self._scored = ScoredTokens()
         self._pilot = Pilot()
         self._guard = Guard()
+        self._stopwatch = Stopwatch()
+        self._gating = self._guard.protect("gating a batch", self._stopwatch)
+        self._logging = self._guard.protect("logging scalars", self._stopwatch)
+        self._closing = self._guard.protect("closing a step")
         self._ledger = TokenLedger()
         self._thresholds = ThresholdSources(self.config.threshold_source)
         self._basis = SelectionBasis(self.config.threshold_source, self._thresholds)
         self._meeting = RankMeeting(ranks or OneRank(), self._thresholds, self._basis)
         self._logged: dict[str, float | Tensor] = {}
-        self._seconds = 0.0
         self._process = os.getpid()
         self._end = RunEnd(
             self._boundary,
@@ -211,7 +214,7 @@ class Probe:
                 logits that are NaN in every row. (Ids on an accelerator are checked in the first step only: looking at
                 them waits for the device.)
         """
-        with self._timed():
+        with self._stopwatch:
             scores = checked_token_scores(
                 logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
             )
@@ -244,7 +247,7 @@ class Probe:
         Raises:
             InputError: as for `score`.
         """
-        with self._timed():
+        with self._stopwatch:
             scores = checked_linear_token_scores(
                 hidden,
                 lm_head_weight,
@@ -277,7 +280,7 @@ class Probe:
         """
         if self._inactive():
             return
-        with self._timed(), self._guard.protect("reading a first pass"):
+        with self._guard.protect("reading a first pass", self._stopwatch):
             self._scores_to_gate = False
             sums: Tensor | None = None
             try:
@@ -326,7 +329,7 @@ class Probe:
         """
         if self._inactive():
             return scores.logprobs
-        with self._timed(), self._guard.protect("gating a batch"):
+        with self._gating:
             self._scores_to_gate = False
             self._open_step()
             advantages = broadcast_advantages(advantages, scores.logprobs)
@@ -373,11 +376,13 @@ class Probe:
         """Add scalars to the report of the step that is open. Tensors of one element are read later, off this thread."""
         if self._inactive():
             return
-        with self._timed(), self._guard.protect("logging scalars"):
+        with self._logging:
             if not isinstance(scalars, Mapping):
                 raise InputError(f"log takes names and numbers, such as {{'reward/mean': 0.4}}; got {scalars!r}.")
             for name, value in scalars.items():
-                self._logged[name] = loggable(name, value)
+                # As nearly all are, and `loggable` would give it back.
+                plain = type(value) is float and type(name) is str and name.isascii() and name
+                self._logged[name] = value if plain else loggable(name, value)
 
     def step(
         self,
@@ -401,19 +406,21 @@ class Probe:
         """
         if self._inactive():
             return
-        with self._guard.protect("closing a step"):
-            sums: Tensor | None = None
+        with self._closing:
+            started = time.perf_counter()
+            rescoring_seconds = 0.0
+            alone, sums, source = self._meeting.alone, None, ""
             action: Action | None = None
             batches: Sequence[TokenBatch] = ()
             try:
-                with self._timed():
-                    self._open_step()
-                    batches = self._take_batches()
-                    step = step_number(step)
-                    self._check_gated(step, batches)
-                    self._check_rises(step)
-                after = self._rescored(rescore, batches)
-                with self._timed():
+                self._open_step()
+                batches = self._take_batches()
+                step = step_number(step)
+                self._check_step(step, batches)
+                after = None
+                if rescore is not None and (batches or not alone):
+                    after, rescoring_seconds = self._rescored(rescore, batches)
+                if batches or not alone:
                     source, thresholds = self._thresholds.known()
                     sums = rank_vector(
                         step,
@@ -422,25 +429,28 @@ class Probe:
                         after,
                         self._meeting.device,
                         thresholds,
-                        alone=self._meeting.alone,
-                        centre=None if self._meeting.alone else self._basis.means(),
+                        alone=alone,
+                        centre=None if alone else self._basis.means(),
                     )
                     self._basis.step_closed(self._pilot.control, batches)
-                    action = self._decided_ahead()
+                self._pilot.end_step()
+                if self._meeting.leads and not alone:
+                    # Alone there is time until the next step begins.
+                    action = self._pilot.decide(self._boundary.in_force)
             finally:
                 # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
                 # under another control.
                 self._boundary.end_step()
-                with self._timed():
+                if sums is not None or not alone:
                     self._meeting.meet(
-                        sums,
-                        gated=sums is not None and bool(batches),
-                        failures=self._guard.failures,
-                        desired=self._transport.desired_control(),
-                        action=action,
+                        sums, failures=self._guard.failures, desired=self._transport.desired_control(), action=action
                     )
-            with self._timed():
-                self._report(step, optimizer, learning_rates, source)
+            measured = None if sums is None else self._meeting.numbers_of_ranks()
+            reported_from = time.perf_counter()
+            self._stopwatch.seconds += reported_from - started - rescoring_seconds
+            self._report(step, measured, optimizer, learning_rates, source)
+            # Counted with the next step.
+            self._stopwatch.seconds = time.perf_counter() - reported_from
             self._guard.settled = True
             self._end.goes_on()
             # What `rescore` scored is for no gate.
@@ -536,15 +546,14 @@ class Probe:
     def _open_step(self) -> None:
         if self._boundary.open_step(self._wish):
             pushed = self._boundary.in_force
-            action = self._pilot.decide(pushed) if self._meeting.alone else self._meeting.heard_action
-            self._pilot.begin_step(pushed, action)
-
-    def _decided_ahead(self) -> Action | None:
-        """What rank 0 of several decides for the next step; alone there is time until that step begins."""
-        self._pilot.end_step()
-        return self._pilot.decide(self._boundary.in_force) if self._meeting.leads and not self._meeting.alone else None
+            if pushed is not self._opened_under or pushed.control.hold is not None:
+                action = self._pilot.decide(pushed) if self._meeting.alone else self._meeting.heard_action
+                self._pilot.begin_step(pushed, action)
+                self._opened_under = pushed
 
     def _take_batches(self) -> tuple[TokenBatch, ...]:
+        if not self._ledger.tokens and not self._ledger.batches:
+            return ()
         if self._ledger.overflowed:
             self._logged["token/not_recorded"] = float(self._ledger.tokens)
         return self._ledger.take()
@@ -553,15 +562,13 @@ class Probe:
         self._scored.remember(scores.logprobs, token_ids)
         self._scores_to_gate |= token_ids.numel() > 0
 
-    def _check_gated(self, step: int, batches: Sequence[TokenBatch]) -> None:
+    def _check_step(self, step: int, batches: Sequence[TokenBatch]) -> None:
         if self._scores_to_gate and not batches and not self._ledger.overflowed:
             self._tell_once(
                 "gate",
                 f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
                 "Take the log-probs of the loss from probe.gate(scores, advantages, mask).",
             )
-
-    def _check_rises(self, step: int) -> None:
         last = self._boundary.last_step
         if last is not None and step <= last:
             self._tell_once(
@@ -576,39 +583,48 @@ class Probe:
             logger.warning(message)
 
     def _rescored(
-        self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch]
-    ) -> Sequence[Tensor] | None:
-        """Re-scoring is another forward pass of the model: its time is reported apart from the probe's own."""
-        if rescore is None or (self._meeting.alone and not batches):
-            return None
-        started, seconds, after = time.perf_counter(), self._seconds, None
+        self, rescore: Callable[[], RescoredTokens], batches: Sequence[TokenBatch]
+    ) -> tuple[Sequence[Tensor] | None, float]:
+        """Entropies after the update, and seconds: of another forward pass of the model, not the probe's own."""
+        started, seconds, after = time.perf_counter(), self._stopwatch.seconds, None
         with self._guard.protect("re-scoring a step"):
             after = entropies_after_update(rescore, batches)
-        self._seconds = seconds
-        self._logged["probe/rescore_seconds"] = time.perf_counter() - started
-        return after
+        # What it scored by this probe was counted there.
+        self._stopwatch.seconds = seconds
+        self._logged["probe/rescore_seconds"] = took = time.perf_counter() - started
+        return after, took
 
     def _report(
-        self, step: int, optimizer: Optimizer | None, learning_rates: LearningRates | None, what_if_source: str
+        self,
+        step: int,
+        measured: NumbersOfRanks | None,
+        optimizer: Optimizer | None,
+        learning_rates: LearningRates | None,
+        what_if_source: str,
     ) -> None:
-        momentum = momentum_of(optimizer)
-        self._logged |= {"probe/seconds": self._seconds} | self._mirrors.scalars()
+        momentum: float | None = None
+        if optimizer is not None:
+            momentum = momentum_of(optimizer)
+            learning_rates = learning_rates or learning_rates_of(optimizer)
+        failed = ""
         if self._guard.failures:
             self._logged["probe/failures"] = float(self._guard.failures)
-        learning_rate = learning_rates_of(optimizer) if learning_rates is None else learning_rates
+            failed = self._guard.in_words
+        self._logged["probe/seconds"] = self._stopwatch.seconds
+        self._logged |= self._mirrors.scalars()
         build = self._closer.close(
             step=step,
-            measured=self._meeting.numbers_of_ranks(),
+            measured=measured,
             logged=self._logged,
             in_force=self._boundary.in_force,
             outcomes=self._boundary.outcomes_at(step),
             momentum=momentum,
-            learning_rate=learning_rate,
+            learning_rate=learning_rates,
             what_if_source=what_if_source,
             control=self._pilot.control,
             action=self._pilot.action,
-            take_numbers=self._pilot.numbers_of_step(momentum, learning_rate),
-            failed=self._guard.in_words,
+            take_numbers=None if measured is None else self._pilot.numbers_of_step(momentum, learning_rates),
+            failed=failed,
             # By the writer thread: on this one the look around took as long as all the rest of handing over.
             count_delivered=self._count_delivered,
         )
@@ -616,7 +632,7 @@ class Probe:
         if not sent or self.config.mode == "disabled":
             self._closer.not_sent()
         self._boundary.reported(step, sent=sent)
-        self._logged, self._seconds = {}, 0.0
+        self._logged = {}
 
     def _count_delivered(self) -> Mapping[str, float]:
         return self._transport.statistics().scalars()
@@ -635,11 +651,3 @@ class Probe:
     def _inactive(self) -> bool:
         """A forked child (a DataLoader worker, say) must not report in its parent's name."""
         return os.getpid() != self._process
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds += time.perf_counter() - started

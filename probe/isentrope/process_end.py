@@ -65,6 +65,8 @@ def named(error: BaseException) -> str:
 
 
 def _last_unhandled() -> BaseException | None:
-    # Python 3.12 and later set `last_exc`, 3.11 knows the older name only.
-    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    # Python 3.12 and later set `last_exc`, 3.11 knows the older name only. Not by getattr: for a name that is not there,
+    # as it is every step, that makes an AttributeError first.
+    names = vars(sys)
+    error: BaseException | None = names.get("last_exc") or names.get("last_value")
     return error

@@ -45,24 +45,18 @@ class RankMeeting:
         self._ranks = ranks
         self._thresholds = thresholds
         self._basis = basis
-        self._relay = ControlRelay(ranks.broadcast) if ranks.size > 1 else None
+        self.alone = ranks.size == 1
+        self.leads = ranks.rank == 0
+        """Whether what this rank decides counts for all."""
+        self._relay = None if self.alone else ControlRelay(ranks.broadcast)
         self._step: Gathered | None = None
         self._heard_action: Action | None = None
         self._told_action: Action | None = None
 
     @property
-    def leads(self) -> bool:
-        """Whether what this rank decides counts for all."""
-        return self._ranks.rank == 0
-
-    @property
     def heard_action(self) -> Action | None:
         """What rank 0 of several decided for the step that `wanted_control` was asked about."""
         return self._heard_action
-
-    @property
-    def alone(self) -> bool:
-        return self._ranks.size == 1
 
     @property
     def device(self) -> torch.device | None:
@@ -95,7 +89,6 @@ class RankMeeting:
         self,
         sums: Tensor | None,
         *,
-        gated: bool,
         failures: int,
         desired: ControlSnapshot | None,
         action: Action | None = None,
@@ -104,24 +97,21 @@ class RankMeeting:
 
         Args:
             sums: this rank's vector of the step; None: measuring it failed.
-            gated: whether it holds any `gate` call.
             failures: on this rank so far.
             desired: the newest control this rank was asked for; rank 0's counts.
             action: decided for the next step; rank 0's counts.
         """
         self._told_action = action
         try:
-            gathered = self._ranks.gather(self._empty_handed(failures) if sums is None else sums)
-            if gated or not self.alone:
-                self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
-                self._basis.means_closed(lambda: gathered.rows()[:, MEANS_COLUMNS])
+            gathered = self._ranks.gather(
+                failed_rank_vector(failures, self._ranks.device, alone=False) if sums is None else sums
+            )
+            self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
+            self._basis.means_closed(lambda: gathered.rows()[:, MEANS_COLUMNS])
             self._step = gathered
         finally:
             if self._relay is not None:
                 self._relay.tell(desired, time.time(), b"" if action is None else action.encode())
-
-    def _empty_handed(self, failures: int) -> Tensor:
-        return failed_rank_vector(failures, self._ranks.device, alone=self.alone)
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
         """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""

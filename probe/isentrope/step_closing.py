@@ -64,8 +64,10 @@ class StepCloser:
         self._told = False
         # Learning is the writer thread's; reading what was learnt, for a checkpoint, is not.
         self._learning = threading.Lock()
-        self._newest_built = threading.Event()
-        self._newest_built.set()
+        self._closed = 0
+        """Number of the newest report to be built."""
+        self._built = 0
+        """Number of the newest report that was. The writer thread's."""
 
     def state(self, wait_seconds: float) -> dict[str, Any]:
         """What was learnt from the reports so far, as plain values: for a checkpoint.
@@ -73,7 +75,10 @@ class StepCloser:
         Args:
             wait_seconds: for how long at most the report of the last step is waited for.
         """
-        if not self._newest_built.wait(wait_seconds):
+        end = time.monotonic() + wait_seconds
+        while self._built < self._closed and time.monotonic() < end:
+            time.sleep(0.005)
+        if self._built < self._closed:
             logger.warning(
                 "The checkpoint lacks what the last step taught: its report was not built within %g s.", wait_seconds
             )
@@ -91,7 +96,7 @@ class StepCloser:
 
     def not_sent(self) -> None:
         """The report of the last step found no room: nobody will build it."""
-        self._newest_built.set()
+        self._closed -= 1
 
     def close(
         self,
@@ -106,7 +111,7 @@ class StepCloser:
         what_if_source: str = "",
         control: Control | None = None,
         action: Action | None = None,
-        take_numbers: Callable[[StepReport], None] = lambda report: None,
+        take_numbers: Callable[[StepReport], None] | None = None,
         failed: str = "",
         count_delivered: Callable[[], Mapping[str, float]] = dict,
     ) -> Callable[[], StepReport]:
@@ -123,22 +128,16 @@ class StepCloser:
             count_delivered: metrics of the reports' way to the server, as they stand when the report is built.
         """
         recorded_at = time.time()
-        built = self._newest_built = threading.Event()
-        control = in_force.control if control is None else control
-        labels = {
-            "control/method": str(control.method),
-            "control/scope": str(control.scope),
-            "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
-            **({"probe/failed": failed} if failed else {}),
-        }
+        self._closed += 1
+        number = self._closed
 
         def build() -> StepReport:
             try:
-                return report_of_step()
+                return report_of_step(in_force.control if control is None else control)
             finally:
-                built.set()
+                self._built = number
 
-        def report_of_step() -> StepReport:
+        def report_of_step(control: Control) -> StepReport:
             together = None if measured is None else self._together(measured)
             summary = None if together is None else together.summary
             what_if = None if together is None else together.what_if
@@ -155,7 +154,12 @@ class StepCloser:
                 histograms=() if summary is None else report_histograms(summary),
                 control_version=in_force.version,
                 outcomes=tuple(outcomes),
-                labels=labels
+                labels={
+                    "control/method": str(control.method),
+                    "control/scope": str(control.scope),
+                    "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
+                }
+                | ({"probe/failed": failed} if failed else {})
                 | _sources(summary)
                 | _dead(summary, control, what_if)
                 | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
@@ -168,7 +172,8 @@ class StepCloser:
                 with self._learning:
                     report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
             self.latest = report
-            take_numbers(report)
+            if take_numbers is not None:
+                take_numbers(report)
             return report
 
         return build

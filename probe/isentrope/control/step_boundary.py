@@ -62,7 +62,8 @@ class StepBoundary:
             return False
         self._is_open = True
         desired, now = wish()
-        self._decided += self._desk.at_step_boundary(desired, step=self.this_step, now=now)
+        if desired is not None:
+            self._decided += self._desk.at_step_boundary(desired, step=self.this_step, now=now)
         return True
 
     def end_step(self) -> None:
@@ -71,6 +72,8 @@ class StepBoundary:
 
     def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
         """What the report of this step has to tell. The desk guessed the step's number; now it is known."""
+        if not self._decided:
+            return self._untold
         self._untold += tuple(
             replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
             for outcome in self._decided

@@ -24,6 +24,8 @@ class OpenMirrors:
 
     def also(self, step: int, build: Callable[[], StepReport]) -> Callable[[], StepReport]:
         """A `build` that gives the report to the mirrors too. This is called on the training thread, `build` is not."""
+        if not self._mirrors:
+            return build
         found = [mirror for mirror in self._mirrors if mirror.found(step)]
         if not found:
             return build
@@ -39,6 +41,8 @@ class OpenMirrors:
 
     def scalars(self) -> dict[str, float]:
         """What went wrong so far, for the next report; nothing where nothing did."""
+        if not self._mirrors:
+            return {}
         counts = {
             "probe/mirror_failures": sum(mirror.failures for mirror in self._mirrors),
             "probe/mirror_dropped_reports": sum(mirror.dropped for mirror in self._mirrors),

@@ -44,8 +44,10 @@ class Pilot:
     def __init__(self) -> None:
         self._memory = _Memory()
         self._taking = Lock()
-        self._action: Action | None = None
-        self._in_force = Control()
+        self.control = Control()
+        """In force in the step that runs: what was pushed, with the thresholds the controller chose."""
+        self.action: Action | None = None
+        """For the step that runs; None: nobody asked for an entropy to be held."""
 
     def state(self) -> Plain:
         """All that is remembered, as plain values: between two steps, for a checkpoint."""
@@ -59,16 +61,6 @@ class Pilot:
             CheckpointError: it is something else.
         """
         self._memory = rebuilt(_Memory, state, "hold")
-
-    @property
-    def control(self) -> Control:
-        """In force in the step that runs: what was pushed, with the thresholds the controller chose."""
-        return self._in_force
-
-    @property
-    def action(self) -> Action | None:
-        """For the step that runs; None: nobody asked for an entropy to be held."""
-        return self._action
 
     def decide(self, pushed: ControlSnapshot) -> Action | None:
         """The action for the next step, from what has arrived.
@@ -108,11 +100,11 @@ class Pilot:
         Args:
             action: all ranks must be given the same.
         """
-        self._action = None
+        self.action = None
         if pushed.control.hold is not None:
             decided = action is not None and action.version == pushed.version
-            self._action = action if decided else undecided(pushed.version)
-        self._in_force = control_under(self._action, pushed.control)
+            self.action = action if decided else undecided(pushed.version)
+        self.control = control_under(self.action, pushed.control)
 
     def end_step(self) -> None:
         """Its numbers are on their way from here on."""
