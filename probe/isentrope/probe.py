@@ -343,7 +343,7 @@ class Probe:
                 detached(scores),
                 advantages,
                 mask,
-                torch.ones_like(mask),
+                mask,
                 ratios,
                 token_ids=self._told("token_ids", lambda: self._ids_of(scores, token_ids)),
                 loss_weights=told_of_tokens("loss_weights", loss_weights, scores.logprobs),

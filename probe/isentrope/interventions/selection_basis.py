@@ -41,7 +41,7 @@ class SelectionBasis:
         """
         self._wanted = wanted
         self._thresholds = thresholds
-        self._means: tuple[Tensor, Tensor] | None = None
+        self._means: Tensor | None = None
         self._means_on_their_way: MeansOnTheirWay | None = None
         self._ranked: GatedTokens | None = None
         self._cutoff: tuple[Control, Tensor] | None = None
@@ -105,7 +105,7 @@ class SelectionBasis:
         """Go on from what `state` gave; no step may have closed before."""
         means, cutoff = state["means"], state["cutoff"]
         if means is not None:
-            self._means = _scalar(means[0]), _scalar(means[1])
+            self._means = torch.stack([_scalar(means[1]), _scalar(means[0])])
         if cutoff is not None:
             self._cutoff = Control.from_document(cutoff["control"]), _scalar(cutoff["value"])
 
@@ -169,7 +169,10 @@ class SelectionBasis:
         if self._means_on_their_way is not None:
             arrive, self._means_on_their_way = self._means_on_their_way, None
             self._means = _merged_means(arrive(), self._means)
-        return self._means
+        if self._means is None:
+            return None
+        advantage, logprob = self._means.unbind()
+        return logprob, advantage
 
 
 def _scalar(number: float | str) -> Tensor:
@@ -180,15 +183,17 @@ def _ranks_tokens(control: Control) -> bool:
     return control.method in (Method.KL_COV, Method.TOP_ENTROPY) or control.value("max_fraction") is not None
 
 
-def _merged_means(parts: Tensor, before: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """mean_B(log p) and mean_B(A) over all ranks; those of before when none had a token."""
-    counts = parts[:, 0]
-    mean_advantage, mean_logprob = ((counts * parts[:, column]).sum() / counts.sum() for column in (1, 2))
-    if before is None:
-        return mean_logprob, mean_advantage
-    empty = counts.sum() == 0
-    logprob_before, advantage_before = (mean.to(empty.device) for mean in before)
-    return torch.where(empty, logprob_before, mean_logprob), torch.where(empty, advantage_before, mean_advantage)
+def _merged_means(parts: Tensor, before: Tensor | None) -> Tensor:
+    """mean_B(A) and mean_B(log p) over all ranks, [2]; those of before when none had a token.
+
+    Args:
+        parts: [ranks, 3]: tokens, mean of A and mean of log p on each.
+    """
+    if before is not None and len(parts) == 1:
+        return torch.where(parts[0, 0] > 0, parts[0, 1:], before.to(parts.device))
+    count = parts[:, 0].sum()
+    means = (parts[:, :1] * parts[:, 1:]).sum(0) / count
+    return means if before is None else torch.where(count > 0, means, before.to(parts.device))
 
 
 def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ SUMS = 6
 class ThresholdStatistics:
     """Over all valid tokens of a batch, both signs of the advantage; float64 scalars that stay on the device.
 
-    Without a valid token all but the count are NaN, and no token lies outside a threshold counted from NaN.
+    Without a valid token both deviations are NaN, and no token lies outside a threshold counted from NaN.
     """
 
     count: Tensor
@@ -40,8 +40,16 @@ class ThresholdStatistics:
         Args:
             parts: [parts, SUMS], float64.
         """
-        mean, std = _mean_and_std(parts[:, :3])
-        return cls(parts[:, 0].sum(), mean, std, _mean_and_std(parts[:, 3:])[1])
+        # [parts, score]: of S* and of S_c.
+        counts, means, squares = parts.reshape(-1, 2, 3).unbind(dim=-1)
+        if len(parts) == 1:
+            count, mean, square = counts[0], means[0], squares[0]
+        else:
+            count = counts.sum(0)
+            mean = (counts * means).sum(0) / count
+            square = (squares + counts * (means - mean).square()).sum(0)
+        deviations = (square / count).sqrt()
+        return cls(count[0], mean[0], deviations[0], deviations[1])
 
     def to_plain(self) -> Plain:
         """As a checkpoint takes it, in the order of the fields. Waits for the device."""
@@ -56,11 +64,10 @@ class ThresholdStatistics:
         """These, or the earlier ones where these are of no token. Decided on the device."""
         if earlier is None:
             return self
+        counted = self.count > 0
         return ThresholdStatistics(
             *(
-                torch.where(
-                    self.count > 0, getattr(self, field.name), getattr(earlier, field.name).to(self.count.device)
-                )
+                torch.where(counted, getattr(self, field.name), getattr(earlier, field.name).to(counted.device))
                 for field in fields(self)
             )
         )
@@ -88,11 +95,3 @@ def no_threshold_sums(device: torch.device | None) -> Tensor:
 def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> ThresholdStatistics:
     """What `threshold_sums` of the same arguments says."""
     return ThresholdStatistics.of_sums(threshold_sums(scores, masks).unsqueeze(0))
-
-
-def _mean_and_std(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the parts [parts, 3] taken together; an empty part holds zeros."""
-    counts, means, squares = moments.unbind(dim=-1)
-    count = counts.sum()
-    mean = (counts * means).sum() / count
-    return mean, ((squares + counts * (means - mean).square()).sum() / count).sqrt()

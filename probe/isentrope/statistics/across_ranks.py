@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from isentrope.interventions.threshold_statistics import ThresholdStatistics
-from isentrope.statistics import driving_tokens, group_covariance, step_summary
-from isentrope.statistics.covariance_sketch import measure_sketch, nothing_sketched, read_sketch
-from isentrope.statistics.driving_tokens import measure_driving_tokens, no_driving_tokens
-from isentrope.statistics.group_covariance import measure_groups, no_groups
-from isentrope.statistics.step_summary import StepSummary, measure_tokens, nothing_measured, read_measurement
+from isentrope.statistics import covariance_sketch, driving_tokens, group_covariance, step_summary
+from isentrope.statistics.covariance_sketch import measure_sketch, read_sketch
+from isentrope.statistics.driving_tokens import measure_driving_tokens
+from isentrope.statistics.group_covariance import measure_groups
+from isentrope.statistics.step_summary import StepSummary, measure_tokens, read_measurement
 from isentrope.statistics.step_tokens import step_tokens
 from isentrope.statistics.token_ledger import TokenBatch
-from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
+from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, read_what_if
 from isentrope_wire.what_if import WhatIfSums
 
 _HEADER = 4
@@ -132,10 +132,10 @@ def _with_top_shares(summary: StepSummary | None, bins: Sequence[float]) -> Step
 
 
 def _nothing(device: torch.device | None, alone: bool) -> Tensor:
-    parts = [nothing_measured(device), no_driving_tokens(device), no_groups(device), nothing_to_ask(device)]
-    return torch.cat(parts if alone else [*parts, nothing_sketched(device)])
+    numbers = ADDITIVE_FROM - _HEADER + WHAT_IF_NUMBERS + (0 if alone else covariance_sketch.NUMBERS)
+    return torch.zeros(numbers, dtype=torch.float64, device=device)
 
 
 def _with_header(sums: Tensor, *header: int) -> Tensor:
-    # Fills on the device; copying Python numbers there would wait for it.
+    # Filled on the device; copying Python numbers there would wait for it.
     return torch.cat([*(sums.new_full((1,), float(number)) for number in header), sums])

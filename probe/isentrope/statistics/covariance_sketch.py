@@ -47,29 +47,21 @@ def measure_sketch(tokens: StepTokens, centre: tuple[Tensor, Tensor] | None) -> 
     Args:
         centre: mean log p and mean A of the step before over all ranks, scalars. None, or NaN: these tokens' own.
     """
-    valid = tokens.valid
-    count = valid.sum().clamp(min=1)
-    own = (tokens.logprobs.sum() / count, tokens.advantages.sum() / count)
+    logprobs, advantages = tokens["log p"], tokens["A"]
+    own = (tokens.mean("log p"), tokens.mean("A"))
     mean_logprob, mean_advantage = (
         mine if known is None else torch.where(known.isfinite(), known, mine)
         for known, mine in zip(centre or (None, None), own, strict=True)
     )
-    products = (tokens.logprobs - mean_logprob) * (tokens.advantages - mean_advantage)
+    products = (logprobs - mean_logprob) * (advantages - mean_advantage)
     sizes = products.abs()
     step = (sizes.clamp(min=SMALLEST).log2() - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
     distance = torch.where(sizes < SMALLEST, 0, step.floor().long().clamp(0, _SIDE - 1) + 1)
     bins = _SIDE + torch.where(products < 0, -distance, distance)
-    columns = (valid.double(), tokens.logprobs, tokens.advantages, tokens.logprobs * tokens.advantages)
-    sums = torch.zeros(_SUMS, _BINS, dtype=torch.float64, device=valid.device)
-    for row, column in zip(sums, columns, strict=True):
-        # What is not valid holds 0 in every column.
-        row.scatter_add_(0, bins, column)
+    # What is not valid holds 0 in every row.
+    columns = torch.stack([tokens.ones, logprobs, advantages, logprobs * advantages])
+    sums = columns.new_zeros(_SUMS, _BINS).scatter_add_(1, bins.expand_as(columns), columns)
     return sums.reshape(-1)
-
-
-def nothing_sketched(device: torch.device | None = None) -> Tensor:
-    """The vector of a rank without tokens."""
-    return torch.zeros(NUMBERS, dtype=torch.float64, device=device)
 
 
 def read_sketch(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...] | None:

@@ -7,9 +7,12 @@ The means are those of the whole step. Tokens of several ranks are not ranked he
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
+from isentrope.statistics.host_copy import constant
 from isentrope.statistics.step_tokens import StepTokens
 
 TOP_SHARES = {
@@ -24,18 +27,27 @@ TOP_SHARES = {
 
 
 def top_means(tokens: StepTokens) -> Tensor:
-    """Mean of the largest c_t, by TOP_SHARES; nats times the advantage's unit, float64, on the device.
+    """Minus the mean of the largest c_t, by TOP_SHARES; nats times the advantage's unit, float64, on the device.
 
-    A share is rounded to whole tokens, but at least one.
+    A share is rounded to whole tokens, but at least one. Without a token what it says is of no use.
     """
-    valid = tokens.valid
-    count = valid.sum().double()
-    centred = [
-        values - torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
-        for values in (tokens.logprobs, tokens.advantages)
-    ]
-    products = torch.where(valid, centred[0] * centred[1], -torch.inf).sort(descending=True).values
-    sums = torch.where(products.isfinite(), products, 0.0).cumsum(0)
-    # Fills on the device, and gathers: numbers copied there, or an index read from it, would wait for it.
-    wanted = torch.stack([(count * share + 0.5).floor().clamp(min=1) for share in TOP_SHARES.values()])
-    return sums.gather(0, wanted.long() - 1) / wanted
+    logprobs, advantages = tokens.deviations[4], tokens.deviations[5]
+    rising = _sorted(torch.addcmul(tokens.behind_all, logprobs, advantages, value=-1.0))
+    wanted = (tokens.count * _shares(rising.device) + 0.5).long().clamp(min=1)
+    # Gathered: an index read from the device would wait for it.
+    return rising.cumsum(0).gather(0, wanted - 1) / wanted
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Rising. On the CPU by keys of whole numbers, which torch sorts five times as fast as floating point."""
+    if values.device.type != "cpu":
+        return values.sort().values
+    bits = values.view(torch.int64)
+    # The order of the bits is that of the numbers; of negative ones, whose highest bit is the sign, it is turned round.
+    keys = bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
+    return values.gather(0, keys.sort().indices)
+
+
+@cache
+def _shares(device: torch.device) -> Tensor:
+    return constant(tuple(TOP_SHARES.values()), device)

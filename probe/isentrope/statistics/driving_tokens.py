@@ -27,28 +27,15 @@ NUMBERS = MOST * _FIELDS
 
 def measure_driving_tokens(tokens: StepTokens, batches: Sequence[TokenBatch]) -> Tensor:
     """This rank's MOST tokens by |r A S_c| as one float64 vector, on the device; read it with `read_driving_tokens`."""
-    contributions = -tokens.update_ratios * tokens.advantages * tokens.vocab_centered_scores
-    sizes = torch.where(tokens.valid, contributions.abs(), -1.0)
-    columns = torch.stack(
-        [
-            contributions,
-            *_places(batches),
-            tokens.logprobs,
-            tokens.entropies,
-            tokens.vocab_centered_scores,
-            tokens.advantages,
-            flat([batch.keep_mask for batch in batches]).double(),
-            tokens.valid.double(),
-        ],
-        dim=1,
-    )
-    chosen = columns.index_select(0, sizes.topk(min(MOST, sizes.numel())).indices).reshape(-1)
-    return torch.cat([chosen, chosen.new_zeros(NUMBERS - chosen.numel())])
-
-
-def no_driving_tokens(device: torch.device | None = None) -> Tensor:
-    """The vector of a rank without tokens."""
-    return torch.zeros(NUMBERS, dtype=torch.float64, device=device)
+    sizes = tokens.effects.abs() - tokens.behind_all
+    chosen = sizes.topk(min(MOST, sizes.numel())).indices
+    centred, _, entropies, _, logprobs, advantages, *_, valid, effects = tokens.values.index_select(1, chosen).unbind()
+    plain = all(batch.keep_mask is batch.mask for batch in batches)
+    kept = valid if plain else flat([batch.keep_mask for batch in batches]).index_select(0, chosen)
+    places = _places(batches, chosen)
+    rows = [effects, *places, logprobs, entropies, centred, advantages, kept, valid]
+    found = torch.stack(rows, dim=1).reshape(-1)
+    return found if len(found) == NUMBERS else torch.cat([found, found.new_zeros(NUMBERS - len(found))])
 
 
 def read_driving_tokens(
@@ -71,7 +58,7 @@ def read_driving_tokens(
 
 
 def _token(rank: int, numbers: Sequence[float], text_of: Callable[[int], str | None]) -> DrivingToken:
-    contribution, token_id, sequence, position, logprob, entropy, score, advantage, kept, _ = numbers
+    effect, token_id, sequence, position, logprob, entropy, score, advantage, kept, _ = numbers
     text = text_of(int(token_id)) if token_id >= 0 else None
     return DrivingToken(
         rank=rank,
@@ -84,21 +71,35 @@ def _token(rank: int, numbers: Sequence[float], text_of: Callable[[int], str | N
         entropy=entropy,
         vocab_centered_score=score,
         advantage=advantage,
-        contribution=contribution,
+        contribution=-effect,
         kept=bool(kept),
     )
 
 
-def _places(batches: Sequence[TokenBatch]) -> tuple[Tensor, Tensor, Tensor]:
-    """Token id, sequence and position of every token, -1 where it is not known; made on the device."""
-    ids, sequences, positions, sequences_before = [], [], [], 0
+def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Token id, sequence and position of the chosen tokens, -1 where it is not known; made on the device.
+
+    Args:
+        chosen: places in the step's vector of tokens.
+    """
+    batches = [batch for batch in batches if batch.mask.numel()]
+    ids = unknown = torch.full_like(chosen, -1)
+    if any(batch.token_ids is not None for batch in batches):
+        ids = flat([_or_unknown(batch.token_ids, batch.mask) for batch in batches]).index_select(0, chosen)
+    widths = {batch.mask.shape[-1] if batch.mask.dim() == 2 else 0 for batch in batches}
+    if len(widths) == 1 and (width := widths.pop()):
+        return ids, chosen // width, chosen % width
+    if len(batches) == 1:
+        return ids, unknown, chosen
+    sequences, positions, sequences_before = [], [], 0
     for batch in batches:
-        mask = batch.mask
-        width = mask.shape[-1] if mask.dim() == 2 else max(mask.numel(), 1)
-        index = torch.arange(mask.numel(), dtype=torch.float64, device=mask.device)
-        unknown = torch.full_like(index, -1.0)
-        ids.append(unknown if batch.token_ids is None else batch.token_ids.reshape(-1).double())
-        sequences.append((index / width).floor() + sequences_before if mask.dim() == 2 else unknown)
+        rows, width = batch.mask.shape if batch.mask.dim() == 2 else (0, batch.mask.numel())
+        index = torch.arange(batch.mask.numel(), device=chosen.device)
+        sequences.append(index // width + sequences_before if rows else torch.full_like(index, -1))
         positions.append(index % width)
-        sequences_before += mask.shape[0] if mask.dim() == 2 else 0
-    return torch.cat(ids), torch.cat(sequences), torch.cat(positions)
+        sequences_before += rows
+    return ids, torch.cat(sequences).index_select(0, chosen), torch.cat(positions).index_select(0, chosen)
+
+
+def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
+    return torch.full_like(mask, -1, dtype=torch.int64) if token_ids is None else token_ids.long()

@@ -72,12 +72,9 @@ def measure_groups(tokens: StepTokens, batches: Sequence[TokenBatch]) -> Tensor:
         if batch.group_ids is not None and batch.mask.numel():
             columns.append(_sequences(tokens, slice(first, last), batch.mask, batch.group_ids))
         first = last
-    return _by_group(torch.cat(columns, dim=1)) if columns else no_groups(tokens.valid.device)
-
-
-def no_groups(device: torch.device | None = None) -> Tensor:
-    """The vector of a rank that knows of no group."""
-    return torch.zeros(NUMBERS, dtype=torch.float64, device=device)
+    if not columns:
+        return tokens.values.new_zeros(NUMBERS)
+    return _by_group(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1))
 
 
 def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
@@ -117,36 +114,31 @@ def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
 
 def _sequences(tokens: StepTokens, place: slice, mask: Tensor, group_ids: Tensor) -> Tensor:
     """[_FIELDS, sequences]: of each its group, whether it counts, its log-prob, A, their product, and the sign of A."""
-    valid, logprobs, advantages = (
-        values[place].reshape(mask.shape) for values in (tokens.valid, tokens.logprobs, tokens.advantages)
-    )
-    length = valid.sum(1)
-    logprob, advantage = (values.sum(1) / length.clamp(min=1) for values in (logprobs, advantages))
+    length, *sums = (values[place].reshape(mask.shape).sum(1) for values in (tokens.ones, tokens["log p"], tokens["A"]))
+    logprob, advantage = torch.stack(sums) / length.clamp(min=1)
     return torch.stack(
         [
             group_ids,
-            (length > 0).double(),
+            length > 0,
             logprob,
             advantage,
             logprob * advantage,
-            (advantage > _ADVANTAGE_ROUND_OFF).double(),
-            (advantage < -_ADVANTAGE_ROUND_OFF).double(),
+            advantage > _ADVANTAGE_ROUND_OFF,
+            advantage < -_ADVANTAGE_ROUND_OFF,
         ]
     )
 
 
 def _by_group(sequences: Tensor) -> Tensor:
     """The vector of `measure_groups`, with the shapes known beforehand: how many groups there are is on the device."""
-    counts = sequences[1] > 0
-    order = torch.where(counts, sequences[0], torch.inf).argsort(stable=True)
-    sequences, counts = sequences[:, order], counts[order]
-    begins = torch.ones_like(counts)
-    begins[1:] = sequences[0, 1:] != sequences[0, :-1]
-    # The group of a sequence that does not count is of no interest, it comes last and adds nothing.
-    begins &= counts
+    # The group of a sequence that does not count is of no interest: it comes last, and adds nothing.
+    sequences = torch.where(sequences[1] > 0, sequences, torch.inf)
+    sequences = sequences.index_select(1, sequences[0].argsort(stable=True))
+    counts = sequences[0].isfinite()
+    begins = counts.clone()
+    begins[1:] &= sequences[0, 1:] != sequences[0, :-1]
     rows = (begins.cumsum(0) - 1).clamp(0, MOST_GROUPS)
-    table = torch.zeros(MOST_GROUPS + 1, _FIELDS, dtype=torch.float64, device=sequences.device)
     sums = torch.where(counts, sequences, 0.0)
-    sums[0] = torch.where(begins, sums[0], 0.0)
-    table.index_add_(0, rows, sums.T)
-    return torch.cat([begins.sum().double().reshape(1), table[:MOST_GROUPS].reshape(-1)])
+    sums[0].mul_(begins)
+    table = sums.new_zeros(MOST_GROUPS + 1, _FIELDS).index_add_(0, rows, sums.T)
+    return torch.cat([begins.sum().reshape(1), table[:MOST_GROUPS].reshape(-1)])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
+
+from isentrope.statistics.host_copy import constant
 
 BINS = 64
 SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
@@ -45,27 +49,26 @@ class Histogram:
         return Histogram(self.symmetric, exponent, counts)
 
 
-def no_counts(device: torch.device | None = None) -> Tensor:
-    """What `bin_counts` says of no values at all: merged with another histogram it changes nothing."""
-    exponent_and_counts = torch.zeros(1 + BINS, dtype=torch.float64, device=device)
-    exponent_and_counts[0] = SMALLEST_EXPONENT
-    return exponent_and_counts
-
-
-def bin_counts(values: Tensor, included: Tensor, *, symmetric: bool) -> Tensor:
-    """Exponent and counts of the included values as one tensor [1 + BINS], without waiting for the device.
+def bin_counts(values: Tensor, included: Tensor, symmetric: Iterable[bool]) -> Tensor:
+    """Exponent and counts of the included values of several histograms, [rows, 1 + BINS], without waiting for the device.
 
     Args:
-        values: any shape; not finite where `included` is False is fine.
-        included: bool, same shape; included values must be finite.
+        values: [rows, values], float64, 0 where not included.
+        included: [values], 1 or 0, float64.
+        symmetric: of each row.
     """
-    values = torch.where(included, values, 0.0)
-    largest = values.abs().amax().clamp(min=2.0**SMALLEST_EXPONENT, max=2.0**LARGEST_EXPONENT)
-    exponent = largest.log2().ceil()
-    half_range = exponent.exp2()
-    bins_from_zero = BINS // 2 if symmetric else BINS
+    largest = torch.linalg.vector_norm(values, torch.inf, dim=1)
+    exponents = largest.clamp(min=2.0**SMALLEST_EXPONENT, max=2.0**LARGEST_EXPONENT).log2().ceil()
+    bins_from_zero, bins_below = _ranges(tuple(symmetric), values.device)
     # Exact up to the floor: adding before it would round a tiny negative value into the bin right of zero.
-    index = ((values / half_range * bins_from_zero).floor() + (BINS - bins_from_zero)).clamp(0, BINS - 1).long()
-    counts = torch.zeros(BINS, dtype=values.dtype, device=values.device)
-    counts.scatter_add_(0, index.reshape(-1), included.reshape(-1).to(values.dtype))
-    return torch.cat([exponent.reshape(1), counts])
+    scaled = values * (bins_from_zero / exponents.exp2()).unsqueeze(1)
+    index = scaled.floor_().add_(bins_below.unsqueeze(1)).clamp_(0, BINS - 1).long()
+    counts = values.new_zeros(len(values), BINS).scatter_add_(1, index, included.expand_as(values))
+    return torch.cat([exponents.unsqueeze(1), counts], dim=1)
+
+
+@cache
+def _ranges(symmetric: tuple[bool, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """How many bins lie between 0 and the largest value, and how many below 0."""
+    from_zero = [BINS // 2 if one else BINS for one in symmetric]
+    return constant(from_zero, device), constant([BINS - bins for bins in from_zero], device)

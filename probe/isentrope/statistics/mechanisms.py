@@ -12,13 +12,12 @@ mean entropy per unit of gain (arXiv:2602.03392, Cor. 4.1), in nats per unit gai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from isentrope.scores import entropy_contributions
 from isentrope.statistics.step_tokens import StepTokens
 
 
@@ -43,28 +42,30 @@ class MechanismSums:
         return MechanismSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @classmethod
-    def read(cls, numbers: Iterator[float]) -> MechanismSums:
+    def read(cls, numbers: Iterable[float]) -> MechanismSums:
         """What `mechanism_sums` made, from the host."""
-        return cls(
-            next(numbers), next(numbers), int(next(numbers)), next(numbers), *(int(next(numbers)) for _ in range(2))
-        )
+        unclipped, clipped, knows_loss, penalty, knows_kl, pushed = numbers
+        # What the update takes from the entropy is what it changes with the sign turned round.
+        return cls(-unclipped, -clipped, int(knows_loss), -penalty, int(knows_kl), int(pushed))
 
 
-def mechanism_sums(tokens: StepTokens, factors: Tensor) -> tuple[Tensor, ...]:
-    """The fields of `MechanismSums`, on the device.
+def mechanism_sums(tokens: StepTokens, factors: Tensor | None) -> tuple[Tensor, ...]:
+    """The fields of `MechanismSums`, sums with the opposite sign, on the device.
 
     Args:
-        factors: by what each token's gradient is multiplied under the control in force.
+        factors: by what each token's gradient is multiplied under the control in force; None: by 1.
     """
-    scores, valid = tokens.vocab_centered_scores, tokens.valid
-    pull = torch.where(valid, factors, 0.0)
+    penalty = tokens.none
+    if "kl" in tokens:
+        pull = tokens["kl"] * tokens["S_c"]
+        penalty = (pull if factors is None else torch.where(tokens.valid, factors, 0.0) * pull).sum()
     return (
-        entropy_contributions(scores, tokens.advantages, tokens.importance_ratios, valid).sum(),
-        entropy_contributions(scores, tokens.advantages, tokens.update_ratios, valid).sum(),
-        tokens.knows_loss.sum(),
-        -(pull * tokens.kl_strengths * scores).sum(),
-        tokens.knows_kl.sum(),
-        ((tokens.update_ratios * tokens.advantages) != 0).sum(),
+        tokens.unclipped_effect_sum,
+        tokens.sums[-1],
+        tokens.known_loss,
+        penalty,
+        tokens.known_kl,
+        tokens.pushed,
     )
 
 

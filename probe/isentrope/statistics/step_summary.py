@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from isentrope.scores import entropy_contributions
 from isentrope.statistics.covariance import Covariance
 from isentrope.statistics.covariance_tail import TOP_SHARES, top_means
-from isentrope.statistics.histogram import BINS, Histogram, bin_counts, no_counts
+from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
 from isentrope.statistics.mechanisms import MechanismSums, mechanism_sums
 from isentrope.statistics.moments import Moments, device_moments
-from isentrope.statistics.step_tokens import StepTokens, step_tokens
+from isentrope.statistics.step_tokens import CODES, StepTokens, step_tokens
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch, flat
 
 QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
@@ -29,16 +28,32 @@ HISTOGRAMS = {
 """Names in the order `measure` counts them, and whether their range is symmetric about 0."""
 
 
-THRESHOLD_COLUMNS = slice(4, 10)
-"""Where in the vector of `measure` the moments of S* and S_c stand: what the next step's thresholds may be made from."""
+_MOMENTS = ("count", "mean", "sum_squares")
+_COVARIANCE = ("count", "mean_left", "mean_right", "sum_products")
+_SCALARS = (
+    *(f"S* {one}" for one in _MOMENTS),
+    *(f"S_c {one}" for one in _MOMENTS),
+    *(f"A, log p {one}" for one in _COVARIANCE),
+    *(f"A, u S_c {one}" for one in _COVARIANCE),
+    *(f"{quantity} {one}" for quantity in ("H", "r", "change") for one in _MOMENTS),
+    *("not_finite", "largest_entropy", "largest_expected_score"),
+    *(f"mechanism {one.name}" for one in fields(MechanismSums)),
+    *THRESHOLD_SOURCES,
+)
+"""What the vector of `measure` begins with. Then come the tokens and sums by code, see `_by_code`, the top shares and the
+histograms."""
 
-MEANS_COLUMNS = slice(17, 20)
+THRESHOLD_COLUMNS = slice(0, 6)
+"""Where in it the moments of S* and S_c stand: what the next step's thresholds may be made from."""
+
+MEANS_COLUMNS = slice(6, 9)
 """Where in it the number of tokens, mean A and mean log p stand: the centre of the tokens' covariance scores."""
 
-_SUMS = 48 + len(TOP_SHARES)
-"""How many numbers stand before the histograms."""
+_CODES_FROM = len(_SCALARS)
+_TOP_FROM = _CODES_FROM + 5 * CODES
+_HISTOGRAMS_FROM = _TOP_FROM + len(TOP_SHARES)
 
-NUMBERS = _SUMS + len(HISTOGRAMS) * (1 + BINS)
+NUMBERS = _HISTOGRAMS_FROM + len(HISTOGRAMS) * (1 + BINS)
 """Length of the vector of `measure`."""
 
 
@@ -139,117 +154,144 @@ def measure_tokens(
     tokens: StepTokens, batches: Sequence[TokenBatch], entropies_after: Sequence[Tensor] | None
 ) -> Tensor:
     """`measure` of batches whose tokens were laid out already."""
-    entropies, discriminator, centred = tokens.entropies, tokens.discriminator_scores, tokens.vocab_centered_scores
-    logprobs, advantages, kept, valid = tokens.logprobs, tokens.advantages, tokens.kept, tokens.valid
-    contributions = entropy_contributions(centred, advantages, tokens.update_ratios, kept & valid)
-    factors = kept.double()
-    if any(batch.gradient_factors is not None for batch in batches):
-        factors = flat([_factors(batch) for batch in batches])
-        contributions = contributions * factors
-    effects = advantages * centred
-    candidates = valid & flat([_candidates(batch) for batch in batches])
-    positive, negative, dropped = valid & (advantages > 0), valid & (advantages < 0), valid & ~kept
-    high = centred > 0
-    sums = [
+    factors = _factors(batches)
+    sources = [batch.threshold_source for batch in batches]
+    scalars = [
+        *tokens.moments("S*"),
+        *tokens.moments("S_c"),
+        *_covariance(tokens, "A", "log p"),
+        *_covariance(tokens, "A", "u S_c"),
+        *tokens.moments("H"),
+        *tokens.moments("r"),
+        *_observed_change(tokens, entropies_after),
         tokens.not_finite,
-        *device_moments(entropies, valid),
-        *device_moments(discriminator, valid),
-        *device_moments(centred, valid),
-        *device_moments(tokens.importance_ratios, valid & tokens.has_ratios),
-        *_covariance(advantages, tokens.update_ratios * centred, valid),
-        *_covariance(advantages, logprobs, valid),
-        *(
-            torch.where(region, contributions, 0.0).sum()
-            for region in (positive & high, positive & ~high, negative & high, negative & ~high)
-        ),
-        *(region.sum() for region in (positive, negative, positive & dropped, negative & dropped, dropped)),
-        candidates.sum(),
-        (candidates & kept).sum(),
-        (effects > 0).sum(),
-        (effects < 0).sum(),
-        *_observed_change(entropies, valid, entropies_after),
+        tokens["H"].max(),
+        (tokens["S*"] - tokens["S_c"]).max(),
+        *mechanism_sums(tokens, factors),
         *(
             # A fill on the device; copying a Python number there would wait for it.
-            torch.full_like(entropies[0], sum(batch.threshold_source == source for batch in batches))
+            torch.full_like(tokens.count, sources.count(source)) if source in sources else tokens.none
             for source in THRESHOLD_SOURCES
         ),
-        *mechanism_sums(tokens, factors),
-        entropies.max().clamp(min=0.0),
-        (discriminator - centred).max().clamp(min=0.0),
-        *top_means(tokens),
     ]
     return torch.cat(
         [
-            torch.stack([value.double() for value in sums]),
-            bin_counts(centred, valid, symmetric=True),
-            bin_counts(discriminator, valid, symmetric=True),
-            bin_counts(entropies, valid, symmetric=False),
-            bin_counts(torch.where(valid, logprobs.exp(), 0.0), valid, symmetric=False),
+            torch.stack(scalars),
+            _by_code(tokens, batches, factors),
+            top_means(tokens),
+            bin_counts(tokens.values[:4], tokens.ones, HISTOGRAMS.values()).reshape(-1),
         ]
     )
 
 
 def nothing_measured(device: torch.device | None = None) -> Tensor:
     """The vector of a rank without tokens: merged with another it changes nothing."""
-    sums = torch.zeros(_SUMS, dtype=torch.float64, device=device)
-    return torch.cat([sums, *(no_counts(device) for _ in HISTOGRAMS)])
+    return torch.zeros(NUMBERS, dtype=torch.float64, device=device)
 
 
 def read_measurement(vector: Sequence[float]) -> StepSummary:
     """The summary in the vector that `measure` made, once it is on the host."""
-    numbers = iter(vector)
+    numbers = dict(zip(_SCALARS, vector, strict=False))
+    tokens = int(numbers["S* count"])
+    codes = [vector[_CODES_FROM + CODES * row :][:CODES] for row in range(5)]
     return StepSummary(
-        not_finite=int(next(numbers)),
-        entropies=_read_moments(numbers),
-        discriminator_scores=_read_moments(numbers),
-        vocab_centered_scores=_read_moments(numbers),
-        importance_ratios=_read_moments(numbers),
-        advantage_score=_read_covariance(numbers),
-        advantage_logprob=_read_covariance(numbers),
-        change_sums=tuple(next(numbers) for _ in QUADRANTS),
-        sign_counts=SignCounts(*(int(next(numbers)) for _ in fields(SignCounts))),
-        observed_change=_read_moments(numbers),
-        threshold_sources=tuple(int(next(numbers)) for _ in THRESHOLD_SOURCES),
-        mechanisms=MechanismSums.read(numbers),
-        largest_entropy=next(numbers),
-        largest_expected_score=next(numbers),
-        covariance_top=tuple(next(numbers) for _ in TOP_SHARES),
+        not_finite=int(numbers["not_finite"]),
+        entropies=_read_moments(numbers, "H"),
+        discriminator_scores=_read_moments(numbers, "S*"),
+        vocab_centered_scores=_read_moments(numbers, "S_c"),
+        importance_ratios=_read_moments(numbers, "r"),
+        advantage_score=_read_covariance(numbers, "A, u S_c"),
+        advantage_logprob=_read_covariance(numbers, "A, log p"),
+        change_sums=tuple(-sum(codes[1][code] for code in _codes) for _codes in _QUADRANT_CODES),
+        sign_counts=_sign_counts(*([int(count) for count in counts] for counts in (codes[0], *codes[2:]))),
+        observed_change=_read_moments(numbers, "change"),
+        threshold_sources=tuple(int(numbers[source]) for source in THRESHOLD_SOURCES),
+        mechanisms=MechanismSums.read(numbers[f"mechanism {field.name}"] for field in fields(MechanismSums)),
+        largest_entropy=max(numbers["largest_entropy"], 0.0),
+        largest_expected_score=max(numbers["largest_expected_score"], 0.0),
+        covariance_top=tuple(-mean for mean in vector[_TOP_FROM:_HISTOGRAMS_FROM])
+        if tokens
+        else (0.0,) * len(TOP_SHARES),
         histograms={
-            name: Histogram(symmetric, int(next(numbers)), tuple(int(next(numbers)) for _ in range(BINS)))
-            for name, symmetric in HISTOGRAMS.items()
+            name: _read_histogram(vector[_HISTOGRAMS_FROM + row * (1 + BINS) :][: 1 + BINS], symmetric, tokens)
+            for row, (name, symmetric) in enumerate(HISTOGRAMS.items())
         },
     )
 
 
-def _factors(batch: TokenBatch) -> Tensor:
-    factors = batch.keep_mask if batch.gradient_factors is None else batch.gradient_factors
-    return torch.where(batch.mask & factors.isfinite(), factors.double(), 1.0)
+_NEGATIVE, _POSITIVE = (0, 1, 2), (6, 7, 8)
+_INCREASING, _DECREASING = (0, 3, 6), (2, 5, 8)
+_QUADRANT_CODES = ((8,), (6, 7), (0,), (1, 2))
+"""Of `StepTokens.codes`, those of each of QUADRANTS: the sign of S_c is that of A S_c times that of A."""
+
+
+def _by_code(tokens: StepTokens, batches: Sequence[TokenBatch], factors: Tensor | None) -> Tensor:
+    """Of the tokens of each of `StepTokens.codes`: how many, the sum of f u A S_c, how many were dropped, how many an
+    intervention asked for, and how many of these it spared."""
+    if factors is None:
+        table = tokens.values.new_zeros(5, CODES)
+        table[:2].scatter_add_(1, tokens.codes.expand(2, -1), tokens.values[-2:])
+        return table.reshape(-1)
+    kept = flat([batch.keep_mask for batch in batches])
+    candidates = flat([_candidates(batch) for batch in batches])
+    pulled = torch.where(kept, tokens.effects * factors, 0.0)
+    rows = torch.stack([tokens.ones, pulled, ~kept, candidates, candidates & kept])
+    rows[2:].mul_(tokens.ones)
+    return rows.new_zeros(5, CODES).scatter_add_(1, tokens.codes.expand(5, -1), rows).reshape(-1)
+
+
+def _sign_counts(all_: list[int], dropped: list[int], candidates: list[int], spared: list[int]) -> SignCounts:
+    def of(counts: list[int], codes: Sequence[int]) -> int:
+        return sum(counts[code] for code in codes)
+
+    return SignCounts(
+        positive=of(all_, _POSITIVE),
+        negative=of(all_, _NEGATIVE),
+        dropped_positive=of(dropped, _POSITIVE),
+        dropped_negative=of(dropped, _NEGATIVE),
+        dropped=sum(dropped),
+        candidates=sum(candidates),
+        spared=sum(spared),
+        decreasing=of(all_, _DECREASING),
+        increasing=of(all_, _INCREASING),
+    )
+
+
+def _factors(batches: Sequence[TokenBatch]) -> Tensor | None:
+    """By what each token's gradient is multiplied; None: nobody touched any."""
+    if all(batch.keep_mask is batch.mask and batch.gradient_factors is None for batch in batches):
+        return None
+    return flat(
+        [batch.keep_mask if batch.gradient_factors is None else batch.gradient_factors for batch in batches]
+    ).double()
 
 
 def _candidates(batch: TokenBatch) -> Tensor:
     return torch.zeros_like(batch.mask) if batch.candidates is None else batch.candidates
 
 
-def _covariance(left: Tensor, right: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    count = valid.sum()
-    mean_left, mean_right = left.sum() / count.clamp(min=1), right.sum() / count.clamp(min=1)
-    products = torch.where(valid, (left - mean_left) * (right - mean_right), 0.0)
-    return count, mean_left, mean_right, products.sum()
+def _covariance(tokens: StepTokens, left: str, right: str) -> tuple[Tensor, ...]:
+    return tokens.count, tokens.mean(left), tokens.mean(right), tokens.product_sum(left, right)
 
 
-def _observed_change(
-    entropies: Tensor, valid: Tensor, entropies_after: Sequence[Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _observed_change(tokens: StepTokens, entropies_after: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
     if entropies_after is None:
-        return device_moments(entropies, torch.zeros_like(valid))
+        return tokens.none, tokens.none, tokens.none
     after = flat(list(entropies_after)).double()
-    both = valid & after.isfinite()
-    return device_moments(torch.where(both, after - entropies, 0.0), both)
+    return device_moments(after - tokens["H"], tokens.valid & after.isfinite())
 
 
-def _read_moments(numbers: Iterator[float]) -> Moments:
-    return Moments(int(next(numbers)), next(numbers), next(numbers))
+def _read_moments(numbers: Mapping[str, float], name: str) -> Moments:
+    count, *others = (numbers[f"{name} {one}"] for one in _MOMENTS)
+    return Moments(int(count), *others)
 
 
-def _read_covariance(numbers: Iterator[float]) -> Covariance:
-    return Covariance(int(next(numbers)), next(numbers), next(numbers), next(numbers))
+def _read_covariance(numbers: Mapping[str, float], name: str) -> Covariance:
+    count, *others = (numbers[f"{name} {one}"] for one in _COVARIANCE)
+    return Covariance(int(count), *others)
+
+
+def _read_histogram(numbers: Sequence[float], symmetric: bool, tokens: int) -> Histogram:
+    exponent, *counts = map(int, numbers)
+    # Of no token at all: it must not widen another's bins.
+    return Histogram(symmetric, exponent if tokens else SMALLEST_EXPONENT, tuple(counts))

@@ -1,101 +1,190 @@
-"""The tokens of a step, all micro-batches in one vector, with nothing left in them that may not enter a sum."""
+"""The tokens of a step, all micro-batches in one matrix, with nothing left in it that may not enter a sum.
+
+A row is one quantity of all tokens. What several statistics need is computed here, once: on an accelerator every small
+operation is a launch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from isentrope.statistics.token_ledger import TokenBatch, flat
 
+ROWS = ("S_c", "S*", "H", "p", "log p", "A")
+"""Of the matrix; then, where the loop told them, r and the strength of the KL term, and u S_c where u is not 1; the last two
+are 1 and u A S_c. u is what stands before A in a token's gradient: r times what the loop's own loss makes of it."""
 
-class StepTokens(NamedTuple):
-    """Vectors [tokens]; the numbers are float64, and 0 where the token is not valid."""
+CODES = 9
+"""How many numbers `StepTokens.codes` has; two of them, 3 and 5, belong to no token."""
 
-    entropies: Tensor
-    discriminator_scores: Tensor
-    vocab_centered_scores: Tensor
-    logprobs: Tensor
-    advantages: Tensor
-    importance_ratios: Tensor
-    """r; 1 when the loop gave no sampler log-probs."""
-    update_ratios: Tensor
-    """r times what the loop's own loss makes of the token: what stands before A in its gradient."""
-    kl_strengths: Tensor
-    """What the loss's KL term adds to that; 0 where the loop did not say."""
-    kept: Tensor
-    valid: Tensor
-    """True where the mask says so and all numbers are finite."""
-    not_finite: Tensor
-    """How many tokens the mask names that are not valid; a scalar on the device."""
-    has_ratios: bool
-    knows_loss: Tensor
-    """True where the loop said what its loss makes of the token."""
-    knows_kl: Tensor
-    """True where it said so of its KL term."""
+
+class StepTokens:
+    """Float64, 0 where a token is not valid; everything stays on the device."""
+
+    def __init__(
+        self,
+        mask: Tensor,
+        rows: Sequence[Tensor],
+        ratios: Tensor | None,
+        weights: Tensor | None,
+        kl_strengths: Tensor | None,
+        knows_loss: Tensor | None = None,
+        knows_kl: Tensor | None = None,
+    ) -> None:
+        """
+        Args:
+            mask: bool, the tokens that count.
+            rows: one vector each of `ROWS`.
+            ratios: r; None: the loop gave no sampler log-probs.
+            weights: what the loop's own loss makes of r A; None: it did not say.
+            kl_strengths: what the loss's KL term adds to u A; None: it did not say.
+            knows_loss, knows_kl: of which tokens it said so; None: of all, or of none.
+        """
+        update_ratios = ratios if weights is None else weights if ratios is None else ratios * weights
+        told = {"r": ratios, "kl": kl_strengths, "u S_c": update_ratios}
+        given = {name: row for name, row in told.items() if row is not None}
+        self._row = {name: row for row, name in enumerate((*ROWS, *given))}
+        # The last two are overwritten below; here they say in float64 which tokens the mask names.
+        values = torch.stack([*rows, *given.values(), mask, mask])
+        self.valid = mask & values.sum(0).isfinite()
+        """True where the mask says so and all numbers are finite."""
+        # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
+        self.values = values = torch.where(self.valid, values, 0.0)
+        self._pushed: Tensor | None = None
+        if update_ratios is not None:
+            updates = values[self._row["u S_c"]]
+            self._pushed = (updates * self["A"] != 0).sum()
+            updates.mul_(self["S_c"])
+        self._row.setdefault("u S_c", self._row["S_c"])
+        torch.mul(self["A"], self["u S_c"], out=self.effects)
+        self.sums = values.sum(1)
+        self.count = self.sums[-2]
+        """Of valid tokens."""
+        self.not_finite = mask.sum() - self.count
+        """How many tokens the mask names that are not valid."""
+        self.means = self.sums / self.count.clamp(min=1)
+        self.deviations = (values[:-2] - self.means[:-2].unsqueeze(1)).mul_(self.ones)
+        """Of each row but the last two, from its mean."""
+        self._products = self.deviations @ self.deviations.T
+        self._has_weights, self._knows_loss, self._knows_kl = weights is not None, knows_loss, knows_kl
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._row
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A row of the matrix."""
+        return self.values[self._row[name]]
+
+    @property
+    def ones(self) -> Tensor:
+        """1 where a token is valid."""
+        return self.values[-2]
+
+    @property
+    def effects(self) -> Tensor:
+        """u A S_c: what a token's update takes from the entropy, per unit of gain."""
+        return self.values[-1]
+
+    @cached_property
+    def plain_effects(self) -> Tensor:
+        """A S_c."""
+        return self.effects if self._pushed is None else self["A"] * self["S_c"]
+
+    @cached_property
+    def codes(self) -> Tensor:
+        """3 (sign of A) + (sign of A S_c) + 4 of each token, int64."""
+        return (torch.add(self.plain_effects.sign(), self["A"].sign(), alpha=3) + 4).long()
+
+    @cached_property
+    def behind_all(self) -> Tensor:
+        """Infinite where a token is not valid, else 0."""
+        return torch.where(self.valid, 0.0, torch.inf)
+
+    def mean(self, name: str) -> Tensor:
+        return self.means[self._row[name]]
+
+    def product_sum(self, left: str, right: str) -> Tensor:
+        """Sum of the products of two rows' deviations from their means."""
+        return self._products[self._row[left], self._row[right]]
+
+    def moments(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Count, mean and sum of squared deviations; zeros where the loop did not tell."""
+        if name not in self:
+            return self.none, self.none, self.none
+        return self.count, self.mean(name), self.product_sum(name, name)
+
+    @cached_property
+    def none(self) -> Tensor:
+        return torch.zeros_like(self.count)
+
+    @property
+    def pushed(self) -> Tensor:
+        """How many tokens' u A is not 0."""
+        return (self["A"] != 0).sum() if self._pushed is None else self._pushed
+
+    @property
+    def unclipped_effect_sum(self) -> Tensor:
+        """The sum of r A S_c."""
+        if not self._has_weights:
+            return self.sums[-1]
+        return ((self.plain_effects * self["r"]) if "r" in self else self.plain_effects).sum()
+
+    @property
+    def known_loss(self) -> Tensor:
+        """Of how many tokens the loop said what its loss makes of them."""
+        return self._known(self._knows_loss, told=self._has_weights)
+
+    @property
+    def known_kl(self) -> Tensor:
+        """Of how many it said so of its KL term."""
+        return self._known(self._knows_kl, told="kl" in self)
+
+    def _known(self, known: Tensor | None, *, told: bool) -> Tensor:
+        if known is not None:
+            return (known & self.valid).sum()
+        return self.count if told else self.none
 
 
 def step_tokens(batches: Sequence[TokenBatch]) -> StepTokens | None:
     """Of all micro-batches, in their order; None when they hold no token at all, padding included."""
     if not any(batch.mask.numel() for batch in batches):
         return None
-    mask = flat([batch.mask for batch in batches])
-    entropies, discriminator, centred, logprobs, advantages = (
-        flat(parts).double()
-        for parts in (
-            [batch.scores.entropies for batch in batches],
-            [batch.scores.discriminator_scores for batch in batches],
-            [batch.scores.vocab_centered_scores for batch in batches],
-            [batch.scores.logprobs for batch in batches],
-            [batch.advantages for batch in batches],
-        )
-    )
-    has_ratios = all(batch.importance_ratios is not None for batch in batches)
-    ratios = (
-        flat([batch.importance_ratios for batch in batches if batch.importance_ratios is not None]).double()
-        if has_ratios
-        else torch.ones_like(entropies)
-    )
+    logprobs = flat([batch.scores.logprobs for batch in batches]).double()
+    rows = [
+        flat([batch.scores.vocab_centered_scores for batch in batches]),
+        flat([batch.scores.discriminator_scores for batch in batches]),
+        flat([batch.scores.entropies for batch in batches]),
+        logprobs.exp(),
+        logprobs,
+        flat([batch.advantages for batch in batches]),
+    ]
+    # A ratio that one call did not give is not 1 for the others' sake: then there is none.
+    given = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
+    ratios = flat(given).double() if len(given) == len(batches) else None
     weights, knows_loss = _told([batch.loss_weights for batch in batches], batches, unknown=1.0)
     kl_strengths, knows_kl = _told([batch.kl_strengths for batch in batches], batches, unknown=0.0)
-    update_ratios = ratios if weights is None else ratios * weights
-    told = update_ratios if kl_strengths is None else update_ratios + kl_strengths
-    finite = (entropies + discriminator + centred + logprobs + advantages + ratios + told).isfinite()
-    valid = mask & finite
-    # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
-    entropies, discriminator, centred, logprobs, advantages, ratios, update_ratios = (
-        torch.where(valid, values, 0.0)
-        for values in (entropies, discriminator, centred, logprobs, advantages, ratios, update_ratios)
-    )
     return StepTokens(
-        entropies=entropies,
-        discriminator_scores=discriminator,
-        vocab_centered_scores=centred,
-        logprobs=logprobs,
-        advantages=advantages,
-        importance_ratios=ratios,
-        update_ratios=update_ratios,
-        kl_strengths=torch.zeros_like(ratios) if kl_strengths is None else torch.where(valid, kl_strengths, 0.0),
-        kept=flat([batch.keep_mask for batch in batches]),
-        valid=valid,
-        not_finite=(mask & ~finite).sum(),
-        has_ratios=has_ratios,
-        knows_loss=valid & knows_loss,
-        knows_kl=valid & knows_kl,
+        flat([batch.mask for batch in batches]), rows, ratios, weights, kl_strengths, knows_loss, knows_kl
     )
 
 
 def _told(
     given: Sequence[Tensor | None], batches: Sequence[TokenBatch], *, unknown: float
-) -> tuple[Tensor | None, Tensor]:
-    """Of all tokens what the loop said of them, None where it said nothing at all; and of which tokens it did."""
-    known = flat([torch.full_like(b.mask, part is not None) for part, b in zip(given, batches, strict=True)])
-    if all(part is None for part in given):
-        return None, known
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of all tokens what the loop said of them, None where it said nothing at all; and where it did so of some, of which."""
+    told = [part for part in given if part is not None]
+    if not told:
+        return None, None
+    if len(told) == len(batches):
+        return flat(told).double(), None
     parts = [
         torch.full_like(batch.mask, unknown, dtype=torch.float64) if part is None else part.double()
         for part, batch in zip(given, batches, strict=True)
     ]
-    return flat(parts), known
+    return flat(parts), flat(
+        [torch.full_like(b.mask, part is not None) for part, b in zip(given, batches, strict=True)]
+    )

@@ -28,7 +28,7 @@ class TokenBatch:
     mask: Tensor
     """True where the token counts: no padding, prompt or tool token."""
     keep_mask: Tensor
-    """True where the token's gradient takes part, with whatever weight."""
+    """True where the token's gradient takes part, with whatever weight. The very mask where nothing was in force."""
     importance_ratios: Tensor | None
     """None when the loop did not give the sampler's log-probs; predictions then take the ratio as 1."""
     threshold_source: str | None = None
@@ -98,5 +98,5 @@ def detached(scores: TokenScores) -> TokenScores:
 
 
 def flat(parts: list[Tensor]) -> Tensor:
-    """One vector in the order of the batches."""
-    return torch.cat([part.reshape(-1) for part in parts])
+    """One vector in the order of the batches; a view of the only one."""
+    return parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
+from math import inf
 
 import torch
 from torch import Tensor
 
 from isentrope.interventions.threshold_statistics import ThresholdStatistics
-from isentrope.scores import batch_centered_scores, entropy_contributions
-from isentrope.statistics.moments import device_moments
-from isentrope.statistics.step_tokens import StepTokens
+from isentrope.statistics.host_copy import constant
+from isentrope.statistics.step_tokens import CODES, StepTokens
 from isentrope_wire.what_if import CELLS, CHANGING_GROUPS, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 
 _CHANGING_CELLS = CHANGING_GROUPS * SIDES * len(EDGES)
+_CELLS_PER_SIGMA = 20
+"""The finest edges lie a twentieth apart."""
+_GRID_CELLS = int(EDGES[-1] * _CELLS_PER_SIGMA) + 1
+_FIRST_BIN = len(EDGES)
+"""Of the middle one of three sides."""
 WHAT_IF_NUMBERS = 2 + 2 * (CELLS + _CHANGING_CELLS)
 """Length of the vector of `measure_what_if`."""
 
@@ -30,31 +36,32 @@ def measure_what_if(tokens: StepTokens, thresholds: ThresholdStatistics | None) 
             tokens.
     """
     statistics = thresholds_of(tokens) if thresholds is None else thresholds
-    valid, centred = tokens.valid, tokens.vocab_centered_scores
-    changes = entropy_contributions(centred, tokens.advantages, tokens.update_ratios, valid)
-    groups = _groups(tokens.advantages, centred)
-    batch_centred = batch_centered_scores(tokens.discriminator_scores, statistics.discriminator_mean)
-    return torch.cat(
-        [
-            torch.stack([valid.sum().double(), changes.sum()]),
-            *_binned(batch_centred, statistics.discriminator_std, groups, changes, valid),
-            *_binned(centred, statistics.vocab_centered_std, groups, changes, valid),
-        ]
-    )
+    # Where they are of no token, anything finite may stand in their place: `reached` takes all away again.
+    means = statistics.discriminator_mean.nan_to_num()
+    spreads = torch.stack([statistics.discriminator_std, statistics.vocab_centered_std]).unsqueeze(1).to(tokens.values)
+    reached = (spreads * EDGES[-1]).isfinite()
+    centred = torch.stack([tokens["S*"] - means, tokens["S_c"]])
+    distances = centred.abs()
+    last_edge, next_edge = _grid(centred.device)
+    # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the next edge is in doubt.
+    scale = (_CELLS_PER_SIGMA * (1 - 1e-9) / spreads).nan_to_num(nan=0.0)
+    place = (distances * scale).clamp_(max=len(last_edge) - 1).long()
+    # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
+    beyond_next = next_edge.take(place) * spreads < distances
+    bins = last_edge.take(place) + beyond_next
+    cells = (bins.add_(centred.sign(), alpha=len(EDGES)) + _FIRST_BIN).long() + tokens.codes * (3 * len(EDGES))
+    sources = torch.stack([tokens.ones, tokens.effects]).unsqueeze(1).expand(2, 2, -1)
+    table = sources.new_zeros(2, 2, CODES * 3 * len(EDGES)).scatter_add_(2, cells.expand(2, 2, -1), sources)
+    table = torch.where(reached, table, 0.0).reshape(2, 2, CODES, 3, len(EDGES))
+    # What lies in the centre, the middle one of three sides, is beyond nothing.
+    counts, effects = table[:, :, :, ::2].index_select(2, _groups(centred.device)).reshape(2, 2, CELLS)
+    effects = effects[:, :_CHANGING_CELLS]
+    return torch.cat([tokens.sums[-2:], counts[0], effects[0], counts[1], effects[1]])
 
 
 def thresholds_of(tokens: StepTokens) -> ThresholdStatistics:
     """Counted from the tokens themselves."""
-    sums = (
-        *device_moments(tokens.discriminator_scores, tokens.valid),
-        *device_moments(tokens.vocab_centered_scores, tokens.valid),
-    )
-    return ThresholdStatistics.of_sums(torch.stack([number.double() for number in sums]).unsqueeze(0))
-
-
-def nothing_to_ask(device: torch.device | None = None) -> Tensor:
-    """The vector of a rank without tokens."""
-    return torch.zeros(WHAT_IF_NUMBERS, dtype=torch.float64, device=device)
+    return ThresholdStatistics.of_sums(torch.stack([*tokens.moments("S*"), *tokens.moments("S_c")]).unsqueeze(0))
 
 
 def read_what_if(numbers: Sequence[float]) -> WhatIfSums | None:
@@ -64,46 +71,33 @@ def read_what_if(numbers: Sequence[float]) -> WhatIfSums | None:
     method = CELLS + _CHANGING_CELLS
     return WhatIfSums(
         tokens=int(numbers[0]),
-        change_sum=numbers[1],
+        change_sum=-numbers[1],
         clip_b=_read_bins(numbers[2 : 2 + method]),
         clip_v=_read_bins(numbers[2 + method : 2 + 2 * method]),
     )
 
 
-def _groups(advantages: Tensor, vocab_centered_scores: Tensor) -> Tensor:
-    """Each token's TokenGroup, int64."""
-    effects = advantages * vocab_centered_scores
-
-    def by_effect(decreasing: int, increasing: int, neutral: int) -> Tensor:
-        return torch.where(effects > 0, decreasing, torch.where(effects < 0, increasing, neutral))
-
-    of_negative = by_effect(TokenGroup.NEGATIVE_DECREASING, TokenGroup.NEGATIVE_INCREASING, TokenGroup.NEGATIVE_NEUTRAL)
-    of_positive = by_effect(TokenGroup.POSITIVE_DECREASING, TokenGroup.POSITIVE_INCREASING, TokenGroup.POSITIVE_NEUTRAL)
-    return torch.where(advantages < 0, of_negative, torch.where(advantages > 0, of_positive, int(TokenGroup.ZERO)))
-
-
-def _binned(
-    centred: Tensor, standard_deviation: Tensor, groups: Tensor, changes: Tensor, valid: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Tokens of all cells, and changes of those cells that can hold any."""
-    # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
-    edges = _edges(centred.device) * standard_deviation
-    edges_passed = torch.searchsorted(edges, centred.abs().contiguous())
-    beyond_some = valid & (edges_passed > 0) & edges[-1].isfinite()
-    bins = (edges_passed - 1).clamp(min=0)
-    cells = (groups * SIDES + (centred > 0).long()) * len(EDGES) + bins
-    counts = torch.zeros(CELLS, dtype=torch.float64, device=centred.device)
-    sums = torch.zeros_like(counts)
-    counts.scatter_add_(0, cells, beyond_some.double())
-    sums.scatter_add_(0, cells, torch.where(beyond_some, changes, 0.0))
-    return counts, sums[:_CHANGING_CELLS]
+@cache
+def _grid(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of each cell of a grid over |u|: the last edge that lies before all of it, by number, and the next one's value."""
+    last = [max(bisect_right(EDGES, cell / _CELLS_PER_SIGMA + 1e-6) - 1, 0) for cell in range(_GRID_CELLS)]
+    following = [(*EDGES, inf)[edge + 1] for edge in last]
+    return constant(last, device), constant(following, device)
 
 
 @cache
-def _edges(device: torch.device) -> Tensor:
-    """Copied to each device once, from pinned memory, so that the training thread does not wait for it."""
-    edges = torch.tensor(EDGES, dtype=torch.float64)
-    return edges.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else edges.to(device)
+def _groups(device: torch.device) -> Tensor:
+    """The code of each TokenGroup, in their order: 3 (sign of A) + (sign of A S_c) + 4."""
+    codes = {
+        TokenGroup.NEGATIVE_DECREASING: 2,
+        TokenGroup.NEGATIVE_INCREASING: 0,
+        TokenGroup.POSITIVE_DECREASING: 8,
+        TokenGroup.POSITIVE_INCREASING: 6,
+        TokenGroup.NEGATIVE_NEUTRAL: 1,
+        TokenGroup.POSITIVE_NEUTRAL: 7,
+        TokenGroup.ZERO: 4,
+    }
+    return constant([codes[group] for group in TokenGroup], device).long()
 
 
 def _read_bins(numbers: Sequence[float]) -> BinSums:
@@ -111,5 +105,5 @@ def _read_bins(numbers: Sequence[float]) -> BinSums:
     return BinSums(
         cells=occupied,
         counts=tuple(int(numbers[cell]) for cell in occupied),
-        change_sums=tuple(numbers[CELLS + cell] if cell < _CHANGING_CELLS else 0.0 for cell in occupied),
+        change_sums=tuple(-numbers[CELLS + cell] if cell < _CHANGING_CELLS else 0.0 for cell in occupied),
     )

@@ -37,7 +37,7 @@ def covariance_of(pairs: list[tuple[float, float]]) -> Covariance:
 
 def histogram_of(numbers: list[float], *, symmetric: bool = True) -> Histogram:
     tensor = torch.tensor(numbers, dtype=torch.float64)
-    exponent, *counts = bin_counts(tensor, torch.ones_like(tensor, dtype=torch.bool), symmetric=symmetric).tolist()
+    exponent, *counts = bin_counts(tensor.unsqueeze(0), torch.ones_like(tensor), [symmetric])[0].tolist()
     return Histogram(symmetric, int(exponent), tuple(int(count) for count in counts))
 
 

@@ -14,7 +14,7 @@ from isentrope.interventions.threshold_statistics import ThresholdStatistics, th
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
 from isentrope.statistics.step_tokens import step_tokens
 from isentrope.statistics.token_ledger import TokenBatch
-from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, nothing_to_ask, read_what_if
+from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, read_what_if
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
 from tests.probe.interventions.tokens import keep_mask
@@ -171,7 +171,7 @@ def test_micro_batches_and_ranks_add_up_to_the_step() -> None:
     parts = [Tokens(500, seed=3), Tokens(300, seed=4)]
     statistics = threshold_statistics([p.scores for p in parts], [p.mask for p in parts])
     first, second = (part.sums(statistics) for part in parts)
-    together = read(first + second + nothing_to_ask())
+    together = read(first + second)
     merged = read(first).merge(read(second))
     assert together.tokens == merged.tokens == sum(int(p.mask.sum()) for p in parts)
     assert together.clip_b.cells == merged.clip_b.cells
@@ -218,5 +218,4 @@ def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold()
 
 
 def test_a_step_without_tokens_has_no_answer() -> None:
-    assert len(nothing_to_ask()) == WHAT_IF_NUMBERS
-    assert read_what_if(nothing_to_ask().tolist()) is None
+    assert read_what_if([0.0] * WHAT_IF_NUMBERS) is None
