@@ -16,6 +16,7 @@ from tests.benchmarks import (
     delivery,
     linear_head,
     numerics,
+    observed_step,
     probe_share,
     token_scores,
     trl_step,
@@ -23,7 +24,7 @@ from tests.benchmarks import (
 
 BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (token_scores, linear_head, probe_share, trl_step, numerics, delivery)
+    for module in (token_scores, linear_head, observed_step, probe_share, trl_step, numerics, delivery)
 }
 
 

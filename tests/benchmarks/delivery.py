@@ -1,12 +1,14 @@
-"""A step of 60 scalars and 4 histograms of 64 bins, from the training loop to a reader.
+"""A step of 60 scalars, from the training loop to a reader.
 
-Caller's side: the time `step` takes, paced at ten a second, in turns with trackio, wandb (offline) and tensorboard
-where PEERS_PYTHON names a Python that has them, and once more with our own server frozen. Drained: a burst, from the
-first step to the server's last acknowledgement. Visible: from the call to the moment a REST client reads the step.
+Caller's side: the time the public calls of a step take (`probe.log` and `probe.step`), paced at ten a second, in turns with
+the same of trackio, wandb (offline), mlflow and tensorboard, as far as this Python, or the one that PEERS_PYTHON names, has
+them; and once more with our own server frozen. Drained: a burst, from the first step to the server's last acknowledgement.
+Visible: from the call to the moment a REST client reads the step.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import statistics
@@ -26,7 +28,7 @@ from isentrope.transport.spool_folder import find_spool_folders
 from tests.system.running_server import RunningServer
 
 TRACKER = Path(__file__).with_name("tracker_step.py")
-PEERS = ("trackio", "wandb", "tensorboard")
+PEERS = ("trackio", "wandb", "mlflow", "tensorboard")
 ROUNDS, STEPS_PER_ROUND = 5, 40
 BURST_STEPS = 10_000
 QUEUED_STEPS = 1_000
@@ -80,15 +82,16 @@ def measure() -> list[str]:
 
 
 def _callers_side(folder: Path, server: RunningServer) -> list[str]:
-    peers = os.environ.get("PEERS_PYTHON")
+    python = os.environ.get("PEERS_PYTHON")
+    peers = [name for name in PEERS if python or importlib.util.find_spec(name)]
     seconds: dict[str, list[float]] = {}
     with ExitStack() as stack:
         processes = {
             "isentrope": stack.enter_context(ours(folder / "paced", server, "paced")),
             "isentrope, server frozen": stack.enter_context(ours(folder / "frozen", server, "frozen")),
         }
-        for name in PEERS if peers else ():
-            processes[name] = stack.enter_context(Process(name, folder / name, {}, peers or ""))
+        for name in peers:
+            processes[name] = stack.enter_context(Process(name, folder / name, {}, python or sys.executable))
         for _ in range(ROUNDS):
             for name, process in processes.items():
                 if "frozen" in name:
@@ -149,10 +152,14 @@ def _visibility(folder: Path, server: RunningServer, steps: int = 40) -> list[st
     ]
 
 
-def ours(folder: Path, server: RunningServer, run_id: str) -> Process:
-    """Our own, online, in a home of its own."""
+def ours(folder: Path, server: RunningServer, run_id: str, steps: str = "isentrope") -> Process:
+    """Our own, online, in a home of its own.
+
+    Args:
+        steps: of scalars alone, or "observed".
+    """
     environment = server.environment | {"ISENTROPE_MODE": "online", "BENCHMARK_RUN": run_id}
-    return Process("isentrope", folder, environment)
+    return Process(steps, folder, environment)
 
 
 def _wait_for_the_disk(home: Path) -> None:

@@ -2,7 +2,7 @@
 
 A real server that packs meanwhile; one training process that hands over ten steps a second, one that does so in bursts of
 fifty each second, their shippers; a reader that asks for what is new, for a whole series, a histogram and the runs each
-second, and one that listens to the live stream. A step has 60 scalars and 4 histograms of 64 bins.
+second, and one that listens to the live stream. A step has 60 scalars and 256 observed tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLE_SECONDS = 15.0
 PATHS = (
     "/runs/steady/metrics/series?name=group1/metric7&points=1500",
     "/runs/bursts/metrics/series?name=group1/metric7&points=1500",
-    "/runs/bursts/histograms/histogram%2F1?points=200",
+    "/runs/bursts/histograms/score%2Fvocab_centered?points=200",
     "/runs/steady/steps/1",
     "/runs",
 )
@@ -41,8 +41,8 @@ def measure(minutes: float = 20.0) -> list[str]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         server = stack.enter_context(RunningServer(folder / "server"))
         processes = {
-            "steady": stack.enter_context(ours(folder / "steady", server, "steady")),
-            "bursts": stack.enter_context(ours(folder / "bursts", server, "bursts")),
+            "steady": stack.enter_context(ours(folder / "steady", server, "steady", "observed")),
+            "bursts": stack.enter_context(ours(folder / "bursts", server, "bursts", "observed")),
         }
         end = time.monotonic() + 60.0 * minutes
         stack.enter_context(_beside(lambda: _hand_over(processes["steady"], "paced 50", 0.0), end))

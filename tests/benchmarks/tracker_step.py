@@ -1,10 +1,11 @@
-"""One tracker's side of the delivery benchmark: a process that hands over steps when it is told to.
+"""One tracker's side of the delivery benchmark: a process that logs steps of 60 scalars when it is told to.
 
     python tests/benchmarks/tracker_step.py NAME FOLDER
 
-Reads commands from its input: `paced N` hands over N steps, ten a second, and prints the caller's seconds of each as a
-JSON list; `burst N` as fast as it can; `end` finishes, and prints how long that took. A step is 60 scalars and 4
-histograms of 64 bins. Only the tracker named is imported, so that this runs in any environment that has it.
+Each tracker is called as its own documentation shows; ours as our README does: `probe.log`, then `probe.step`. Reads
+commands from its input: `paced N` logs N steps, ten a second, and prints the caller's seconds of each as a JSON list;
+`burst N` as fast as it can; `end` finishes, and prints how long that took. Only the tracker named is imported, so that this
+runs in any environment that has it.
 """
 
 from __future__ import annotations
@@ -20,109 +21,82 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCALARS, HISTOGRAMS, BINS = 60, 4, 64
+SCALARS = 60
 INTERVAL_SECONDS = 0.1
 NAMES = [f"group{i % 6}/metric{i}" for i in range(SCALARS)]
-EDGES = [-1.0 + 2.0 * i / BINS for i in range(BINS + 1)]
 
-Step = Callable[[int, dict[str, float], list[tuple[int, ...]]], None]
+Step = Callable[[int, dict[str, float]], None]
 Finish = Callable[[], None]
 
 
 def isentrope(folder: Path) -> tuple[Step, Finish]:
-    """What the probe does with a finished step: the report is built on the writer's thread."""
-    transports = importlib.import_module("isentrope.transport.open_transport")
-    messages: Any = importlib.import_module("isentrope_wire.messages")
-    environment: Any = importlib.import_module("isentrope_wire.environment")
-    run = messages.RunStarted(
-        run_id=os.environ["BENCHMARK_RUN"], incarnation="first", rank=0, world_size=1, name="benchmark",
-        project="benchmark", started_at=time.time(), probe_version="0.1.0",
-    )  # fmt: skip
-    transport = transports.open_transport(
-        run,
-        mode=os.environ.get("ISENTROPE_MODE", "offline"),
-        home=folder,
-        grpc_target=environment.grpc_target(),
-        token=os.environ.get("ISENTROPE_TOKEN"),
-    )
+    os.environ["ISENTROPE_HOME"] = str(folder)
+    library: Any = importlib.import_module("isentrope")
+    probe = library.Probe(run="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
 
-    def step(number: int, scalars: dict[str, float], histograms: list[tuple[int, ...]]) -> None:
-        recorded_at = time.time()
+    def step(number: int, scalars: dict[str, float]) -> None:
+        probe.log(scalars)
+        probe.step(number)
 
-        def build() -> Any:
-            return messages.StepReport(
-                step=number,
-                recorded_at=recorded_at,
-                scalars=scalars | transport.statistics().scalars(),
-                histograms=tuple(
-                    messages.ScoreHistogram(name=f"histogram/{i}", low=-1.0, high=1.0, counts=counts)
-                    for i, counts in enumerate(histograms)
-                ),
-            )
+    return step, probe.finish
 
-        transport.put(build)
-        transport.desired_control()
 
-    def finish() -> None:
-        transport.put(lambda: messages.RunFinished(status="finished", finished_at=time.time()))
-        transport.close()
+def observed(folder: Path) -> tuple[Step, Finish]:
+    """Ours with some tokens in each step, so that reports have histograms, too."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    os.environ["ISENTROPE_HOME"] = str(folder)
+    library: Any = importlib.import_module("isentrope")
+    probe = library.Probe(run="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
+    scores = probe.score(torch.randn(8, 32, 64), torch.randint(0, 64, (8, 32)))
 
-    return step, finish
+    def step(number: int, scalars: dict[str, float]) -> None:
+        probe.gate(scores, torch.randn(8))
+        probe.log(scalars)
+        probe.step(number)
+
+    return step, probe.finish
 
 
 def trackio(folder: Path) -> tuple[Step, Finish]:
     os.environ["TRACKIO_DIR"] = str(folder)
     tracker: Any = importlib.import_module("trackio")
     tracker.init(project="benchmark", name="run", embed=False)
-
-    def step(number: int, scalars: dict[str, float], histograms: list[tuple[int, ...]]) -> None:
-        lists = {f"histogram/{i}": list(counts) for i, counts in enumerate(histograms)}
-        tracker.log({**scalars, **lists}, step=number)
-
-    return step, tracker.finish
+    return lambda number, scalars: tracker.log(scalars, step=number), tracker.finish
 
 
 def wandb(folder: Path) -> tuple[Step, Finish]:
     tracker: Any = importlib.import_module("wandb")
     run = tracker.init(project="benchmark", mode="offline", dir=str(folder), settings=tracker.Settings(silent=True))
+    return lambda number, scalars: run.log(scalars, step=number), run.finish
 
-    def step(number: int, scalars: dict[str, float], histograms: list[tuple[int, ...]]) -> None:
-        found = {
-            f"histogram/{i}": tracker.Histogram(np_histogram=(list(counts), EDGES))
-            for i, counts in enumerate(histograms)
-        }
-        run.log({**scalars, **found}, step=number)
 
-    return step, run.finish
+def mlflow(folder: Path) -> tuple[Step, Finish]:
+    """Into a local folder."""
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    tracker: Any = importlib.import_module("mlflow")
+    tracker.set_tracking_uri((folder / "runs").as_uri())
+    tracker.set_experiment("benchmark")
+    tracker.start_run()
+    return lambda number, scalars: tracker.log_metrics(scalars, step=number), tracker.end_run
 
 
 def tensorboard(folder: Path) -> tuple[Step, Finish]:
-    """Event by event, as torch's SummaryWriter writes them."""
-    events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
-    summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-    writers: Any = importlib.import_module("tensorboard.summary.writer.event_file_writer")
-    writer = writers.EventFileWriter(str(folder))
+    writer: Any = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(folder))
 
-    def add(number: int, value: Any) -> None:
-        event = events.Event(wall_time=time.time(), step=number, summary=summaries.Summary(value=[value]))
-        writer.add_event(event)
-
-    def step(number: int, scalars: dict[str, float], histograms: list[tuple[int, ...]]) -> None:
+    def step(number: int, scalars: dict[str, float]) -> None:
         for name, scalar in scalars.items():
-            add(number, summaries.Summary.Value(tag=name, simple_value=scalar))
-        for i, counts in enumerate(histograms):
-            histogram = summaries.HistogramProto(
-                min=-1.0, max=1.0, num=float(sum(counts)), bucket_limit=EDGES[1:], bucket=[float(c) for c in counts]
-            )
-            add(number, summaries.Summary.Value(tag=f"histogram/{i}", histo=histogram))
+            writer.add_scalar(name, scalar, number)
 
     return step, writer.close
 
 
 TRACKERS: dict[str, Callable[[Path], tuple[Step, Finish]]] = {
     "isentrope": isentrope,
+    "observed": observed,
     "trackio": trackio,
     "wandb": wandb,
+    "mlflow": mlflow,
     "tensorboard": tensorboard,
 }
 
@@ -153,12 +127,12 @@ def _hand_over(step: Step, first: int, count: int, interval_seconds: float) -> l
     gc.collect()
     seconds = []
     for number in range(first, first + count):
-        scalars = {name: random.random() for name in NAMES}
-        histograms = [tuple(random.randrange(1000) for _ in range(BINS)) for _ in range(HISTOGRAMS)]
         if interval_seconds:
             time.sleep(interval_seconds)
+        # Made when the step has been computed, as a loop makes them.
+        scalars = {name: random.random() for name in NAMES}
         started = time.perf_counter()
-        step(number, scalars, histograms)
+        step(number, scalars)
         seconds.append(time.perf_counter() - started)
     return seconds
 

@@ -31,8 +31,7 @@ def top_means(tokens: StepTokens) -> Tensor:
 
     A share is rounded to whole tokens, but at least one. Without a token what it says is of no use.
     """
-    logprobs, advantages = tokens.deviations[4], tokens.deviations[5]
-    rising = _sorted(torch.addcmul(tokens.behind_all, logprobs, advantages, value=-1.0))
+    rising = _sorted(tokens.behind_all - tokens.covariances)
     wanted = (tokens.count * _shares(rising.device) + 0.5).long().clamp(min=1)
     # Gathered: an index read from the device would wait for it.
     return rising.cumsum(0).gather(0, wanted - 1) / wanted

@@ -53,7 +53,7 @@ class StepTokens:
         self.valid = mask & values.sum(0).isfinite()
         """True where the mask says so and all numbers are finite."""
         # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
-        self.values = values = torch.where(self.valid, values, 0.0)
+        self.values = values.masked_fill_(~self.valid, 0.0)
         self._pushed: Tensor | None = None
         if update_ratios is not None:
             updates = values[self._row["u S_c"]]
@@ -67,9 +67,11 @@ class StepTokens:
         self.not_finite = mask.sum() - self.count
         """How many tokens the mask names that are not valid."""
         self.means = self.sums / self.count.clamp(min=1)
-        self.deviations = (values[:-2] - self.means[:-2].unsqueeze(1)).mul_(self.ones)
-        """Of each row but the last two, from its mean."""
-        self._products = self.deviations @ self.deviations.T
+        # Not kept: with what is made of them later they would be the most that a step needs.
+        deviations = (values[:-2] - self.means[:-2].unsqueeze(1)).mul_(self.ones)
+        self._products = deviations @ deviations.T
+        self.covariances = deviations[self._row["log p"]] * deviations[self._row["A"]]
+        """(log p - mean) (A - mean) of each token."""
         self._has_weights, self._knows_loss, self._knows_kl = weights is not None, knows_loss, knows_kl
 
     def __contains__(self, name: str) -> bool:

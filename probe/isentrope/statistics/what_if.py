@@ -41,16 +41,9 @@ def measure_what_if(tokens: StepTokens, thresholds: ThresholdStatistics | None) 
     spreads = torch.stack([statistics.discriminator_std, statistics.vocab_centered_std]).unsqueeze(1).to(tokens.values)
     reached = (spreads * EDGES[-1]).isfinite()
     centred = torch.stack([tokens["S*"] - means, tokens["S_c"]])
-    distances = centred.abs()
-    last_edge, next_edge = _grid(centred.device)
-    # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the next edge is in doubt.
-    scale = (_CELLS_PER_SIGMA * (1 - 1e-9) / spreads).nan_to_num(nan=0.0)
-    place = (distances * scale).clamp_(max=len(last_edge) - 1).long()
-    # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
-    beyond_next = next_edge.take(place) * spreads < distances
-    bins = last_edge.take(place) + beyond_next
-    cells = (bins.add_(centred.sign(), alpha=len(EDGES)) + _FIRST_BIN).long() + tokens.codes * (3 * len(EDGES))
-    sources = torch.stack([tokens.ones, tokens.effects]).unsqueeze(1).expand(2, 2, -1)
+    cells = _bins(centred.abs(), spreads).add_(centred.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
+    cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
+    sources = tokens.values[-2:].unsqueeze(1).expand(2, 2, -1)
     table = sources.new_zeros(2, 2, CODES * 3 * len(EDGES)).scatter_add_(2, cells.expand(2, 2, -1), sources)
     table = torch.where(reached, table, 0.0).reshape(2, 2, CODES, 3, len(EDGES))
     # What lies in the centre, the middle one of three sides, is beyond nothing.
@@ -75,6 +68,17 @@ def read_what_if(numbers: Sequence[float]) -> WhatIfSums | None:
         clip_b=_read_bins(numbers[2 : 2 + method]),
         clip_v=_read_bins(numbers[2 + method : 2 + 2 * method]),
     )
+
+
+def _bins(distances: Tensor, spreads: Tensor) -> Tensor:
+    """The bin of each distance, float64: of the last edge times the spread that is less."""
+    last_edge, next_edge = _grid(distances.device)
+    # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the next edge is in doubt.
+    scale = (_CELLS_PER_SIGMA * (1 - 1e-9) / spreads).nan_to_num(nan=0.0)
+    place = (distances * scale).clamp_(max=len(last_edge) - 1).long()
+    # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
+    is_beyond_next = next_edge.take(place).mul_(spreads) < distances
+    return last_edge.take(place).add_(is_beyond_next)
 
 
 @cache

@@ -1,0 +1,98 @@
+"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one core.
+
+Steps are paced, so that caches are as cold as a training step leaves them. Operations: those that torch carries out, views
+apart; on an accelerator each is a launch. With groups and token ids, as the TRL integration passes them.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import isentrope
+from isentrope.scores import TokenScores, token_scores
+
+SIZES = ((32, 128), (256, 512))
+VOCABULARY, GROUP, STEPS, PAUSE_SECONDS = 64, 8, 40, 0.02
+
+
+class Operations(TorchDispatchMode):
+    """Counts what is computed inside; a view computes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A number beside a tensor is no launch.
+        self.count += not (
+            function.is_view or function.name().startswith(("aten::_unsafe_view", "aten::scalar_tensor"))
+        )
+        return function(*args, **(kwargs or {}))
+
+
+def some_scores(rows: int, tokens: int) -> tuple[TokenScores, Tensor]:
+    """And the ids that were scored."""
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(rows, tokens, VOCABULARY)
+    token_ids = torch.distributions.Categorical(logits=logits).sample()
+    return token_scores(logits.requires_grad_(), token_ids), token_ids
+
+
+class Steps:
+    """Observed steps of the same tokens."""
+
+    def __init__(self, rows: int, tokens: int) -> None:
+        self._scores, self._token_ids = some_scores(rows, tokens)
+        self._advantages, self._mask = torch.randn(rows), torch.rand(rows, tokens) < 0.9
+        self._probe = isentrope.Probe("benchmark", mode="offline")
+        self._number = 0
+
+    def one(self) -> None:
+        self._probe.gate(self._scores, self._advantages, self._mask, token_ids=self._token_ids, groups=GROUP)
+        self._probe.log({"reward/mean": 0.5})
+        self._probe.step(self._number)
+        self._number += 1
+
+    def milliseconds(self) -> list[float]:
+        """CPU time of each of some steps on this thread."""
+        found = []
+        for _ in range(STEPS):
+            time.sleep(PAUSE_SECONDS)
+            started = time.thread_time()
+            self.one()
+            found.append((time.thread_time() - started) * 1e3)
+        return found[5:]
+
+    def operations(self) -> int:
+        """Of one step."""
+        with Operations() as operations:
+            self.one()
+        return operations.count
+
+    def finish(self) -> None:
+        self._probe.finish()
+
+
+def measure() -> list[str]:
+    """Rows of a Markdown table."""
+    torch.set_num_threads(1)
+    rows = ["| tokens of a step | CPU ms, p50 | p99 | torch operations |", "|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as home, patch.dict(os.environ, {"ISENTROPE_HOME": home}):
+        for size in SIZES:
+            steps = Steps(*size)
+            milliseconds = sorted(steps.milliseconds())
+            p99 = milliseconds[round(0.99 * (len(milliseconds) - 1))]
+            rows.append(
+                f"| {size[0] * size[1]} | {statistics.median(milliseconds):.2f} | {p99:.2f} | {steps.operations()} |"
+            )
+            steps.finish()
+    return rows
