@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 
 from google.protobuf.message import DecodeError
 
@@ -323,7 +324,7 @@ def _what_if_from_pb(sums: pb.WhatIfSums) -> WhatIfSums:
 
 
 def _bins_to_pb(sums: BinSums) -> pb.BinSums:
-    steps = [cell - before for before, cell in pairwise((-1, *sums.cells))]
+    steps = list(map(sub, sums.cells, (-1, *sums.cells)))
     return pb.BinSums(cell_steps=steps, counts=sums.counts, change_sums=sums.change_sums)
 
 

@@ -22,6 +22,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
+from operator import le
 from typing import NamedTuple
 
 from isentrope_wire.control import Method, Scope
@@ -88,7 +89,7 @@ class BinSums:
                 f"Every cell has one count and one sum, got {len(self.cells)} cells, {len(self.counts)} counts and "
                 f"{len(self.change_sums)} sums."
             )
-        if any(b <= a for a, b in zip((-1, *self.cells), (*self.cells, CELLS), strict=True)):
+        if any(map(le, (*self.cells, CELLS), (-1, *self.cells))):
             raise WhatIfError(f"Cells rise from 0 to at most {CELLS - 1}, got {self.cells[:20]}.")
 
     def merge(self, other: BinSums) -> BinSums:

@@ -28,7 +28,7 @@ class Operations(TorchDispatchMode):
     """Counts what is computed inside; a view computes nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,7 +74,8 @@ class Steps:
 
     def operations(self) -> int:
         """Of one step."""
-        with Operations() as operations:
+        operations = Operations()
+        with operations:
             self.one()
         return operations.count
 

@@ -21,7 +21,7 @@ class Operations(TorchDispatchMode):
     """Names what is computed inside; views compute nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -45,7 +45,8 @@ def operations_of_a_step(control: isentrope.Control | None = None, **told: Any) 
     logits, token_ids = torch.randn(8, 16, VOCABULARY), torch.randint(0, VOCABULARY, (8, 16))
     for step in range(3):
         scores = probe.score(logits, token_ids)
-        with Operations() as operations:
+        operations = Operations()
+        with operations:
             probe.gate(scores, torch.randn(8), torch.rand(8, 16) < 0.9, **told)
             probe.log({"reward/mean": 0.5})
             probe.step(step)
@@ -68,7 +69,8 @@ def test_no_step_waits_for_the_device() -> None:
 
 def test_a_step_in_which_nothing_was_scored_needs_no_tensor() -> None:
     probe, transport = probe_and_transport()
-    with Operations() as operations:
+    operations = Operations()
+    with operations:
         for step in range(3):
             probe.log({"reward/mean": 0.5})
             probe.step(step)

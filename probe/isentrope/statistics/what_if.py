@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
+from itertools import compress
 from math import inf
+from operator import neg
 
 import torch
 from torch import Tensor
@@ -105,9 +107,10 @@ def _groups(device: torch.device) -> Tensor:
 
 
 def _read_bins(numbers: Sequence[float]) -> BinSums:
-    occupied = tuple(cell for cell, count in enumerate(numbers[:CELLS]) if count)
+    # By iterators alone: the writer thread, which reads them, holds up the training thread as long as Python runs there.
+    counts, effects = numbers[:CELLS], [*numbers[CELLS:], *[-0.0] * (CELLS - _CHANGING_CELLS)]
     return BinSums(
-        cells=occupied,
-        counts=tuple(int(numbers[cell]) for cell in occupied),
-        change_sums=tuple(-numbers[CELLS + cell] if cell < _CHANGING_CELLS else 0.0 for cell in occupied),
+        cells=tuple(compress(range(CELLS), counts)),
+        counts=tuple(map(int, compress(counts, counts))),
+        change_sums=tuple(map(neg, compress(effects, counts))),
     )
