@@ -8,17 +8,11 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-
-class Mark(NamedTuple):
-    """What had gone wrong already at some moment. A notebook has errors that end nothing."""
-
-    error: int
-    """Identity of the last error that nobody handled."""
-    exits: int
-    """How often `sys.exit` was called."""
-
+Mark = tuple[int, int]
+"""What had gone wrong already at some moment: the identity of the last error that nobody handled (a notebook has errors that
+end nothing), and how often `sys.exit` was called."""
 
 _exit_codes: list[object] = []
 """What the main thread gave `sys.exit`, one for each call; all but the last were caught."""
@@ -46,15 +40,15 @@ def watch_exits() -> None:
 
 def mark() -> Mark:
     """This moment: what is known of now is not what ends the process later."""
-    return Mark(id(_last_unhandled()), len(_exit_codes))
+    return id(_last_unhandled()), len(_exit_codes)
 
 
 def failure_since(earlier: Mark) -> str:
     """Why the process ends, when by a failure: `RuntimeError: ...`. Empty: it came to its end."""
-    error = _last_unhandled()
-    if error is not None and id(error) != earlier.error:
+    error, (earlier_error, earlier_exits) = _last_unhandled(), earlier
+    if error is not None and id(error) != earlier_error:
         return named(error)
-    if len(_exit_codes) > earlier.exits and _exit_codes[-1] not in (None, 0):
+    if len(_exit_codes) > earlier_exits and _exit_codes[-1] not in (None, 0):
         return f"SystemExit: {_exit_codes[-1]}"
     return ""
 
