@@ -85,12 +85,7 @@ def may_swallow(node: ast.AST) -> bool:
 
 
 def test_exceptions_are_swallowed_only_where_never_hurting_the_run_is_the_job() -> None:
-    swallowing = {
-        relative(path)
-        for path in SOURCES
-        for node in ast.walk(tree(path))
-        if may_swallow(node)
-    }
+    swallowing = {relative(path) for path in SOURCES for node in ast.walk(tree(path)) if may_swallow(node)}
     assert swallowing == NEVER_HURT_THE_RUN
 
 
