@@ -72,6 +72,7 @@ from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS, TOKEN_NOT_RECORDED
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -555,7 +556,7 @@ class Probe:
         if not self._ledger.tokens and not self._ledger.batches:
             return ()
         if self._ledger.overflowed:
-            self._logged["token/not_recorded"] = float(self._ledger.tokens)
+            self._logged[TOKEN_NOT_RECORDED] = float(self._ledger.tokens)
         return self._ledger.take()
 
     def _remember(self, scores: TokenScores, token_ids: Tensor) -> None:
@@ -591,7 +592,7 @@ class Probe:
             after = entropies_after_update(rescore, batches)
         # What it scored by this probe was counted there.
         self._stopwatch.seconds = seconds
-        self._logged["probe/rescore_seconds"] = took = time.perf_counter() - started
+        self._logged[PROBE_RESCORE_SECONDS] = took = time.perf_counter() - started
         return after, took
 
     def _report(
@@ -608,9 +609,9 @@ class Probe:
             learning_rates = learning_rates or learning_rates_of(optimizer)
         failed = ""
         if self._guard.failures:
-            self._logged["probe/failures"] = float(self._guard.failures)
+            self._logged[PROBE_FAILURES] = float(self._guard.failures)
             failed = self._guard.in_words
-        self._logged["probe/seconds"] = self._stopwatch.seconds
+        self._logged[PROBE_SECONDS] = self._stopwatch.seconds
         self._logged |= self._mirrors.scalars()
         build = self._closer.close(
             step=step,

@@ -34,6 +34,7 @@ from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch
 from isentrope.steering.action import Action, hold_labels, hold_scalars
 from isentrope_wire.control import Control, Method
 from isentrope_wire.messages import ControlOutcome, ControlSnapshot, StepReport
+from isentrope_wire.metrics import ENTROPY_OBSERVED_CHANGE, PROBE_FAILED_RANKS, PROBE_FAILURES, PROBE_RANKS_OUT_OF_STEP
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class StepCloser:
         if unit is not None:
             size = (1.0 if learning_rate is None else float(learning_rate)) * summary.entropies.mean
             with self._learning:
-                prediction = self._calibration.step(unit, scalars.get("entropy/observed_change"), momentum, size)
+                prediction = self._calibration.step(unit, scalars.get(ENTROPY_OBSERVED_CHANGE), momentum, size)
             scalars |= calibration_scalars(prediction)
         return scalars
 
@@ -212,9 +213,9 @@ class StepCloser:
 def _health(together: GlobalStep) -> dict[str, float]:
     """What went wrong on any rank; nothing where nothing did."""
     counts = {
-        "probe/failures": together.failures,
-        "probe/failed_ranks": together.failed_ranks,
-        "probe/ranks_out_of_step": len(together.steps) if len(together.steps) > 1 else 0,
+        PROBE_FAILURES: together.failures,
+        PROBE_FAILED_RANKS: together.failed_ranks,
+        PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
     }
     return {name: float(count) for name, count in counts.items() if count}
 

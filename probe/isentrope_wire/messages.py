@@ -11,11 +11,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from isentrope_wire.control import Control
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    REWARD_MEAN,
+)
 from isentrope_wire.what_if import WhatIfSums
 
 PROTOCOL_VERSION = 1
 
-_SHOWN_FIRST = ("entropy/mean", "entropy/predicted_change", "entropy/observed_change", "clip/fraction", "reward/mean")
+_SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
 """Of a report's scalars, when it is printed; the rest are counted."""
 
 

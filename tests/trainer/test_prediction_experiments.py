@@ -31,7 +31,7 @@ def recorded_run(folder: Path, seed: int, *, noise: float, steps: int = 120) -> 
         entropy, unit = math.exp(-step / 50), rng.gauss(-1, 1)
         average, weight = MOMENTUM * average + (1 - MOMENTUM) * unit, MOMENTUM * weight + (1 - MOMENTUM)
         observed = 2 * entropy * (average / weight + noise * rng.gauss(0, 1))
-        scalars = {
+        scalars: dict[str, float] = {
             "entropy/mean": entropy,
             "entropy/unit_predicted_change": unit,
             "entropy/observed_change": observed,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isentrope_wire import environment
+from isentrope_wire.metrics import ENTROPY_MEAN
 
 if TYPE_CHECKING:
     import isentrope
@@ -43,4 +44,4 @@ class Course:
 
 
 def _entropy_nats(probe: isentrope.Probe) -> float | None:
-    return None if probe.latest is None else probe.latest.scalars.get("entropy/mean")
+    return None if probe.latest is None else probe.latest.scalars.get(ENTROPY_MEAN)

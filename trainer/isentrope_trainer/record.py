@@ -24,6 +24,7 @@ from isentrope_trainer.recording import SHIPPED, Recording, write_recording
 from isentrope_trainer.reference_run import shown_settings, train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.messages import ControlSnapshot, RunStarted, StepReport
+from isentrope_wire.metrics import PROBE_DROPPED_REPORTS
 
 CURE = isentrope.Control(hold={"target_entropy": 0.3}, reason="the entropy has lost two thirds")
 """Half of what the run begins with, in nats."""
@@ -69,7 +70,7 @@ def record(
 
 def _without_delivery(report: StepReport) -> StepReport:
     """How reports are delivered is a matter of the replay."""
-    scalars = {name: value for name, value in report.scalars.items() if name != "probe/dropped_reports"}
+    scalars = {name: value for name, value in report.scalars.items() if name != PROBE_DROPPED_REPORTS}
     return dataclasses.replace(report, scalars=scalars)
 
 

@@ -16,6 +16,7 @@ from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_po
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import WordTokenizer
+from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 
 if TYPE_CHECKING:
     from isentrope.transport.transport import Transport
@@ -93,7 +94,7 @@ def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:
     if probe.latest is None:
         return text
     scalars = probe.latest.scalars
-    shown = {"entropy": "entropy/mean", "predicted": "entropy/predicted_change", "observed": "entropy/observed_change"}
+    shown = {"entropy": ENTROPY_MEAN, "predicted": ENTROPY_PREDICTED_CHANGE, "observed": ENTROPY_OBSERVED_CHANGE}
     for label, name in shown.items():
         if name in scalars:
             text += f", {label} {scalars[name]:{'.3f' if label == 'entropy' else '+.4f'}}"

@@ -16,6 +16,20 @@ from pathlib import Path
 
 from isentrope.imports.errors import ImportRefused
 from isentrope_wire.messages import ScoreHistogram, StepReport
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    COMPLETION_LENGTH_MEAN,
+    COVARIANCE_ADVANTAGE_LOGPROB,
+    DISCRIMINATOR_SCORES,
+    ENTROPY_MEAN,
+    RATIO_MEAN,
+    REWARD_MEAN,
+    SCORE_DISCRIMINATOR_MEAN,
+    SCORE_DISCRIMINATOR_STD,
+    TOKEN_COUNT,
+    TOKEN_ENTROPIES,
+    TOKEN_PROBABILITIES,
+)
 
 _SCHEMA_VERSION = 1
 _COLUMNS = ("loss_mask", "trainer_logprobs", "entropy")
@@ -139,27 +153,27 @@ def _report(number: int, step: _Step) -> StepReport:
         p * (entropy + logprob)
         for p, entropy, logprob in zip(probabilities, step.entropies, step.logprobs, strict=True)
     ]
-    scalars = {
-        "entropy/mean": statistics.fmean(step.entropies),
-        "score/discriminator_mean": statistics.fmean(discriminators),
-        "score/discriminator_std": statistics.pstdev(discriminators),
-        "token/count": float(len(step.entropies)),
-        "completion/length_mean": statistics.fmean(step.lengths),
+    scalars: dict[str, float] = {
+        ENTROPY_MEAN: statistics.fmean(step.entropies),
+        SCORE_DISCRIMINATOR_MEAN: statistics.fmean(discriminators),
+        SCORE_DISCRIMINATOR_STD: statistics.pstdev(discriminators),
+        TOKEN_COUNT: float(len(step.entropies)),
+        COMPLETION_LENGTH_MEAN: statistics.fmean(step.lengths),
     }
-    for name, values in (("reward/mean", step.rewards), ("ratio/mean", step.ratios), ("clip/fraction", step.masked)):
+    for name, values in ((REWARD_MEAN, step.rewards), (RATIO_MEAN, step.ratios), (CLIP_FRACTION, step.masked)):
         if values:
             scalars[name] = statistics.fmean(values)
     if step.advantages:
-        scalars["covariance/advantage_logprob"] = _covariance(step.advantages)
+        scalars[COVARIANCE_ADVANTAGE_LOGPROB] = _covariance(step.advantages)
     edge = max(map(abs, discriminators)) or 1.0
     return StepReport(
         step=number,
         recorded_at=step.written_at,
         scalars=scalars,
         histograms=(
-            _histogram("entropy/token", step.entropies, 0.0, max(step.entropies) or 1.0),
-            _histogram("score/discriminator", discriminators, -edge, edge),
-            _histogram("token/probability", probabilities, 0.0, 1.0),
+            _histogram(TOKEN_ENTROPIES, step.entropies, 0.0, max(step.entropies) or 1.0),
+            _histogram(DISCRIMINATOR_SCORES, discriminators, -edge, edge),
+            _histogram(TOKEN_PROBABILITIES, probabilities, 0.0, 1.0),
         ),
         labels={"imported/from": "prime-rl"},
     )

@@ -36,16 +36,22 @@ from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control
+from isentrope_wire.metrics import (
+    ADVANTAGE_ZERO_GROUP_FRACTION,
+    COMPLETION_LENGTH_MEAN,
+    PROBE_ATTACHMENT_FAILURES,
+    REWARD_MEAN,
+)
 
 logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "_isentrope_attachment"
 PROMISED = {
-    "reward": "reward/mean",
-    "completions/mean_length": "completion/length_mean",
+    "reward": REWARD_MEAN,
+    "completions/mean_length": COMPLETION_LENGTH_MEAN,
 }
 """TRL's names of metrics that have a promised name too."""
-ZERO_GROUPS = "frac_reward_zero_std", "advantage/zero_group_fraction"
+ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
 """The same of one that the probe counts itself, by the advantages of the step's own groups, wherever it knows these. TRL's
 figure is of a generation's rewards, and a mean over `logging_steps`: the two are not for one series."""
 
@@ -188,7 +194,7 @@ class Attachment(StepReports):
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         names = PROMISED if self._groups_known else {**PROMISED, ZERO_GROUPS[0]: ZERO_GROUPS[1]}
-        promised = {names[name]: value for name, value in scalars.items() if name in names}
+        promised: dict[str, float | Tensor] = {names[name]: value for name, value in scalars.items() if name in names}
         self._probe.log({**scalars, **promised})
 
     def close_step(self, step: int) -> None:
@@ -198,7 +204,7 @@ class Attachment(StepReports):
         sample = Sample.of(batches, step, tokens) if batches and tokens else None
         rescore = None if sample is None else functools.partial(self._rescored, sample, batches)
         if self._guard.failures:
-            self._probe.log({"probe/attachment_failures": float(self._guard.failures)})
+            self._probe.log({PROBE_ATTACHMENT_FAILURES: float(self._guard.failures)})
         rates, self._learning_rates = self._learning_rates, None
         self._probe.step(step, self._trainer.optimizer, rescore, learning_rates=rates)
         self._guard.settled = True

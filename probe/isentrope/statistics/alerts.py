@@ -14,6 +14,15 @@ from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
 from isentrope_wire.messages import Alert
+from isentrope_wire.metrics import (
+    ADVANTAGE_ZERO_GROUP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_PREDICTION_R2,
+    SCORE_SELF_CHECK_Z,
+    TOKEN_COUNT,
+    TOKEN_NOT_FINITE,
+)
 
 EARLY_STEPS = 10
 """Steps whose median is the run's early level."""
@@ -108,11 +117,11 @@ class AlertWatch:
         self._age += 1
         found = {
             **self._arrivals(finite),
-            "self_check": self._self_check(finite.get("score/self_check_z")),
-            "prediction": self._prediction(finite.get("entropy/prediction_r2")),
+            "self_check": self._self_check(finite.get(SCORE_SELF_CHECK_Z)),
+            "prediction": self._prediction(finite.get(ENTROPY_PREDICTION_R2)),
             "dead_knob": _dead_knob(labels.get("control/dead")),
-            "zero_advantage": self._zero_advantage(finite.get("advantage/zero_group_fraction")),
-            "not_finite": _not_finite(finite.get("token/not_finite", 0.0), finite.get("token/count", 0.0)),
+            "zero_advantage": self._zero_advantage(finite.get(ADVANTAGE_ZERO_GROUP_FRACTION)),
+            "not_finite": _not_finite(finite.get(TOKEN_NOT_FINITE, 0.0), finite.get(TOKEN_COUNT, 0.0)),
         }
         return tuple(
             Alert(kind=kind, reason=what[0], evidence=what[1])
@@ -138,7 +147,7 @@ class AlertWatch:
         fast stretch is no course.
         """
         nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
-        entropy, predicted = scalars.get("entropy/mean"), scalars.get("entropy/predicted_change")
+        entropy, predicted = scalars.get(ENTROPY_MEAN), scalars.get(ENTROPY_PREDICTED_CHANGE)
         early = None if entropy is None else self._entropy.level(entropy)
         if entropy is None or early is None or early <= 0:
             return nothing

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from isentrope.statistics.step_tokens import StepTokens
 from isentrope.statistics.token_ledger import TokenBatch
+from isentrope_wire.metrics import ADVANTAGE_ZERO_GROUP_FRACTION, COVARIANCE_GROUP, GROUP_COUNT
 
 MOST_GROUPS = 256
 """That a rank tells of in a step; of more, it tells of those with the lowest ids."""
@@ -99,10 +100,10 @@ def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
     if not several:
         return {}
     flat = sum(group.difficulty is None for group in several)
-    scalars = {
-        "group/count": float(len(several)),
-        "covariance/group": sum(group.covariance for group in several) / len(several),
-        "advantage/zero_group_fraction": flat / len(several),
+    scalars: dict[str, float] = {
+        GROUP_COUNT: float(len(several)),
+        COVARIANCE_GROUP: sum(group.covariance for group in several) / len(several),
+        ADVANTAGE_ZERO_GROUP_FRACTION: flat / len(several),
     }
     for difficulty in ("easy", "middle", "hard"):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]

@@ -19,6 +19,12 @@ import torch
 from torch import Tensor
 
 from isentrope.statistics.step_tokens import StepTokens
+from isentrope_wire.metrics import (
+    CHANGE_BY_INTERVENTION,
+    CHANGE_BY_KL_PENALTY,
+    CHANGE_BY_RATIO_CLIP,
+    CHANGE_WITH_NOTHING_IN_FORCE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,13 @@ def mechanism_scalars(sums: MechanismSums, tokens: int, unit_sum: float, *, inte
         unit_sum: of the unit prediction.
         intervening: whether a control was in force. Without one it changed nothing, and nothing is said of it.
     """
-    scalars = {}
+    scalars: dict[str, float] = {}
     if sums.ratio_clip_known in (0, tokens):
-        scalars["change/with_nothing_in_force"] = sums.with_nothing_in_force / tokens
+        scalars[CHANGE_WITH_NOTHING_IN_FORCE] = sums.with_nothing_in_force / tokens
     if sums.ratio_clip_known == tokens:
-        scalars["change/by_ratio_clip"] = (sums.after_ratio_clip - sums.with_nothing_in_force) / tokens
+        scalars[CHANGE_BY_RATIO_CLIP] = (sums.after_ratio_clip - sums.with_nothing_in_force) / tokens
     if intervening:
-        scalars["change/by_intervention"] = (unit_sum - sums.after_ratio_clip) / tokens
+        scalars[CHANGE_BY_INTERVENTION] = (unit_sum - sums.after_ratio_clip) / tokens
     if sums.kl_known == tokens:
-        scalars["change/by_kl_penalty"] = sums.kl_penalty / tokens
+        scalars[CHANGE_BY_KL_PENALTY] = sums.kl_penalty / tokens
     return scalars

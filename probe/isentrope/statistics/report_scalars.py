@@ -7,6 +7,33 @@ from isentrope.statistics.covariance_tail import TOP_SHARES
 from isentrope.statistics.mechanisms import mechanism_scalars
 from isentrope.statistics.step_summary import QUADRANTS, StepSummary
 from isentrope_wire.messages import ScoreHistogram
+from isentrope_wire.metrics import (
+    CLIP_CANDIDATE_FRACTION,
+    CLIP_FRACTION,
+    CLIP_FRACTION_NEGATIVE,
+    CLIP_FRACTION_POSITIVE,
+    COVARIANCE_ADVANTAGE_LOGPROB,
+    COVARIANCE_ADVANTAGE_SCORE,
+    ENTROPY_GAIN,
+    ENTROPY_INTERVAL_COVERAGE,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE_HIGH,
+    ENTROPY_PREDICTED_CHANGE_LOW,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+    ENTROPY_UNIT_PREDICTED_CHANGE,
+    RATIO_MEAN,
+    SCORE_DISCRIMINATOR_MEAN,
+    SCORE_DISCRIMINATOR_STD,
+    SCORE_SELF_CHECK_Z,
+    SCORE_VOCAB_CENTERED_MEAN,
+    SCORE_VOCAB_CENTERED_STD,
+    TOKEN_COUNT,
+    TOKEN_EFFECTIVE_FRACTION,
+    TOKEN_NOT_FINITE,
+)
 
 
 def unit_prediction(summary: StepSummary) -> float | None:
@@ -21,39 +48,39 @@ def summary_scalars(summary: StepSummary, *, intervening: bool = False) -> dict[
         intervening: whether a control was in force.
     """
     if not summary.tokens:
-        return {"token/count": 0.0, "token/not_finite": float(summary.not_finite)}
+        return {TOKEN_COUNT: 0.0, TOKEN_NOT_FINITE: float(summary.not_finite)}
     counts, centred = summary.sign_counts, summary.vocab_centered_scores
-    scalars = {
-        "token/count": float(summary.tokens),
-        "token/effective_fraction": summary.mechanisms.pushed / summary.tokens,
-        "entropy/mean": summary.entropies.mean,
-        "score/discriminator_mean": summary.discriminator_scores.mean,
-        "score/discriminator_std": summary.discriminator_scores.standard_deviation,
-        "score/vocab_centered_mean": centred.mean,
-        "score/vocab_centered_std": centred.standard_deviation,
-        "covariance/advantage_score": summary.advantage_score.value,
-        "covariance/advantage_logprob": summary.advantage_logprob.value,
-        "clip/fraction": counts.dropped / summary.tokens,
+    scalars: dict[str, float] = {
+        TOKEN_COUNT: float(summary.tokens),
+        TOKEN_EFFECTIVE_FRACTION: summary.mechanisms.pushed / summary.tokens,
+        ENTROPY_MEAN: summary.entropies.mean,
+        SCORE_DISCRIMINATOR_MEAN: summary.discriminator_scores.mean,
+        SCORE_DISCRIMINATOR_STD: summary.discriminator_scores.standard_deviation,
+        SCORE_VOCAB_CENTERED_MEAN: centred.mean,
+        SCORE_VOCAB_CENTERED_STD: centred.standard_deviation,
+        COVARIANCE_ADVANTAGE_SCORE: summary.advantage_score.value,
+        COVARIANCE_ADVANTAGE_LOGPROB: summary.advantage_logprob.value,
+        CLIP_FRACTION: counts.dropped / summary.tokens,
     }
     for quadrant, change_sum in zip(QUADRANTS, summary.change_sums, strict=True):
         scalars[f"change/{quadrant}"] = change_sum / summary.tokens
     unit_sum = sum(summary.change_sums)
-    scalars["entropy/unit_predicted_change"] = unit_sum / summary.tokens
+    scalars[ENTROPY_UNIT_PREDICTED_CHANGE] = unit_sum / summary.tokens
     scalars |= mechanism_scalars(summary.mechanisms, summary.tokens, unit_sum, intervening=intervening)
     if centred.standard_error > 0:
-        scalars["score/self_check_z"] = centred.mean / centred.standard_error
+        scalars[SCORE_SELF_CHECK_Z] = centred.mean / centred.standard_error
     if counts.positive:
-        scalars["clip/fraction_positive"] = counts.dropped_positive / counts.positive
+        scalars[CLIP_FRACTION_POSITIVE] = counts.dropped_positive / counts.positive
     if counts.negative:
-        scalars["clip/fraction_negative"] = counts.dropped_negative / counts.negative
+        scalars[CLIP_FRACTION_NEGATIVE] = counts.dropped_negative / counts.negative
     if summary.covariance_top is not None:
         scalars |= dict(zip(TOP_SHARES, summary.covariance_top, strict=True))
     if summary.importance_ratios.count:
-        scalars["ratio/mean"] = summary.importance_ratios.mean
+        scalars[RATIO_MEAN] = summary.importance_ratios.mean
     if summary.observed_change.count:
-        scalars["entropy/observed_change"] = summary.observed_change.mean
+        scalars[ENTROPY_OBSERVED_CHANGE] = summary.observed_change.mean
     if summary.not_finite:
-        scalars["token/not_finite"] = float(summary.not_finite)
+        scalars[TOKEN_NOT_FINITE] = float(summary.not_finite)
     return scalars
 
 
@@ -61,19 +88,19 @@ def selection_scalars(summary: StepSummary) -> dict[str, float]:
     """What an intervention asked for; more than it left out where a cap binds, a draw spares, or a token is weighted."""
     if not summary.tokens:
         return {}
-    return {"clip/candidate_fraction": summary.sign_counts.candidates / summary.tokens}
+    return {CLIP_CANDIDATE_FRACTION: summary.sign_counts.candidates / summary.tokens}
 
 
 def calibration_scalars(prediction: CalibratedPrediction) -> dict[str, float]:
     """The calibrated prediction and how far to trust it."""
-    scalars = {
-        "entropy/predicted_change": prediction.predicted_change,
-        "entropy/predicted_change_low": prediction.low,
-        "entropy/predicted_change_high": prediction.high,
-        "entropy/interval_coverage": prediction.interval_coverage,
-        "entropy/gain": prediction.gain,
-        "entropy/prediction_r2": prediction.r2,
-        "entropy/prediction_sign_agreement": prediction.sign_agreement,
+    scalars: dict[str, float | None] = {
+        ENTROPY_PREDICTED_CHANGE: prediction.predicted_change,
+        ENTROPY_PREDICTED_CHANGE_LOW: prediction.low,
+        ENTROPY_PREDICTED_CHANGE_HIGH: prediction.high,
+        ENTROPY_INTERVAL_COVERAGE: prediction.interval_coverage,
+        ENTROPY_GAIN: prediction.gain,
+        ENTROPY_PREDICTION_R2: prediction.r2,
+        ENTROPY_PREDICTION_SIGN_AGREEMENT: prediction.sign_agreement,
     }
     return {name: value for name, value in scalars.items() if value is not None}
 

@@ -15,15 +15,16 @@ from isentrope.statistics.mechanisms import MechanismSums, mechanism_sums
 from isentrope.statistics.moments import Moments, device_moments
 from isentrope.statistics.step_tokens import CODES, StepTokens, step_tokens
 from isentrope.statistics.token_ledger import THRESHOLD_SOURCES, TokenBatch, flat
+from isentrope_wire.metrics import DISCRIMINATOR_SCORES, TOKEN_ENTROPIES, TOKEN_PROBABILITIES, VOCAB_CENTERED_SCORES
 
 QUADRANTS = ("positive_high", "positive_low", "negative_high", "negative_low")
 """Sign of A, and whether S_c > 0 (high) or S_c <= 0 (low)."""
 
 HISTOGRAMS = {
-    "score/vocab_centered": True,
-    "score/discriminator": True,
-    "entropy/token": False,
-    "token/probability": False,
+    VOCAB_CENTERED_SCORES: True,
+    DISCRIMINATOR_SCORES: True,
+    TOKEN_ENTROPIES: False,
+    TOKEN_PROBABILITIES: False,
 }
 """Names in the order `measure` counts them, and whether their range is symmetric about 0."""
 

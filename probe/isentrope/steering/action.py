@@ -8,6 +8,15 @@ from enum import StrEnum
 
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.errors import CodecError
+from isentrope_wire.metrics import (
+    CONTROL_MU_HIGH,
+    CONTROL_MU_LOW,
+    HOLD_DRIFT,
+    HOLD_GAIN,
+    HOLD_MU,
+    HOLD_RESTING_POINT,
+    HOLD_TARGET,
+)
 
 
 class HoldWord(StrEnum):
@@ -108,13 +117,13 @@ def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
         return {}
     in_force = control_under(action, pushed)
     numbers = {
-        "hold/target": hold.target_entropy,
-        "hold/mu": action.mu,
-        "hold/gain": action.gain,
-        "hold/drift": action.drift,
-        "hold/resting_point": action.resting_point,
-        "control/mu_low": in_force.mu_low,
-        "control/mu_high": in_force.mu_high,
+        HOLD_TARGET: hold.target_entropy,
+        HOLD_MU: action.mu,
+        HOLD_GAIN: action.gain,
+        HOLD_DRIFT: action.drift,
+        HOLD_RESTING_POINT: action.resting_point,
+        CONTROL_MU_LOW: in_force.mu_low,
+        CONTROL_MU_HIGH: in_force.mu_high,
     }
     return {name: number for name, number in numbers.items() if number is not None}
 

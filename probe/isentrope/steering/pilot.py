@@ -20,8 +20,14 @@ from isentrope.steering.trust import Calibrated
 from isentrope_wire.control import Control, Method
 from isentrope_wire.hold import Hold
 from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope_wire.metrics import (
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+    ENTROPY_UNIT_PREDICTED_CHANGE,
+)
 
-_NEEDED = ("entropy/mean", "entropy/unit_predicted_change")
+_NEEDED = (ENTROPY_MEAN, ENTROPY_UNIT_PREDICTED_CHANGE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,15 +139,15 @@ class Pilot:
             memory.measured = Measured(
                 step=step,
                 entropy=memory.estimator.step(
-                    mean_entropy=scalars["entropy/mean"],
-                    unit_prediction=scalars["entropy/unit_predicted_change"],
+                    mean_entropy=scalars[ENTROPY_MEAN],
+                    unit_prediction=scalars[ENTROPY_UNIT_PREDICTED_CHANGE],
                     observed_change=observed,
                     momentum=momentum,
                     learning_rate=1.0 if learning_rate is None else float(learning_rate),
                 ),
                 calibrated=Calibrated(
-                    r2=scalars.get("entropy/prediction_r2"),
-                    sign_agreement=scalars.get("entropy/prediction_sign_agreement"),
+                    r2=scalars.get(ENTROPY_PREDICTION_R2),
+                    sign_agreement=scalars.get(ENTROPY_PREDICTION_SIGN_AGREEMENT),
                     compared_steps=memory.compared_steps,
                 ),
                 what_if=report.what_if,

@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from isentrope_wire.messages import ControlSnapshot, RunFinished, StepReport
+from isentrope_wire.metrics import (
+    PROBE_ACCEPTED_REPORTS,
+    PROBE_ACKNOWLEDGED_RECORDS,
+    PROBE_DELIVERY_LAG_SECONDS,
+    PROBE_DROPPED_REPORTS,
+    PROBE_LEFT_OUT_REPORTS,
+    PROBE_SPOOLED_RECORDS,
+)
 
 Message = StepReport | RunFinished
 MakeMessage = Callable[[], Message]
@@ -43,16 +51,16 @@ class TransportStatistics:
 
     def scalars(self) -> dict[str, float]:
         """The counts as a report's metrics: they stand in each, so that a look at a run tells whether it arrives."""
-        found = {"probe/dropped_reports": float(self.dropped)}
+        found: dict[str, float] = {PROBE_DROPPED_REPORTS: float(self.dropped)}
         if self.spooled:
             found |= {
-                "probe/accepted_reports": float(self.accepted),
-                "probe/spooled_records": float(self.spooled),
-                "probe/acknowledged_records": float(self.acknowledged),
-                "probe/delivery_lag_seconds": self.lag_seconds,
+                PROBE_ACCEPTED_REPORTS: float(self.accepted),
+                PROBE_SPOOLED_RECORDS: float(self.spooled),
+                PROBE_ACKNOWLEDGED_RECORDS: float(self.acknowledged),
+                PROBE_DELIVERY_LAG_SECONDS: self.lag_seconds,
             }
         if self.left_out:
-            found["probe/left_out_reports"] = float(self.left_out)
+            found[PROBE_LEFT_OUT_REPORTS] = float(self.left_out)
         return found
 
 

@@ -19,6 +19,12 @@ from isentrope_trainer.experiments.synthetic_runs import (
     settling,
     waving,
 )
+from isentrope_wire.metrics import (
+    ADVANTAGE_ZERO_GROUP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTION_R2,
+    SCORE_SELF_CHECK_Z,
+)
 
 Row = tuple[Mapping[str, float], Mapping[str, str]]
 """Scalars and labels of a step's report."""
@@ -92,9 +98,9 @@ def broken(seed: int) -> Iterator[Scenario]:
         )  # fmt: skip
         return Scenario(name, changed, {kind: BROKEN_AT})
 
-    yield run("the sampler draws from something else", "self_check", "score/self_check_z", 4.0)
-    yield run("most groups lose their advantage", "zero_advantage", "advantage/zero_group_fraction", 0.5)
-    yield run("the prediction comes apart", "prediction", "entropy/prediction_r2", -2.0)
+    yield run("the sampler draws from something else", "self_check", SCORE_SELF_CHECK_Z, 4.0)
+    yield run("most groups lose their advantage", "zero_advantage", ADVANTAGE_ZERO_GROUP_FRACTION, 0.5)
+    yield run("the prediction comes apart", "prediction", ENTROPY_PREDICTION_R2, -2.0)
     yield run("a knob dies", "dead_knob", "", 0.0, {"control/dead": "beta is 0: no penalty."})
 
 
@@ -103,9 +109,9 @@ def recorded(folder: Path) -> Iterator[Scenario]:
     for path in sorted(folder.glob("*.json")):
         run = read_run(path)
         rows = tuple((step.scalars, step.labels) for step in run.steps)
-        if rows and all("entropy/mean" in scalars for scalars, _ in rows):
+        if rows and all(ENTROPY_MEAN in scalars for scalars, _ in rows):
             # The tokens are drawn from the policy that is scored, so that a failed self-check would be wrong; of the
             # others the alert's own definition is all the truth there is.
             unjudged = frozenset({"prediction", "dead_knob", "zero_advantage"})
             name = f"{run.recipe['name']}, seed {run.recipe['config']['seed']}"
-            yield Scenario(name, rows, arrivals(run.column("entropy/mean")), unjudged)
+            yield Scenario(name, rows, arrivals(run.column(ENTROPY_MEAN)), unjudged)

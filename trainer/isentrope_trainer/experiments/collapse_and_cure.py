@@ -22,6 +22,18 @@ from isentrope.transport.in_memory import InMemoryTransport
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.messages import StepReport
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_UNIT_PREDICTED_CHANGE,
+    PROBE_RESCORE_SECONDS,
+    PROBE_SECONDS,
+    REWARD_MEAN,
+    SCORE_DISCRIMINATOR_MEAN,
+    SCORE_VOCAB_CENTERED_MEAN,
+    TIME_STEP_SECONDS,
+)
 
 Scalars = Mapping[str, float]
 
@@ -92,10 +104,10 @@ def run_figures(reports: Sequence[Scalars], momentum: float) -> RunFigures:
     def column(name: str) -> list[float]:
         return [report.get(name, 0.0) if name.startswith("clip/") else report[name] for report in reports]
 
-    rewards, entropies = column("reward/mean"), column("entropy/mean")
-    unit, observed = column("entropy/unit_predicted_change"), column("entropy/observed_change")
+    rewards, entropies = column(REWARD_MEAN), column(ENTROPY_MEAN)
+    unit, observed = column(ENTROPY_UNIT_PREDICTED_CHANGE), column(ENTROPY_OBSERVED_CHANGE)
     averaged = exponential_average(unit, momentum)
-    seconds = fmean(column("time/step_seconds"))
+    seconds = fmean(column(TIME_STEP_SECONDS))
     return RunFigures(
         steps=len(reports),
         reward_start=rewards[0],
@@ -106,11 +118,11 @@ def run_figures(reports: Sequence[Scalars], momentum: float) -> RunFigures:
         raw_sign_agreement=sign_agreement(unit, observed),
         momentum_aware_correlation=correlation(averaged, observed),
         momentum_aware_sign_agreement=sign_agreement(averaged, observed),
-        centring_ratio=_mean_size(column("score/discriminator_mean")) / _mean_size(column("score/vocab_centered_mean")),
-        clip_fraction=fmean(column("clip/fraction")),
+        centring_ratio=_mean_size(column(SCORE_DISCRIMINATOR_MEAN)) / _mean_size(column(SCORE_VOCAB_CENTERED_MEAN)),
+        clip_fraction=fmean(column(CLIP_FRACTION)),
         seconds_per_step=seconds,
-        rescoring_seconds_per_step=fmean(column("probe/rescore_seconds")),
-        probe_share=fmean(column("probe/seconds")) / seconds,
+        rescoring_seconds_per_step=fmean(column(PROBE_RESCORE_SECONDS)),
+        probe_share=fmean(column(PROBE_SECONDS)) / seconds,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from isentrope_trainer.experiments.recorded_runs import RecordedRun
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, REWARD_MEAN
 
 SETTLED_FROM = 50
 """The first step that counts: until then the entropy is on its way to the target."""
@@ -44,7 +45,7 @@ def hold_figures(run: RecordedRun, target: float | None) -> HoldFigures:
     Args:
         target: H* in nats; None: the run has none.
     """
-    entropies = run.column("entropy/mean")
+    entropies = run.column(ENTROPY_MEAN)
     settled = [entropy for step, entropy in zip(run.steps, entropies, strict=True) if step.step >= SETTLED_FROM]
     return HoldFigures(
         seed=run.recipe["config"]["seed"],
@@ -53,8 +54,8 @@ def hold_figures(run: RecordedRun, target: float | None) -> HoldFigures:
         offset=None if target is None else fmean(settled) / target - 1,
         furthest=None if target is None else max(abs(mean - target) for mean in running_means(settled, 5)) / target,
         entropy_end=fmean(entropies[-ENDS:]),
-        reward_end=fmean(run.column("reward/mean")[-ENDS:]),
-        clip_fraction=fmean(step.scalars.get("clip/fraction", 0.0) for step in run.steps),
+        reward_end=fmean(run.column(REWARD_MEAN)[-ENDS:]),
+        clip_fraction=fmean(step.scalars.get(CLIP_FRACTION, 0.0) for step in run.steps),
         states=Counter(step.labels.get("hold/state", "none") for step in run.steps),
     )
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from isentrope_trainer.experiments.hold_figures import LARGEST_DEVIATION, SETTLED_FROM, running_means
 from isentrope_trainer.experiments.hold_plan import SHARES, PlannedRun
 from isentrope_trainer.experiments.recorded_runs import RecordedRun
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 COLOURS = {"hold": "#4456c8", "adaptive": "#d96c1c", "vanilla": "#94a3b8"}
 NAMES = {"hold": "hold", "adaptive": "adaptive entropy bonus", "vanilla": "left to itself"}
@@ -46,7 +47,7 @@ def _draw_entropies(panel: Axes, shown: Finished, share: float) -> None:
     panel.axhline(share, color="#1b2130", lw=0.8, ls="--", label="target, ± 6 %")
     panel.axvline(SETTLED_FROM, color="#94a3b8", lw=0.6, ls=":")
     for planned, run in _behind_first(shown):
-        entropies = run.column("entropy/mean")
+        entropies = run.column(ENTROPY_MEAN)
         relative = [entropy / entropies[0] for entropy in entropies]
         panel.plot([step.step for step in run.steps], relative, **_style(planned, panel))
     panel.set_ylabel(f"entropy / that of step 1\ntarget {share:.0%}")
@@ -55,7 +56,7 @@ def _draw_entropies(panel: Axes, shown: Finished, share: float) -> None:
 
 def _draw_rewards(panel: Axes, shown: Finished) -> None:
     for planned, run in _behind_first(shown):
-        rewards = running_means(run.column("reward/mean"), REWARD_WINDOW)
+        rewards = running_means(run.column(REWARD_MEAN), REWARD_WINDOW)
         steps = [step.step for step in run.steps][REWARD_WINDOW - 1 :]
         panel.plot(steps, rewards, **_style(planned, panel))
     panel.set_ylabel(f"reward, mean of {REWARD_WINDOW} steps")

@@ -15,6 +15,7 @@ from pathlib import Path
 import isentrope
 from isentrope_trainer.experiments.recorded_runs import Recipe, RecordedRun, recorded
 from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
+from isentrope_wire.metrics import ENTROPY_MEAN
 
 SHARES = (0.5, 0.75, 0.25)
 """Targets, as shares of the entropy of step 1; in the order in which they are run."""
@@ -74,7 +75,7 @@ def _fixed_name(scope: str, mu: float) -> str:
 
 
 def _with_target(config: TrainingConfig, start: RecordedRun, share: float) -> list[PlannedRun]:
-    target = share * start.steps[0].scalars["entropy/mean"]
+    target = share * start.steps[0].scalars[ENTROPY_MEAN]
     hold: dict[str, float] = {"target_entropy": target}
     if share in LARGEST_CHANGES:
         hold["max_change_per_step"] = LARGEST_CHANGES[share] * target

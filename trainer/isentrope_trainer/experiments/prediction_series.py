@@ -11,10 +11,19 @@ from pathlib import Path
 import click
 
 from isentrope_trainer.experiments.recorded_runs import RecordedRun, read_run
+from isentrope_wire.metrics import (
+    CHANGE_NEGATIVE_HIGH,
+    CHANGE_NEGATIVE_LOW,
+    CHANGE_POSITIVE_HIGH,
+    CHANGE_POSITIVE_LOW,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_UNIT_PREDICTED_CHANGE,
+)
 
 FIRST_JUDGED = 30
 """Steps before it have little past to be predicted from, and are left out of every figure."""
-GROUPS = ("change/positive_high", "change/positive_low", "change/negative_high", "change/negative_low")
+GROUPS: tuple[str, ...] = (CHANGE_POSITIVE_HIGH, CHANGE_POSITIVE_LOW, CHANGE_NEGATIVE_HIGH, CHANGE_NEGATIVE_LOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +51,9 @@ class PredictionSeries:
         config = run.recipe["config"]
         return cls(
             name=name,
-            unit_predictions=run.column("entropy/unit_predicted_change"),
-            observed_changes=run.column("entropy/observed_change"),
-            entropies=run.column("entropy/mean"),
+            unit_predictions=run.column(ENTROPY_UNIT_PREDICTED_CHANGE),
+            observed_changes=run.column(ENTROPY_OBSERVED_CHANGE),
+            entropies=run.column(ENTROPY_MEAN),
             group_predictions=list(zip(*(run.column(group) for group in GROUPS), strict=True)),
             gradient_norms=run.column("train/grad_norm"),
             momentum=float(config["betas"][0]),

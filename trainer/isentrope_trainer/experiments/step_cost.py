@@ -34,6 +34,7 @@ from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_po
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_wire.codec import encode_payload
+from isentrope_wire.metrics import PROBE_RESCORE_SECONDS, PROBE_SECONDS, TIME_STEP_SECONDS
 
 NOT_COUNTED = 3
 """First steps, in which memory is found and the calibration has no prediction."""
@@ -153,8 +154,8 @@ def costs(candidates: Mapping[str, Any], policy: LlamaForCausalLM, config: Train
             latest = getattr(candidates[name], "latest", None)
             if latest is not None:
                 turn.report_bytes.append(len(encode_payload(latest)))
-                own, step = latest.scalars["probe/seconds"], latest.scalars["time/step_seconds"]
-                turn.own_shares.append(own / (step + latest.scalars.get("probe/rescore_seconds", 0.0)))
+                own, step = latest.scalars[PROBE_SECONDS], latest.scalars[TIME_STEP_SECONDS]
+                turn.own_shares.append(own / (step + latest.scalars.get(PROBE_RESCORE_SECONDS, 0.0)))
     seconds = {name: median(turn.seconds[NOT_COUNTED:]) for name, turn in turns.items()}
     plain = next(iter(seconds.values()))
     return {

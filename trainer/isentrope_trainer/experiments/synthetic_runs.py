@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from isentrope.statistics.calibration import Calibration
 from isentrope.statistics.report_scalars import calibration_scalars
+from isentrope_wire.metrics import ADVANTAGE_ZERO_GROUP_FRACTION, ENTROPY_MEAN, SCORE_SELF_CHECK_Z
 
 Course = Callable[[int], float]
 """The policy's entropy at a step, in nats."""
@@ -56,8 +57,8 @@ def reports_of(course: Course, steps: int, seed: int, *, noise: float = 0.3) -> 
         observed = average / (1 - MOMENTUM ** (step + 1)) + rng.gauss(0, noise * size)
         prediction = calibration.step(given / GAIN, observed, MOMENTUM)
         yield {
-            "entropy/mean": course(step) * (1 + rng.gauss(0, 0.02)),
-            "score/self_check_z": rng.gauss(0, 1.5),
-            "advantage/zero_group_fraction": min(max(0.3 + rng.gauss(0, 0.1), 0.0), 1.0),
+            ENTROPY_MEAN: course(step) * (1 + rng.gauss(0, 0.02)),
+            SCORE_SELF_CHECK_Z: rng.gauss(0, 1.5),
+            ADVANTAGE_ZERO_GROUP_FRACTION: min(max(0.3 + rng.gauss(0, 0.1), 0.0), 1.0),
             **calibration_scalars(prediction),
         }

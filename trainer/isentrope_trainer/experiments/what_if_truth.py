@@ -26,6 +26,7 @@ from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_UNIT_PREDICTED_CHANGE
 from isentrope_wire.what_if import what_if
 
 LOWEST_MU, HIGHEST_MU = 0.25, 4.0
@@ -145,9 +146,9 @@ def _compared(control: isentrope.Control, before: StepReport, after: StepReport)
         mu_high=control.mu_high or 0.0,
         scope=str(control.scope),
         shown_clip_fraction=shown.clip_fraction,
-        had_clip_fraction=after.scalars["clip/fraction"],
+        had_clip_fraction=after.scalars[CLIP_FRACTION],
         shown_change=shown.unit_predicted_change,
-        had_change=after.scalars["entropy/unit_predicted_change"],
+        had_change=after.scalars[ENTROPY_UNIT_PREDICTED_CHANGE],
         own_clip_fraction=own.clip_fraction,
         own_change=own.unit_predicted_change,
         unclipped_before=before.what_if.change_sum / before.what_if.tokens,
