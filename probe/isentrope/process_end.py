@@ -14,6 +14,9 @@ Mark = tuple[int, int]
 """What had gone wrong already at some moment: the identity of the last error that nobody handled (a notebook has errors that
 end nothing), and how often `sys.exit` was called."""
 
+_SYS = vars(sys)
+"""Where Python keeps the last error that nobody handled: as `last_exc` from 3.12 on, as `last_value` before."""
+
 _exit_codes: list[object] = []
 """What the main thread gave `sys.exit`, one for each call; all but the last were caught."""
 
@@ -40,7 +43,7 @@ def watch_exits() -> None:
 
 def mark() -> Mark:
     """This moment: what is known of now is not what ends the process later."""
-    return id(_last_unhandled()), len(_exit_codes)
+    return id(_SYS.get("last_exc") or _SYS.get("last_value")), len(_exit_codes)
 
 
 def failure_since(earlier: Mark) -> str:
@@ -59,8 +62,5 @@ def named(error: BaseException) -> str:
 
 
 def _last_unhandled() -> BaseException | None:
-    # Python 3.12 and later set `last_exc`, 3.11 knows the older name only. Not by getattr: for a name that is not there,
-    # as it is every step, that makes an AttributeError first.
-    names = vars(sys)
-    error: BaseException | None = names.get("last_exc") or names.get("last_value")
+    error: BaseException | None = _SYS.get("last_exc") or _SYS.get("last_value")
     return error

@@ -109,7 +109,7 @@ def test_what_the_probe_cannot_do_is_refused_at_the_door_and_changes_nothing(
     run_id, loop = start_loop(40, 0.1)
     wait_for(lambda: step_of(api, run_id) >= 1)
     answer = push(api, run_id, {"method": "clip_cov", "hold": {"target_entropy": 0.5}})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "capability_missing")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unprocessable")
     assert api.get(f"/runs/{run_id}/control").json()["version"] == 0
     loop.kill()
 

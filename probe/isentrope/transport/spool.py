@@ -74,6 +74,8 @@ class SpoolTransport:
         self._refused_after_close = 0
         self._owner_pid = os.getpid()
         self._closing = threading.Event()
+        self._is_closing = False
+        """The same, for the training thread: a look at it is no call."""
         self._give_up_at = float("inf")
         self._close_waited = threading.Event()
         self._end_lock = threading.Lock()
@@ -97,12 +99,10 @@ class SpoolTransport:
 
     def put(self, make: MakeMessage) -> bool:
         """Queue one message; see `Transport.put`."""
-        if os.getpid() != self._owner_pid:
-            return False
-        if self._closing.is_set():
+        if self._is_closing:
             self._refused_after_close += 1
             return False
-        return self._queue.put(make)
+        return os.getpid() == self._owner_pid and self._queue.put(make)
 
     def desired_control(self) -> ControlSnapshot | None:
         """The newest control the shipper brought."""
@@ -132,6 +132,7 @@ class SpoolTransport:
         # The rest of the time is for the last write, which can't be interrupted.
         end = time.monotonic() + allowed_seconds
         self._give_up_at = end - 0.2 * allowed_seconds
+        self._is_closing = True
         self._closing.set()
         self._thread.join(allowed_seconds)
         self._close_waited.set()
