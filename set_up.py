@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent
 BIN = ROOT / ".venv" / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = str(BIN / "python")
-UV = "uv>=0.9"
+UV = "uv>=0.13,<0.14"
 
 UV_VARIABLES = {
     "index-url": ("UV_DEFAULT_INDEX", " "),

@@ -9,7 +9,7 @@ COPY server server
 COPY dashboard dashboard
 COPY trainer trainer
 RUN python -m venv /opt/uv \
-    && /opt/uv/bin/pip install --no-cache-dir "uv>=0.9" \
+    && /opt/uv/bin/pip install --no-cache-dir "uv>=0.13,<0.14" \
     && python -m venv /opt/isentrope \
     && /opt/uv/bin/uv export --frozen --no-emit-project --extra server --extra postgres --extra dashboard --output-file locked.txt \
     && /opt/uv/bin/uv pip install --python /opt/isentrope/bin/python --no-cache --no-deps --require-hashes --requirement locked.txt \

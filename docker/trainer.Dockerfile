@@ -12,7 +12,7 @@ COPY server server
 COPY dashboard dashboard
 COPY trainer trainer
 RUN python -m venv /opt/uv \
-    && /opt/uv/bin/pip install --no-cache-dir "uv>=0.9" \
+    && /opt/uv/bin/pip install --no-cache-dir "uv>=0.13,<0.14" \
     && python -m venv /opt/isentrope \
     && /opt/isentrope/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
     && /opt/uv/bin/uv export --frozen --no-emit-project --no-emit-package torch $EXTRAS --output-file locked.txt \
