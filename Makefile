@@ -1,8 +1,6 @@
 # Each target does all the set-up it needs: a fresh machine has Python 3.11+, make and the package registries.
 PYTHON ?= python3
 BIN := .venv/bin
-# Which torch is right depends on the machine; see set_up.py.
-export TORCH TORCH_INDEX
 # The .venv is make's own: it keeps compiled modules, whatever the shell wants for others.
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
@@ -24,7 +22,7 @@ AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: .venv/.demo ## the .venv with what the demo needs, at the versions and hashes of uv.lock
+setup: .venv/.demo ## the .venv with what the demo needs, at the versions and hashes of uv.lock; TORCH_INDEX=URL for another torch
 
 .venv/.demo: pyproject.toml uv.lock set_up.py
 	$(PYTHON) set_up.py probe server dashboard trainer
