@@ -62,7 +62,7 @@ BUGS = (
         right="runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank",
         wrong="runs.c.id == run_id, streams.c.rank == rank",
         fault="two_lives_with_the_same_numbers",
-        shows="knows nothing of",
+        shows="is not known here",
     ),
     Bug(
         name=">= in the version compare",
