@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
+import subprocess
+import sys
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from isentrope_dashboard.components.control_panel import method_props
 from isentrope_dashboard.records import RunSummary
@@ -57,9 +58,12 @@ def test_toy_method_is_in_rest_and_form(toy: Method) -> None:
     assert {"value": "toy", "label": "Toy"} in method_props(run)["control-method"]["data"]
 
 
-def test_toy_method_is_a_choice_of_the_command_line(toy: Method) -> None:
-    command = click.Command("c", params=[click.Option(["--method"], type=click.Choice(list(METHODS)))])
-    assert CliRunner().invoke(command, ["--method", "toy"]).exit_code == 0
+@pytest.mark.parametrize("command", ["control", "train"])
+def test_toy_method_is_a_choice_of_the_command_line(command: str) -> None:
+    register = "from isentrope_wire.methods import method; method('toy', label='Toy', does='plays')"
+    run = f"{register}; from isentrope.cli import main; main(['{command}', '--help'])"
+    shown = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"--method\s+\[[^]]*toy", shown)
 
 
 def test_second_row_of_a_name_is_refused() -> None:

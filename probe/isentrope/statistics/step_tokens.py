@@ -15,7 +15,7 @@ from torch import Tensor
 from isentrope.statistics.token_ledger import TokenBatch, flat
 
 ROWS = ("S_c", "S*", "H", "p", "log p", "A")
-"""Of the matrix; then, where the loop told them, r and the strength of the KL term, and u S_c where u is not 1; the last two
+"""Of the matrix; then, where the loop gave them, r and the strength of the KL term, and u S_c where u is not 1; the last two
 are 1 and u A S_c. u is what stands before A in a token's gradient: r times what the loop's own loss makes of it."""
 
 CODES = 9
@@ -40,13 +40,13 @@ class StepTokens:
             mask: bool, the tokens that count.
             rows: one vector each of `ROWS`.
             ratios: r; None: the loop gave no sampler log-probs.
-            weights: what the loop's own loss makes of r A; None: it did not say.
-            kl_strengths: what the loss's KL term adds to u A; None: it did not say.
-            knows_loss, knows_kl: of which tokens it said so; None: of all, or of none.
+            weights: what the loop's own loss makes of r A; None: it did not give them.
+            kl_strengths: what the loss's KL term adds to u A; None: it did not give them.
+            knows_loss, knows_kl: of which tokens it gave them; None: of all, or of none.
         """
         update_ratios = ratios if weights is None else weights if ratios is None else ratios * weights
-        told = {"r": ratios, "kl": kl_strengths, "u S_c": update_ratios}
-        given = {name: row for name, row in told.items() if row is not None}
+        optional = {"r": ratios, "kl": kl_strengths, "u S_c": update_ratios}
+        given = {name: row for name, row in optional.items() if row is not None}
         self._row = {name: row for row, name in enumerate((*ROWS, *given))}
         # The last two are overwritten below; here they say in float64 which tokens the mask names.
         values = torch.stack([*rows, *given.values(), mask, mask])
@@ -114,7 +114,7 @@ class StepTokens:
         return self._products[self._row[left], self._row[right]]
 
     def moments(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Count, mean and sum of squared deviations; zeros where the loop did not tell."""
+        """Count, mean and sum of squared deviations; zeros where the loop did not give the row."""
         if name not in self:
             return self.none, self.none, self.none
         return self.count, self.mean(name), self.product_sum(name, name)
@@ -137,18 +137,18 @@ class StepTokens:
 
     @property
     def known_loss(self) -> Tensor:
-        """Of how many tokens the loop said what its loss makes of them."""
-        return self._known(self._knows_loss, told=self._has_weights)
+        """For how many tokens the loop gave what its loss makes of them."""
+        return self._known(self._knows_loss, given=self._has_weights)
 
     @property
     def known_kl(self) -> Tensor:
-        """Of how many it said so of its KL term."""
-        return self._known(self._knows_kl, told="kl" in self)
+        """For how many it gave the strength of its KL term."""
+        return self._known(self._knows_kl, given="kl" in self)
 
-    def _known(self, known: Tensor | None, *, told: bool) -> Tensor:
+    def _known(self, known: Tensor | None, *, given: bool) -> Tensor:
         if known is not None:
             return (known & self.valid).sum()
-        return self.count if told else self.none
+        return self.count if given else self.none
 
 
 def step_tokens(batches: Sequence[TokenBatch]) -> StepTokens | None:
@@ -167,26 +167,26 @@ def step_tokens(batches: Sequence[TokenBatch]) -> StepTokens | None:
     # A ratio that one call did not give is not 1 for the others' sake: then there is none.
     given = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
     ratios = flat(given).double() if len(given) == len(batches) else None
-    weights, knows_loss = _told([batch.loss_weights for batch in batches], batches, unknown=1.0)
-    kl_strengths, knows_kl = _told([batch.kl_strengths for batch in batches], batches, unknown=0.0)
+    weights, knows_loss = _joined([batch.loss_weights for batch in batches], batches, unknown=1.0)
+    kl_strengths, knows_kl = _joined([batch.kl_strengths for batch in batches], batches, unknown=0.0)
     return StepTokens(
         flat([batch.mask for batch in batches]), rows, ratios, weights, kl_strengths, knows_loss, knows_kl
     )
 
 
-def _told(
-    given: Sequence[Tensor | None], batches: Sequence[TokenBatch], *, unknown: float
+def _joined(
+    parts: Sequence[Tensor | None], batches: Sequence[TokenBatch], *, unknown: float
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Of all tokens what the loop said of them, None where it said nothing at all; and where it did so of some, of which."""
-    told = [part for part in given if part is not None]
-    if not told:
+    """One vector of what the loop gave for each token, None where it gave nothing; and, where it gave some, for which tokens."""
+    given = [part for part in parts if part is not None]
+    if not given:
         return None, None
-    if len(told) == len(batches):
-        return flat(told).double(), None
-    parts = [
+    if len(given) == len(batches):
+        return flat(given).double(), None
+    filled = [
         torch.full_like(batch.mask, unknown, dtype=torch.float64) if part is None else part.double()
-        for part, batch in zip(given, batches, strict=True)
+        for part, batch in zip(parts, batches, strict=True)
     ]
-    return flat(parts), flat(
-        [torch.full_like(b.mask, part is not None) for part, b in zip(given, batches, strict=True)]
+    return flat(filled), flat(
+        [torch.full_like(b.mask, part is not None) for part, b in zip(parts, batches, strict=True)]
     )
