@@ -13,11 +13,10 @@ from urllib.parse import quote
 import httpx
 from httpx_sse import ServerSentEvent, aconnect_sse
 
+from isentrope_dashboard.access import Credentials
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
-from isentrope_dashboard.credentials import Credentials
 from isentrope_dashboard.diagnosis import AlertRow, CountedTokens, TokenRow
 from isentrope_dashboard.errors import ApiError, ApiTimeoutError, ApiUnreachableError
-from isentrope_dashboard.json_values import measured, seconds_since_epoch
 from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
 from isentrope_dashboard.records import (
@@ -30,6 +29,7 @@ from isentrope_dashboard.records import (
     StepRow,
 )
 from isentrope_wire.metrics import VOCAB_CENTERED_SCORES
+from isentrope_wire.numbers import measured, seconds_since_epoch
 
 CHART_POINTS = 2000
 RECENT_STEPS = 240

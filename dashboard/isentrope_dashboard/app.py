@@ -12,11 +12,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
+from isentrope_dashboard.access import CredentialsMiddleware
 from isentrope_dashboard.api_client import ApiSource
 from isentrope_dashboard.components.shell import shell
-from isentrope_dashboard.credentials import CredentialsMiddleware
-from isentrope_dashboard.pages import all_metrics, browser, compare, form, live, polling, push, routing, what_if
-from isentrope_dashboard.pages.notice import report_failure
+from isentrope_dashboard.pages import browser, control_form, live, metrics, routing, what_if
+from isentrope_dashboard.pages.routing import report_failure
 from isentrope_wire.methods import threshold_methods
 
 ASSETS = Path(__file__).parent / "assets"
@@ -67,14 +67,14 @@ def attach(app: FastAPI, *, api_url: str) -> None:
     dash_app.layout = shell
     source = ApiSource(api_url)
     routing.register(dash_app, source)
-    live.register(dash_app, source)
-    polling.register(dash_app, source)
-    push.register(dash_app, source)
+    live.register_live(dash_app, source)
+    live.register_polling(dash_app, source)
+    control_form.register_push(dash_app, source)
     what_if.register(dash_app, source)
-    all_metrics.register(dash_app, source)
-    compare.register(dash_app, source)
+    metrics.register_all_metrics(dash_app, source)
+    metrics.register_compare(dash_app, source)
     browser.register(dash_app)
-    form.register(dash_app)
+    control_form.register_form(dash_app)
     _serve_scripts_compressed(app, dash_app)
     # Dash would do it at the first request under its own prefix, and a deep link may come before.
     dash_app._setup_server()

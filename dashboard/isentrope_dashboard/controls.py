@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isentrope_dashboard.json_values import measured, seconds_since_epoch
+from isentrope_wire.numbers import measured, seconds_since_epoch
 
 TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
 IN_FORCE_STATES = frozenset({"APPLIED", "PARTIAL"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope_dashboard.json_values import measured
+from isentrope_wire.numbers import measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,6 @@ class ApiTimeoutError(ApiUnreachableError):
     """The REST API took a request and was not done with it in time."""
 
 
-class FormError(IsentropeError, ValueError):
-    """The form holds something that can't be pushed; the message says what to enter."""
-
-
 class ApiError(IsentropeError, RuntimeError):
     """The REST API answered with an error; the message is the server's own."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import unquote
 
 URL: Final = "url"
 PAGE: Final = "page"
@@ -157,3 +158,13 @@ def parameters_of(method: str) -> dict[str, str]:
 def threshold(side: str, part: str) -> str:
     """Id of one part (`slider`, `number`, `switch`, `running`) of one threshold; `side` is MU_LOW or MU_HIGH."""
     return f"{side}-{part}"
+
+
+def run_of_path(path: str | None) -> str | None:
+    """The run a page's address names; None for any other address."""
+    if not path or not path.startswith(_RUN_PREFIX):
+        return None
+    return unquote(path.removeprefix(_RUN_PREFIX)).strip("/") or None
+
+
+_RUN_PREFIX = "/runs/"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isentrope_dashboard.controls import ControlValues
-from isentrope_dashboard.json_values import measured
+from isentrope_wire.numbers import measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

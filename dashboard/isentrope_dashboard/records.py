@@ -6,14 +6,11 @@ Times are seconds since the Unix epoch, entropies in nats, thresholds in standar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from isentrope_dashboard.controls import ControlItem, ControlState
-from isentrope_dashboard.diagnosis import AlertRow, CountedTokens
-from isentrope_dashboard.json_values import measured, seconds_since_epoch
-from isentrope_dashboard.method_forms import MethodForm
-from isentrope_dashboard.predictions import Law
+from isentrope_dashboard.controls import ControlItem
+from isentrope_wire.numbers import measured, seconds_since_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,62 +130,3 @@ class LiveEvent:
     step: StepRow | None = None
     control: ControlItem | None = None
     run: RunSummary | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the person looks at: part of the page's state in the browser."""
-
-    window: str = "all"
-    """`200`, `500` or `all` steps."""
-    split: str = "quadrant"
-    """How the unit prediction is told apart: one of `change_split.VIEWS`."""
-
-    @property
-    def steps(self) -> int | None:
-        """How many of the last steps; None for all."""
-        return int(self.window) if self.window.isdigit() else None
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any] | None) -> View:
-        known = body or {}
-        return cls(window=str(known.get("window") or "all"), split=str(known.get("split") or "quadrant"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
-    """Everything a run page shows at one moment."""
-
-    run: RunSummary
-    control: ControlState | None
-    methods: Sequence[MethodForm] = ()
-    """Those the server knows, whether the run's probe can carry them out or not."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What the newest step's report says in words, by name."""
-    latest: Mapping[str, LatestValue] = field(default_factory=dict)
-    """Every metric the run ever reported, by name."""
-    history: Sequence[ControlItem] = ()
-    """Newest first."""
-    gaps: Sequence[RecordGap] = ()
-    """What is lost for good, newest first."""
-    series: Mapping[str, SeriesColumns] = field(default_factory=dict)
-    recent: Sequence[StepRow] = ()
-    """The last steps in full, oldest first."""
-    histograms: HistogramColumns = field(default_factory=HistogramColumns)
-    law: Law = field(default_factory=Law)
-    alerts: Sequence[AlertRow] = ()
-    """Newest first."""
-    tokens: CountedTokens = field(default_factory=CountedTokens)
-    unread: Mapping[str, str] = field(default_factory=dict)
-    """Part of the page -> why it could not be read, in one sentence."""
-
-
-def rows_of(series: Mapping[str, SeriesColumns]) -> list[StepRow]:
-    """Join columns into one row per step, oldest first; what was not measured stays absent."""
-    rows: dict[int, dict[str, float]] = {}
-    for name, columns in series.items():
-        for step, value in zip(columns.steps, columns.values, strict=True):
-            scalars = rows.setdefault(step, {})
-            if value is not None:
-                scalars[name] = value
-    return [StepRow(step=step, scalars=scalars) for step, scalars in sorted(rows.items())]

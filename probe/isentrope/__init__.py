@@ -22,12 +22,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from isentrope import scores
-    from isentrope.client import Client, ControlTimeout
-    from isentrope.errors import CheckpointError, ConfigurationError, ControlError, InputError, IsentropeError
-    from isentrope.integrations.transformers import IsentropeCallback
-    from isentrope.integrations.trl import attach, detach
-    from isentrope.probe import Probe
-    from isentrope.rest_connection import (
+    from isentrope.client.client import Client, ControlTimeout
+    from isentrope.client.connection import (
         ControlConflict,
         NotAllowed,
         NotFound,
@@ -36,6 +32,10 @@ if TYPE_CHECKING:
         ServerFailed,
         ServerUnreachable,
     )
+    from isentrope.errors import CheckpointError, ConfigurationError, ControlError, InputError, IsentropeError
+    from isentrope.integrations.transformers import IsentropeCallback
+    from isentrope.integrations.trl import attach, detach
+    from isentrope.probe import Probe
     from isentrope.scores import TokenScores
     from isentrope_wire.control import Control
 
@@ -68,22 +68,22 @@ __all__ = [
 
 _HOME_OF = {
     "CheckpointError": "isentrope.errors",
-    "Client": "isentrope.client",
+    "Client": "isentrope.client.client",
     "ConfigurationError": "isentrope.errors",
     "Control": "isentrope_wire.control",
-    "ControlConflict": "isentrope.rest_connection",
+    "ControlConflict": "isentrope.client.connection",
     "ControlError": "isentrope.errors",
-    "ControlTimeout": "isentrope.client",
+    "ControlTimeout": "isentrope.client.client",
     "InputError": "isentrope.errors",
     "IsentropeCallback": "isentrope.integrations.transformers",
     "IsentropeError": "isentrope.errors",
-    "NotAllowed": "isentrope.rest_connection",
-    "NotFound": "isentrope.rest_connection",
+    "NotAllowed": "isentrope.client.connection",
+    "NotFound": "isentrope.client.connection",
     "Probe": "isentrope.probe",
-    "RequestRefused": "isentrope.rest_connection",
-    "ScopeTooSmall": "isentrope.rest_connection",
-    "ServerFailed": "isentrope.rest_connection",
-    "ServerUnreachable": "isentrope.rest_connection",
+    "RequestRefused": "isentrope.client.connection",
+    "ScopeTooSmall": "isentrope.client.connection",
+    "ServerFailed": "isentrope.client.connection",
+    "ServerUnreachable": "isentrope.client.connection",
     "TokenScores": "isentrope.scores",
     "attach": "isentrope.integrations.trl",
     "detach": "isentrope.integrations.trl",

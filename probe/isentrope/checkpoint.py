@@ -21,18 +21,15 @@ from typing import Any
 
 import isentrope
 from isentrope.config import ProbeConfig
-from isentrope.control.desk import ControlDesk
-from isentrope.control.snapshot_document import decode_snapshot, encode_snapshot
-from isentrope.control.step_boundary import StepBoundary
+from isentrope.control import ControlDesk, StepBoundary, decode_snapshot, encode_snapshot
+from isentrope.distributed import RankMeeting, ResumeWord
 from isentrope.errors import CheckpointError, CodecError
-from isentrope.interventions.gradient_factors import CAPABILITIES
-from isentrope.interventions.selection_basis import SelectionBasis
-from isentrope.interventions.threshold_source import ThresholdSources
-from isentrope.rank_meeting import RankMeeting, ResumeWord
-from isentrope.steering.action import Action
-from isentrope.steering.pilot import Pilot
-from isentrope.step_closing import StepCloser
-from isentrope_wire.messages import ControlSnapshot
+from isentrope.hold import Pilot
+from isentrope.methods.gate import CAPABILITIES
+from isentrope.methods.reference import SelectionBasis, ThresholdSources
+from isentrope.step_report import StepCloser
+from isentrope_wire.hold_decision import Action
+from isentrope_wire.reports import ControlSnapshot
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from isentrope.errors import ConfigurationError
-from isentrope.mirrors.destination import Destination
-from isentrope.mirrors.wanted import wanted_mirrors
+from isentrope.trackers.base import Destination
+from isentrope.trackers.known import wanted_mirrors
 from isentrope_wire import environment
 from isentrope_wire.codec import JSON_NESTING, is_deeper
-from isentrope_wire.run_limits import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
+from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
 
 Mode = Literal["online", "offline", "disabled"]
 ThresholdSource = Literal["auto", "first_pass", "previous_step", "micro_batch"]

@@ -30,49 +30,47 @@ from torch import Tensor
 
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import ProbeConfig, ThresholdSource
-from isentrope.control.desk import ControlDesk
-from isentrope.control.step_boundary import StepBoundary, Wish
+from isentrope.control import ControlDesk, StepBoundary, Wish
+from isentrope.distributed import OneRank, RankMeeting, ranks_of
 from isentrope.errors import InputError
-from isentrope.gate_inputs import (
+from isentrope.guard import Guard, Stopwatch
+from isentrope.hold import Pilot
+from isentrope.inputs import (
+    LearningRates,
     broadcast_advantages,
     check_first_mask,
     check_first_values,
+    checked_linear_token_scores,
+    checked_token_scores,
     first_pass_parts,
     group_ids_of,
+    learning_rates_of,
     loggable,
     matching,
+    momentum_of,
     not_finite_advantages,
     ratios_to_sampler,
     step_number,
     told_of_tokens,
     valid_mask,
 )
-from isentrope.guard import Guard, Stopwatch
-from isentrope.interventions.gated_tokens import GatedTokens
-from isentrope.interventions.gradient_factors import CAPABILITIES, gated_logprobs
-from isentrope.interventions.selection_basis import SelectionBasis
-from isentrope.interventions.threshold_source import ThresholdSources
-from isentrope.interventions.threshold_statistics import threshold_sums
-from isentrope.learning_rates import LearningRates, learning_rates_of
-from isentrope.mirrors.open_mirrors import OpenMirrors
-from isentrope.process_end import named
-from isentrope.rank_meeting import RankMeeting
-from isentrope.ranks import OneRank, ranks_of
-from isentrope.run_end import RunEnd
-from isentrope.run_start import announce, begin_run, transport_of
+from isentrope.lifecycle import RunEnd, announce, begin_run, named, transport_of
+from isentrope.methods.base import GatedTokens
+from isentrope.methods.gate import CAPABILITIES, gated_logprobs
+from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
-from isentrope.scoring import checked_linear_token_scores, checked_token_scores
-from isentrope.statistics.across_ranks import rank_vector
-from isentrope.statistics.token_ledger import TokenBatch, TokenLedger, detached
-from isentrope.steering.action import Action
-from isentrope.steering.pilot import Pilot
-from isentrope.step_closing import NumbersOfRanks, StepCloser, entropies_after_update, momentum_of
-from isentrope.token_texts import ScoredTokens, Tokenizer, TokenTexts
+from isentrope.statistics.contributions import ScoredTokens, Tokenizer, TokenTexts
+from isentrope.statistics.global_step import rank_vector
+from isentrope.statistics.thresholds import threshold_sums
+from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
+from isentrope.step_report import NumbersOfRanks, StepCloser, entropies_after_update
+from isentrope.trackers.base import OpenMirrors
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope_wire.hold_decision import Action
 from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS, TOKEN_NOT_RECORDED
+from isentrope_wire.reports import ControlSnapshot, StepReport
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from isentrope_wire.control import Control
 from isentrope_wire.errors import CodecError, ControlError
-from isentrope_wire.messages import (
+from isentrope_wire.reports import (
     Alert,
     ControlOutcome,
     ControlSnapshot,

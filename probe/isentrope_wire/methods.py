@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from isentrope_wire.errors import ControlError
-from isentrope_wire.finite_numbers import is_finite_number, shown
+from isentrope_wire.numbers import is_finite_number, shown
 
 Value = float | int | str | None
 

@@ -15,44 +15,21 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
-from isentrope_server.api import (
-    access_tokens,
-    alerts,
-    audit,
-    control,
-    error_answers,
-    export,
-    gaps,
-    health,
-    histograms,
-    law,
-    live,
-    log_out,
-    methods,
-    metrics,
-    openapi,
-    prometheus,
-    runs,
-    steps,
-    tokens,
-    what_if,
-)
-from isentrope_server.api.query_parameters import refuse_unknown_parameters
+from isentrope_server.api import admin, control, export, health, law, live, metrics, openapi, responses, runs, what_if
+from isentrope_server.api.dependencies import refuse_unknown_parameters
+from isentrope_server.api.export import ExportFormat
 from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
-from isentrope_server.export_formats import ExportFormat
-from isentrope_server.housekeeping import house_kept
-from isentrope_server.ingest.listener import start_grpc
+from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
+from isentrope_server.housekeeping import house_kept, kept_book
 from isentrope_server.ingest.message_deadline import MessageDeadline
-from isentrope_server.security.bookkeeping import kept_book
-from isentrope_server.security.gate import Gate
+from isentrope_server.ingest.servicer import start_grpc
+from isentrope_server.security.gate import BodyLimit, Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
 from isentrope_server.security.open_streams import OpenStreams
-from isentrope_server.security.refusals import Refusals
-from isentrope_server.security.request_limits import BodyLimit
+from isentrope_server.security.permissions import Refusals
 from isentrope_server.security.sessions import BrowserSessions, open_sessions
 from isentrope_server.security.tokens import TokenBook
-from isentrope_server.server_figures import MeasuredCalls, MeasuredRequests, ServerFigures
 from isentrope_server.settings import Settings
 from isentrope_server.store import runs as run_store
 
@@ -63,22 +40,15 @@ _COMPRESSED_FROM_BYTES = 1_000
 _COMPRESSION_LEVEL = 2
 """Of 9: 100 MB/s of numbers as JSON to 44 % of their bytes; 6 makes 20 MB/s to 43 %."""
 _COMPRESSED_ALREADY = ExportFormat.PARQUET.media_type
-_API_MODULES = (
-    runs,
-    metrics,
-    export,
-    steps,
-    histograms,
-    tokens,
-    alerts,
-    gaps,
-    law,
-    what_if,
-    control,
-    methods,
-    live,
-    access_tokens,
-    audit,
+_ROUTERS = (
+    runs.router,
+    metrics.router,
+    export.router,
+    law.router,
+    what_if.router,
+    control.router,
+    live.router,
+    admin.router,
 )
 _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -104,7 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.figures = ServerFigures()
     app.state.readiness = health.Readiness()
     app.state.refusals = Refusals(lambda door, reason: app.state.figures.not_let_in.labels(door, reason).inc())
-    error_answers.install(app)
+    responses.install(app)
     _add_routes(app)
     openapi.install(app)
     if settings.dashboard:
@@ -137,10 +107,9 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
-    app.include_router(prometheus.router)
-    app.include_router(log_out.router)
-    for module in _API_MODULES:
-        app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
+    app.include_router(admin.browser_router)
+    for router in _ROUTERS:
+        app.include_router(router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
     # A page's catch-all would answer unknown addresses of the API with itself.
     app.add_api_route(
         "/api{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None
@@ -151,8 +120,8 @@ async def _nothing_here(rest: str) -> NoReturn:
     """404, or 405 where another method would have found something."""
     allowed = {
         method
-        for module in _API_MODULES
-        for route in module.router.routes
+        for router in _ROUTERS
+        for route in router.routes
         if isinstance(route, APIRoute) and route.path_regex.match(f"/api{rest}".removeprefix(API_PREFIX))
         for method in route.methods or ()
     }

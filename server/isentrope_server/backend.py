@@ -17,19 +17,15 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.background import attempt
-from isentrope_server.control.expiry import Grace, sweep
+from isentrope_server.control.outcomes import Grace, expire_overdue
 from isentrope_server.errors import StartupError
 from isentrope_server.home import locked_home, make_private_file, warn_of_readers
 from isentrope_server.live.hub import Hub
 from isentrope_server.live.notifications import Notifications
-from isentrope_server.security.owner import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, ensure_owner_token
-from isentrope_server.security.tokens import TokenBook
+from isentrope_server.security.tokens import GOOD_OWNER_TOKEN, MAKE_A_TOKEN, TokenBook, ensure_owner_token
 from isentrope_server.settings import Settings
 from isentrope_server.store import controls
-from isentrope_server.store.database import POSTGRESQL, Database
-from isentrope_server.store.migrate import upgrade
-from isentrope_server.store.space import make_returnable
-from isentrope_server.store.sqlite_file import check_file_system
+from isentrope_server.store.database import POSTGRESQL, Database, check_file_system, make_pages_returnable, upgrade
 from isentrope_server.store.writer import Transaction, Writer, WriterStopped
 
 _T = TypeVar("_T")
@@ -86,6 +82,10 @@ class Backend:
         with self.database.reading() as connection:
             return query(connection)
 
+    async def reload_tokens(self) -> None:
+        """Read the tokens from the store: call it after a change. Streams of those that are gone end."""
+        await self.read(self.tokens.reload)
+
 
 @asynccontextmanager
 async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
@@ -138,7 +138,7 @@ def _migrate(database: Database, settings: Settings) -> None:
         if database.file is not None:
             check_file_system(database.file)
             make_private_file(database.file)
-        make_returnable(database.writing_engine)
+        make_pages_returnable(database.writing_engine)
         with database.writing_engine.begin() as connection:
             upgrade(connection)
         if database.file is not None:
@@ -193,4 +193,4 @@ async def _sweep_until_cancelled(backend: Backend) -> None:
 async def _sweep(backend: Backend, grace: Grace) -> None:
     # Looking costs the writer nothing; most of the time nothing is open.
     if backend.on_duty and await backend.read(controls.count_open) > 0:
-        await backend.write(lambda transaction: sweep(transaction, grace, time.time()))
+        await backend.write(lambda transaction: expire_overdue(transaction, grace, time.time()))

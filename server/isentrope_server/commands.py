@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from isentrope_wire.printable import printable
+from isentrope_wire.numbers import printable
 
 if TYPE_CHECKING:
     from isentrope_server.settings import Settings
@@ -51,7 +51,7 @@ def up(**given: Any) -> None:
 
 
 def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
-    from isentrope_server.store.sqlite_file import old_library_note
+    from isentrope_server.store.database import old_library_note
 
     # First: nothing may come between the words and the address they speak of.
     note = old_library_note() if settings.uses_sqlite else None

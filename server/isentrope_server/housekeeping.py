@@ -2,6 +2,8 @@
 
 The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
 the longer the more is queued up. Of servers that share a database one keeps house at a time.
+
+Keeps the book of tokens true beside the requests: what other servers revoked, and when each token was used.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend
-from isentrope_server.background import attempt
-from isentrope_server.setbacks import Setbacks
-from isentrope_server.store import audit, compacting, removal, retention, space
-from isentrope_server.store.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream, PackedBlock
-from isentrope_server.store.events import RunChanged
-from isentrope_server.store.retention import OverdueRun, Retention
-from isentrope_server.store.writer import Transaction
+from isentrope_server.background import Setbacks, attempt
+from isentrope_server.store import access, database, removal
+from isentrope_server.store.removal import OverdueRun, Retention
+from isentrope_server.store.reports import compacting
+from isentrope_server.store.reports.compacting import BLOCK_SIZES, BlockOvertaken, BlockSizes, FullStream, PackedBlock
+from isentrope_server.store.writer import RunChanged, Transaction, WriterStopped
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -126,10 +128,10 @@ async def remove_unused_layouts(backend: Backend) -> None:
 
 async def give_space_back(backend: Backend) -> None:
     """Make the database's file smaller while many of its pages are free."""
-    while await backend.read(space.free_pages) > space.FREE_PAGES_KEPT:
+    while await backend.read(database.free_pages) > database.FREE_PAGES_KEPT:
         effort = Effort()
         await backend.write(
-            effort.of(lambda transaction: space.give_back(transaction.connection)), rows=space.PAGES_AT_ONCE
+            effort.of(lambda transaction: database.give_back_pages(transaction.connection)), rows=database.PAGES_AT_ONCE
         )
         await _rest(backend, effort)
 
@@ -141,7 +143,7 @@ async def delete_overdue(backend: Backend) -> None:
     kept = Retention(seconds=None if days is None else days * _DAY_SECONDS, runs=settings.retention_runs)
     if kept.keeps_all:
         return
-    for run in await backend.read(lambda connection: retention.overdue(connection, kept, now=time.time())):
+    for run in await backend.read(lambda connection: removal.overdue_runs(connection, kept, now=time.time())):
         # However long ago it was heard of by the clock: its shipper is there.
         if backend.hub.is_watched(run.id):
             continue
@@ -204,13 +206,13 @@ def _remove_some(run_key: int, transaction: Transaction) -> bool:
 def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> None:
     now = time.time()
     # It may have begun again since it was looked up, or another server, or a person, was faster.
-    for run in retention.overdue(transaction.connection, kept, now=now, run_key=run_key):
+    for run in removal.overdue_runs(transaction.connection, kept, now=now, run_key=run_key):
         _delete(run, transaction, now)
 
 
 def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
     removal.take_out_of_sight(transaction.connection, run.key, run.id, by="server", now=now)
-    audit.record(
+    access.record_audit(
         transaction.connection,
         at=now,
         actor="server",
@@ -252,3 +254,42 @@ async def _rest(backend: Backend, effort: Effort, *, behind: int = 0) -> None:
 def _rest_seconds(effort_seconds: float, *, others_wait: bool, behind: int) -> float:
     rest = _REST_WHILE_OTHERS_WAIT if others_wait else 1.0
     return effort_seconds * rest / max(1.0, behind / _MANY_BLOCKS)
+
+
+RELOAD_SECONDS = 1.0
+"""How long a token that another server on the same database revoked may go on."""
+NOTE_USES_SECONDS = 5.0
+"""Each note is a COMMIT; `last_used_at` is true to within so much."""
+
+
+@asynccontextmanager
+async def kept_book(backend: Backend) -> AsyncIterator[None]:
+    """Keep it while the block runs, and note the last uses at its end."""
+    keeping = asyncio.create_task(_keep(backend))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await note_uses(backend)
+
+
+async def note_uses(backend: Backend) -> None:
+    """Write down when tokens were used since the last call."""
+    uses = backend.tokens.take_uses()
+    if not uses:
+        return
+    try:
+        await backend.write(lambda transaction: access.note_token_use(transaction.connection, uses))
+    except (SQLAlchemyError, WriterStopped) as error:
+        _log.warning("When tokens were last used could not be noted: %s", error)
+
+
+async def _keep(backend: Backend) -> None:
+    elapsed_seconds = 0.0
+    while True:
+        await asyncio.sleep(RELOAD_SECONDS)
+        elapsed_seconds += RELOAD_SECONDS
+        await attempt(backend.reload_tokens(), what="Reading the tokens anew")
+        if elapsed_seconds >= NOTE_USES_SECONDS:
+            elapsed_seconds = 0.0
+            await attempt(note_uses(backend), what="Noting when tokens were used")

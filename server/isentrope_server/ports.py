@@ -1,14 +1,26 @@
-"""Opening ports, and saying which option to change when one can't be opened."""
+"""Opening ports, and saying which option to change when one can't be opened.
+
+The PEM files a port proves itself with, and what OpenSSL and gRPC make of them.
+
+TLS for both ports, and where a server without it may listen: on this machine alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
+import ssl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+
+import grpc
 
 from isentrope_server.errors import StartupError
+from isentrope_server.settings import Settings
 
 _ANY_IPV4 = "0.0.0.0"
 
@@ -84,3 +96,114 @@ def _no_such_host(host: str, why: str) -> StartupError:
     return StartupError(
         f"The server can't listen on {host}: {why}. Give an address of this machine with --host, e.g. 127.0.0.1."
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificates:
+    """A certificate, its key, and the CA whose certificates clients must show; None: a token is enough."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.certificate, self.key, *([] if self.client_ca is None else [self.client_ca]))
+
+    def context(self) -> ssl.SSLContext:
+        """A server's context with the files as they are now.
+
+        Raises:
+            StartupError: they can't be used; the message says which and why.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load_pair(context)
+        if self.client_ca is not None:
+            self._load_client_ca(context, self.client_ca)
+        return context
+
+    def grpc_configuration(self) -> grpc.ServerCertificateConfiguration:
+        """The same for gRPC, which itself says nothing of files it can't use.
+
+        Raises:
+            StartupError: as `context`.
+        """
+        self.context()
+        return grpc.ssl_server_certificate_configuration(
+            [(_read("--tls-key", self.key), _read("--tls-cert", self.certificate))],
+            root_certificates=None if self.client_ca is None else _read("--tls-client-ca", self.client_ca),
+        )
+
+    def _load_pair(self, context: ssl.SSLContext) -> None:
+        for option, file in (("--tls-cert", self.certificate), ("--tls-key", self.key)):
+            _read(option, file)
+        try:
+            # An empty password instead of a question on a terminal nobody may be looking at.
+            context.load_cert_chain(self.certificate, self.key, password="")
+        except (ssl.SSLError, OSError) as error:
+            raise StartupError(
+                f"The certificate {self.certificate} and the key {self.key} can't be used together: {_reason(error)}. "
+                "Both must be PEM files, the key of this very certificate and without a password."
+            ) from error
+
+    @staticmethod
+    def _load_client_ca(context: ssl.SSLContext, client_ca: Path) -> None:
+        _read("--tls-client-ca", client_ca)
+        try:
+            context.load_verify_locations(client_ca)
+        except (ssl.SSLError, OSError) as error:
+            raise StartupError(
+                f"The clients' CA {client_ca} can't be used: {_reason(error)}. It must be a PEM file of certificates."
+            ) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _read(option: str, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise StartupError(f"The file {file} of {option} can't be read: {error.strerror}.") from error
+
+
+def _reason(error: OSError) -> str:
+    """`ssl.SSLError` is an OSError too; a file may also vanish between two looks."""
+    reason = getattr(error, "reason", None) or error.strerror
+    return (reason or "it is no PEM").replace("_", " ").lower()
+
+
+def check_transport_security(settings: Settings) -> None:
+    """Before anything is opened.
+
+    Raises:
+        StartupError: an address other machines reach, without TLS; or certificates that can't be used.
+    """
+    if settings.tls_cert is None and settings.tls_key is None and settings.tls_client_ca is None:
+        if not settings.insecure_i_know and not _is_loopback(settings.host):
+            raise StartupError(
+                f"Listening on {settings.host} without TLS would send tokens and reports over the network in the clear. "
+                "Give --tls-cert and --tls-key, or, where something else encrypts, --insecure-i-know."
+            )
+        return
+    certificates = certificates_of(settings)
+    if certificates is None:
+        raise StartupError("TLS needs a certificate and its key: give both --tls-cert and --tls-key, each a PEM file.")
+    certificates.context()
+
+
+def certificates_of(settings: Settings) -> Certificates | None:
+    """The files both ports prove themselves with; None without TLS."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return Certificates(certificate=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether nothing but this machine reaches the address. A name counts if all its addresses do."""
+    if not host:
+        return False
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        # No address at all: opening the port says so, in its own words.
+        return True
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

@@ -20,10 +20,8 @@ from isentrope_server.descriptors import raise_limit, shares
 from isentrope_server.errors import StartupError
 from isentrope_server.home import check_unlocked
 from isentrope_server.http_connection import PatientForAWhile
-from isentrope_server.ports import Port, listening_socket
+from isentrope_server.ports import Certificates, Port, certificates_of, check_transport_security, listening_socket
 from isentrope_server.security.certificate_renewal import RenewedContext
-from isentrope_server.security.certificates import Certificates
-from isentrope_server.security.transport_security import certificates_of, check_transport_security
 from isentrope_server.settings import Settings
 from isentrope_server.websocket_connection import QuietlyRefused
 

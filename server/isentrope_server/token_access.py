@@ -11,15 +11,14 @@ from urllib.parse import quote
 
 import httpx
 
-from isentrope_server.api.audit import AuditEntryOut, VerificationOut
+from isentrope_server.api.admin import AuditEntryOut, VerificationOut
 from isentrope_server.api.schemas import CreatedToken, TokenOut
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.errors import NotFound, Unprocessable
 from isentrope_server.home import running_server_url
-from isentrope_server.security.issuing import issue_token, revoke_token
-from isentrope_server.security.tokens import Scope
+from isentrope_server.security.tokens import Scope, issue_token, revoke_token
 from isentrope_server.settings import Settings
-from isentrope_server.store import audit, tokens
+from isentrope_server.store import access
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
 
@@ -96,7 +95,7 @@ class _InDatabase:
 
     def list(self) -> list[dict[str, object]]:
         async def work(backend: Backend) -> list[dict[str, object]]:
-            return [TokenOut.of(token).model_dump(mode="json") for token in await backend.read(tokens.all_tokens)]
+            return [TokenOut.of(token).model_dump(mode="json") for token in await backend.read(access.all_tokens)]
 
         return self._run(work)
 
@@ -109,7 +108,7 @@ class _InDatabase:
 
     def audit(self, limit: int) -> builtins.list[dict[str, object]]:
         async def work(backend: Backend) -> builtins.list[dict[str, object]]:
-            found = await backend.read(lambda connection: audit.page(connection, before_key=None, limit=limit))
+            found = await backend.read(lambda connection: access.audit_page(connection, before_key=None, limit=limit))
             return [AuditEntryOut.of(entry).model_dump(mode="json") for entry in found]
 
         return self._run(work)
@@ -118,7 +117,7 @@ class _InDatabase:
         earlier = None if head is None else bytes.fromhex(head)
 
         async def work(backend: Backend) -> dict[str, object]:
-            found = await backend.read(lambda connection: audit.verify(connection, earlier_head=earlier))
+            found = await backend.read(lambda connection: access.verify_audit(connection, earlier_head=earlier))
             return VerificationOut.of(found).model_dump(mode="json")
 
         return self._run(work)

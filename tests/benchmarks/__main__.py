@@ -12,15 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from tests.benchmarks import (
-    delivery,
-    linear_head,
-    numerics,
-    observed_step,
-    probe_share,
-    token_scores,
-    trl_step,
-)
+from tests.benchmarks import delivery, linear_head, numerics, observed_step, probe_share, token_scores, trl_step
 
 BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module

@@ -23,8 +23,7 @@ from typing import Self
 
 import httpx
 
-from isentrope.transport.shipper_status import ShipperStatus
-from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_folder import ShipperStatus, find_spool_folders
 from tests.system.running_server import RunningServer
 
 TRACKER = Path(__file__).with_name("tracker_step.py")

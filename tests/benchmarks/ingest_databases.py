@@ -22,7 +22,7 @@ import grpc
 import numpy as np
 
 from isentrope_wire.codec import record_of, record_to_pb, run_started_to_pb
-from isentrope_wire.messages import PROTOCOL_VERSION, RunStarted, ScoreHistogram, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, ScoreHistogram, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.server.postgresql import PostgreSQL

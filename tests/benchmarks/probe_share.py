@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import isentrope
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from tests.benchmarks.interleaved import median_seconds
 from tests.benchmarks.token_scores import plain_logprob_and_entropy
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from isentrope.transport.shipper_status import ShipperStatus
-from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_folder import ShipperStatus, find_spool_folders
 from tests.benchmarks.delivery import Process, ours
 from tests.system.running_server import RunningServer
 

@@ -20,13 +20,13 @@ from typing import Protocol
 
 import numpy as np
 
-from isentrope_server.store import compacting, histograms, records, runs, series, streams
-from isentrope_server.store.compacting import BlockSizes
-from isentrope_server.store.database import Database
-from isentrope_server.store.migrate import upgrade
-from isentrope_server.store.records import Arrival
-from isentrope_server.store.series_parts import StepRange
-from isentrope_wire.messages import RunStarted, ScoreHistogram, StepReport
+from isentrope_server.store import runs, streams
+from isentrope_server.store.database import Database, upgrade
+from isentrope_server.store.reports import compacting, histograms, records, series
+from isentrope_server.store.reports.compacting import BlockSizes
+from isentrope_server.store.reports.records import Arrival
+from isentrope_server.store.reports.series import StepRange
+from isentrope_wire.reports import RunStarted, ScoreHistogram, StepReport
 
 SCALARS, HISTOGRAMS, BINS = 60, 4, 64
 STEPS = 20_000

@@ -21,7 +21,7 @@ import grpc
 import httpx
 
 from isentrope_wire.codec import encode_payload, payload_hash, run_started_to_pb
-from isentrope_wire.messages import PROTOCOL_VERSION, RunStarted
+from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.benchmarks.storage import BINS, HISTOGRAMS, SCALARS, reports

@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, 
 from trl import GRPOConfig, GRPOTrainer
 
 from isentrope.integrations.trl import attach
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 
 VOCABULARY, WIDTH, SEQUENCES, PROMPT, COMPLETION = 32768, 128, 8, 32, 32
 CANDIDATES: dict[str, Callable[[Any], object]] = {

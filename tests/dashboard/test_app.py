@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from isentrope_dashboard import app as dashboard
 from isentrope_dashboard import ids
-from isentrope_dashboard.credentials import Credentials
+from isentrope_dashboard.access import Credentials
 from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi
 
 OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from isentrope_dashboard.components.control_panel import outcome_text
-from isentrope_dashboard.control_changes import describe, history_rows, markers, short_label
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
-from isentrope_dashboard.entered_control import Form, form_parameters, form_values, unseen_parameters
-from isentrope_dashboard.errors import FormError
-from isentrope_dashboard.figures.marker_labels import ControlMarker
-from isentrope_dashboard.json_values import measured, seconds_since_epoch
+from isentrope_dashboard.formatting import ControlMarker, describe, history_rows, markers, short_label
 from isentrope_dashboard.method_forms import MethodForm
-from isentrope_dashboard.records import RunSummary, SeriesColumns, rows_of
+from isentrope_dashboard.pages.control_form import Form, FormError, form_parameters, form_values, unseen_parameters
+from isentrope_dashboard.pages.snapshot import rows_of
+from isentrope_dashboard.records import RunSummary, SeriesColumns
+from isentrope_wire.numbers import measured, seconds_since_epoch
 
 NONE = ControlValues()
 CLIP = ControlValues(method="clip_v", mu_low=1.0)

@@ -6,7 +6,7 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.diagnosis import diagnosis_props, visible
 from isentrope_dashboard.diagnosis import AlertRow, CountedTokens, TokenRow
 from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.records import RunSnapshot, View
+from isentrope_dashboard.pages.snapshot import RunSnapshot, View
 from tests.dashboard.test_run_content import RUN, words
 
 TOKEN = {

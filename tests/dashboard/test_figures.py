@@ -11,9 +11,9 @@ import pytest
 
 from isentrope_dashboard.figures.change_split import change_parts, change_split_figure, views_of
 from isentrope_dashboard.figures.entropy import entropy_figure, extension, outgrows_its_drawing
-from isentrope_dashboard.figures.marker_labels import ControlMarker, place
-from isentrope_dashboard.figures.score_distribution import score_distribution_figure
-from isentrope_dashboard.figures.sparkline import sparkline
+from isentrope_dashboard.figures.lines import place, sparkline
+from isentrope_dashboard.figures.scores import score_distribution_figure
+from isentrope_dashboard.formatting import ControlMarker
 from isentrope_dashboard.records import HistogramColumns, SeriesColumns, StepRow
 
 ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isentrope_dashboard.figures.histogram_axis import MAXIMUM_BINS, on_common_axis, quantile
+from isentrope_dashboard.figures.scores import MAXIMUM_BINS, on_common_axis, quantile
 from isentrope_dashboard.records import HistogramColumns
 
 

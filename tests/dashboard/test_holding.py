@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from isentrope_dashboard.components.hold_facts import hold_props
+from isentrope_dashboard.components.facts import hold_props
 from isentrope_dashboard.components.what_if import hold_reading
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
 from isentrope_dashboard.figures.entropy import LIVE_TRACES, entropy_figure, extension, outgrows_its_drawing
+from isentrope_dashboard.figures.held_entropy import BAND_HIGH, BAND_LOW, banded_rows, hold_at, holding, with_band
 from isentrope_dashboard.hold_preview import HoldPreview, Steering, preview, scope_in_the_way, steering
-from isentrope_dashboard.holding import BAND_HIGH, BAND_LOW, banded_rows, hold_at, holding, with_band
 from isentrope_dashboard.predictions import ThresholdCurve, Thresholds, WhatIf
 from isentrope_dashboard.records import SeriesColumns, StepRow
 from tests.dashboard.test_run_content import words

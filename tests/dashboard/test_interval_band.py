@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 import pytest
 
 from isentrope_dashboard.figures.entropy import ENTROPY, HIGH, LOW, entropy_figure, extension, outgrows_its_drawing
-from isentrope_dashboard.figures.interval_band import BandOutline, band_outline, band_pieces
-from isentrope_dashboard.holding import TARGET, with_band
+from isentrope_dashboard.figures.held_entropy import TARGET, with_band
+from isentrope_dashboard.figures.lines import BandOutline, band_outline, band_pieces
 from isentrope_dashboard.records import SeriesColumns, StepRow
 from tests.dashboard.test_holding import HISTORY
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope_dashboard.components.record_line import record_props
+from isentrope_dashboard.components.diagnosis import record_health, record_props
 from isentrope_dashboard.figures.entropy import LONGEST_REASON, entropy_figure, outgrows_its_drawing
+from isentrope_dashboard.figures.lines import MissingSteps, missing_steps, with_breaks
 from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
-from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
-from isentrope_dashboard.record_health import record_health
 from isentrope_dashboard.records import LatestValue, RecordGap, SeriesColumns
 from tests.dashboard.test_run_content import words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from isentrope_server.security.browsers import REFUSED_PAGE
+from isentrope_server.security.sessions import REFUSED_PAGE
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.fake_api import FakeApi, FakeRun, serving
 from tests.dashboard.on_the_page import PATH, choose_clip_v, choose_metric, eventually, settled, violations

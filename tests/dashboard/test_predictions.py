@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from isentrope_dashboard.components.law_facts import NO_CEILING, law_facts
+from isentrope_dashboard.components.facts import NO_CEILING, law_facts
 from isentrope_dashboard.components.what_if import reading
 from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.what_if import ticks_of_shares, what_if_figure

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.kpi_cards import kpi_props
-from isentrope_dashboard.components.status_line import status_props, step_seconds
+from isentrope_dashboard.components.shell import status_props, step_seconds
 from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
-from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.pages.run_content import quality_props, split_props
-from isentrope_dashboard.pages.run_state import advance
-from isentrope_dashboard.records import LatestValue, LiveEvent, RunSnapshot, RunSummary, StepRow, View
+from isentrope_dashboard.pages.run import quality_props, run_page, split_props
+from isentrope_dashboard.pages.snapshot import RunSnapshot, View, advance
+from isentrope_dashboard.records import LatestValue, LiveEvent, RunSummary, StepRow
 
 RUN = RunSummary(id="r1", name="countdown", project="demo", status="running", step=None)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from isentrope_dashboard.components.unread import PLACES
+from isentrope_dashboard.components.load_errors import PLACES
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.fake_api import FakeApi
 from tests.dashboard.on_the_page import (

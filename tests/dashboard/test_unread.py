@@ -11,15 +11,14 @@ import httpx
 import pytest
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.access import Credentials
 from isentrope_dashboard.api_client import ApiClient, ApiSource
-from isentrope_dashboard.components.unread import PLACES
-from isentrope_dashboard.credentials import Credentials
+from isentrope_dashboard.components.load_errors import PLACES
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.pages.rereading import Rereading
 from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.pages.run_state import advance
-from isentrope_dashboard.records import LiveEvent, RunSnapshot, StepRow, View
-from isentrope_dashboard.snapshots import Reread, read_law, read_snapshot
+from isentrope_dashboard.pages.snapshot import Reread, RunSnapshot, View, advance, read_law, read_snapshot
+from isentrope_dashboard.records import LiveEvent, StepRow
 from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi
 
 Answer = TypeVar("Answer")

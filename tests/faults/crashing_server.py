@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from isentrope.cli import main as command_line
+from isentrope.cli.frame import main as command_line
 from isentrope_server.store import writer
 
 

@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import isentrope
-from isentrope.transport.open_transport import open_transport
+from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import MakeMessage, Message, Transport, TransportStatistics
 from isentrope_wire import environment
-from isentrope_wire.messages import ControlSnapshot, RunStarted
+from isentrope_wire.reports import ControlSnapshot, RunStarted
 from tests.faults.ledger import LedgerWriter
 from tests.faults.reporting_process import CAPABILITIES, Plan
 

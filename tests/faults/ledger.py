@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
-from isentrope_wire.messages import ControlOutcome, Payload, StepReport
+from isentrope_wire.reports import ControlOutcome, Payload, StepReport
 
 
 class LedgerWriter:

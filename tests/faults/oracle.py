@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from tests.faults.ledger import Ledger, Offer
 from tests.faults.stored import StoredControl, StoredStream, StoredTruth
 

@@ -24,7 +24,7 @@ class Bug:
 
     name: str
     file: str
-    """Below the folder that holds the packages, e.g. `isentrope/control/desk.py`."""
+    """Below the folder that holds the packages, e.g. `isentrope/control.py`."""
     right: str
     wrong: str
     fault: str
@@ -66,7 +66,7 @@ BUGS = (
     ),
     Bug(
         name=">= in the version compare",
-        file="isentrope/control/desk.py",
+        file="isentrope/control.py",
         right="if known is not None:",
         wrong="if known is not None and (not desired.version >= newest_decided or not desired.version):",
         fault="two_clients_racing",
@@ -107,7 +107,7 @@ BUGS = (
     ),
     Bug(
         name="control applied twice after a reconnect",
-        file="isentrope/control/desk.py",
+        file="isentrope/control.py",
         right="if known is not None:",
         wrong="if known is not None and (desired is self._in_force or desired.version == 0):",
         fault="control_over_a_breaking_connection",
@@ -131,7 +131,7 @@ BUGS = (
     ),
     Bug(
         name="time to live not looked at",
-        file="isentrope/control/desk.py",
+        file="isentrope/control.py",
         right="if desired.expires_at is not None and now > desired.expires_at:",
         wrong="if desired.expires_at is not None and now > 2 * desired.expires_at:",
         fault="stale_invalid_and_late_control",

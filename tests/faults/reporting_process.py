@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.control.desk import ControlDesk
-from isentrope.transport.open_transport import Mode, open_transport
+from isentrope.control import ControlDesk
+from isentrope.transport.spool import Mode, open_transport
 from isentrope.transport.spool_writer import SpoolLimits
 from isentrope.transport.transport import Message, Transport
 from isentrope_wire import environment
 from isentrope_wire.control import Control
-from isentrope_wire.messages import (
+from isentrope_wire.reports import (
     ControlOutcome,
     ControlSnapshot,
     DrivingToken,

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope.transport.shipper_status import ShipperState
-from isentrope.transport.spool_folder import SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED, NEVER_WRITTEN, TORN, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.messages import Gap, Payload, Record, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import Gap, Payload, Record, RunFinished, RunStarted, StepReport
 from tests.faults.ledger import Ledger, Offer
 from tests.faults.oracle import Allowance, Verdict
 from tests.faults.stage import Stage

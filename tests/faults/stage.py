@@ -15,10 +15,9 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.files import is_held_by_another_process
 from isentrope.transport.segments import list_segments
-from isentrope.transport.shipper_status import ShipperStatus
-from isentrope.transport.spool_folder import SpoolFolder, find_spool_folders
+from isentrope.transport.spool_folder import ShipperStatus, SpoolFolder, find_spool_folders
 from tests.faults.ledger import Ledger
 from tests.faults.oracle import Allowance, Oracle, OracleError, Verdict
 from tests.faults.reporting_process import Plan

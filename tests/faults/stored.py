@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from isentrope_server.store.packed_arrays import unpack
+from isentrope_server.store.reports.blocks import unpack_arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _stream(connection: Connection, key: int, acked_through: int) -> StoredStrea
 def _packed(connection: Connection, key: int) -> Iterator[StoredRecord]:
     """The reports that a compactor put into blocks."""
     for row in connection.execute(text("SELECT facts FROM blocks WHERE stream_key = :key"), {"key": key}):
-        facts = unpack(row.facts)
+        facts = unpack_arrays(row.facts)
         for seq, payload_hash in zip(facts["seq"].tolist(), facts["payload_hash"], strict=True):
             yield StoredRecord(seq=seq, payload_hash=payload_hash.tobytes(), kind="step_report", step=None)
 

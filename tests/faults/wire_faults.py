@@ -10,7 +10,7 @@ from dataclasses import replace
 import grpc
 
 from isentrope_wire.codec import encode_payload, record_of, record_to_pb, run_started_to_pb
-from isentrope_wire.messages import PROTOCOL_VERSION, Payload, Record, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Record, RunFinished, RunStarted, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.faults.ledger import Ledger, Offer

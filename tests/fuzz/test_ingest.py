@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isentrope_wire.codec import payload_hash
-from isentrope_wire.messages import PROTOCOL_VERSION, ScoreHistogram, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, ScoreHistogram, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.fuzz.budget import long, short
 from tests.fuzz.hostile_messages import hostile, hostile_payloads

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from isentrope_server.app import create_app
 from isentrope_server.settings import Settings
-from isentrope_wire.messages import Alert, DrivingToken, RunFinished, ScoreHistogram, StepReport
+from isentrope_wire.reports import Alert, DrivingToken, RunFinished, ScoreHistogram, StepReport
 from tests.fuzz.budget import long, short
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report

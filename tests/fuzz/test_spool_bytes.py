@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isentrope.transport.segments import SegmentWriter, encode_frame, segment_name
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
-from isentrope_wire.messages import Gap, Record, StepReport
+from isentrope_wire.reports import Gap, Record, StepReport
 from tests.fuzz.budget import long, short
 
 _RECORDS = 12

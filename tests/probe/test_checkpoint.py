@@ -15,8 +15,8 @@ import torch
 
 import isentrope
 from isentrope.errors import CheckpointError
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import OutcomeState, StepReport
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import OutcomeState, StepReport
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
 

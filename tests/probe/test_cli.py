@@ -16,10 +16,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-import isentrope.cli
-import isentrope.diagnosis
+import isentrope.cli.doctor
 import isentrope.kernels.cpp_backend
-from isentrope.client import Client
+from isentrope.cli import frame
+from isentrope.client.client import Client
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import SpoolFolder
 from tests.system.running_server import RunningServer, clean_environment, free_port
@@ -30,7 +30,7 @@ RUN = "cli-run"
 
 def isentrope_command(server: RunningServer, *arguments: str, **environment: str) -> Result:
     """The command line in this process, with the environment of a client of the server."""
-    return CliRunner().invoke(isentrope.cli.main, arguments, env=server.environment | environment)
+    return CliRunner().invoke(frame.main, arguments, env=server.environment | environment)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    result = CliRunner().invoke(isentrope.cli.main, ["--version"])
+    result = CliRunner().invoke(frame.main, ["--version"])
     assert result.output == f"isentrope, version {isentrope.__version__}\n"
 
 
@@ -223,7 +223,7 @@ def test_wrong_use_is_one_sentence_and_exit_status_2_before_any_server_is_asked(
     arguments: list[str], word: str
 ) -> None:
     nobody = {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}", "ISENTROPE_TOKEN": "t"}
-    result = CliRunner().invoke(isentrope.cli.main, arguments, env=nobody)
+    result = CliRunner().invoke(frame.main, arguments, env=nobody)
     assert_one_sentence(result, 2)
     assert word in result.stderr
 
@@ -390,7 +390,7 @@ def test_the_doctor_says_what_to_do_about_a_home_it_may_not_look_into_by_a_faked
         # As scandir does to a user who may not read the folder; a test run by root may read every one.
         raise PermissionError(errno.EACCES, "Permission denied", str(root))
 
-    monkeypatch.setattr(isentrope.diagnosis, "find_spool_folders", refuse)
+    monkeypatch.setattr(isentrope.cli.doctor, "find_spool_folders", refuse)
     result = isentrope_command(server, "doctor", ISENTROPE_HOME=str(tmp_path))
     problems = [line for line in result.stdout.splitlines() if line.startswith("problem")]
     assert len(problems) == 1
@@ -407,8 +407,8 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
         raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")
 
     monkeypatch.setattr(EntryPoint, "load", lambda self: up)
-    monkeypatch.setattr(isentrope.cli, "entry_points", lambda **_: [entry])
-    result = CliRunner().invoke(isentrope.cli.main, ["up"])
+    monkeypatch.setattr(frame, "entry_points", lambda **_: [entry])
+    result = CliRunner().invoke(frame.main, ["up"])
     assert result.exit_code == 1
     assert result.output == (
         "Error: `isentrope up` needs the server: pip install 'isentrope[server]' (there is no fastapi).\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.client import (
+from isentrope.client.client import (
     Client,
     ControlConflict,
     ControlTimeout,

@@ -9,10 +9,10 @@ import torch
 
 import isentrope
 from isentrope.errors import ConfigurationError
-from isentrope.statistics.across_ranks import rank_vector, read_ranks
-from isentrope.statistics.driving_tokens import MOST, TEXT_CHARACTERS, read_driving_tokens
+from isentrope.statistics.contributions import MOST, TEXT_CHARACTERS, read_driving_tokens
+from isentrope.statistics.global_step import rank_vector, read_ranks
 from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from tests.probe.statistics.test_step_summary import batch_of
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports, run_steps
 

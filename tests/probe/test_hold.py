@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import isentrope
-from isentrope.steering.action import Action, HoldWord
-from isentrope.steering.pilot import Pilot
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.hold import Pilot
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Method, Scope
-from isentrope_wire.messages import ControlSnapshot, OutcomeState, StepReport
+from isentrope_wire.hold_decision import Action, HoldWord
+from isentrope_wire.reports import ControlSnapshot, OutcomeState, StepReport
 from isentrope_wire.what_if import what_if
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import InputError
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import CLIP, probe_and_transport, reports
 
 LENGTHS = [7, 1, 4, 0, 5]

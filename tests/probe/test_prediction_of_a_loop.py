@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from isentrope.learning_rates import learning_rates_of
-from isentrope_wire.messages import StepReport
+from isentrope.inputs import learning_rates_of
+from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 

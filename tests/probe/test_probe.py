@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import isentrope
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import OutcomeState
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import OutcomeState
 from tests.probe.tiny_loop import CLIP, VOCABULARY, TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import ConfigurationError, InputError
-from isentrope_wire.messages import RunFinished
-from isentrope_wire.run_limits import CONFIG_CHARACTERS, ERROR_CHARACTERS, TAG_CHARACTERS, TAGS
+from isentrope_wire.reports import CONFIG_CHARACTERS, ERROR_CHARACTERS, TAG_CHARACTERS, TAGS, RunFinished
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 

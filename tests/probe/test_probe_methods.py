@@ -10,8 +10,8 @@ from torch import Tensor
 
 import isentrope
 from isentrope_wire.control import Method
-from isentrope_wire.messages import StepReport
 from isentrope_wire.methods import METHODS
+from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 

@@ -17,19 +17,19 @@ import torch
 
 import isentrope
 from isentrope.config import ProbeConfig
+from isentrope.distributed import Gathered
 from isentrope.guard import Guard
-from isentrope.ranks import Gathered
-from isentrope.run_start import announce
-from isentrope.statistics import token_ledger
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import RunFinished
+from isentrope.lifecycle import announce
+from isentrope.statistics import tokens
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import RunFinished
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports, run_steps
 
 
 def test_a_loop_that_never_calls_step_does_not_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(token_ledger, "MAX_TOKENS", 1000)
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 1000)
     loop = TinyLoop()
     probe, transport = probe_and_transport()
     logits, token_ids, advantages = loop.sample()

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.process_end import failure_since, mark, named
+from isentrope.lifecycle import failure_since, mark, named
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import RunFinished
+from isentrope_wire.reports import RunFinished
 
 PROCESSES = """
 import os, sys, time, isentrope, isentrope.probe
@@ -93,11 +93,11 @@ def test_every_run_of_a_process_is_said_goodbye_to_with_its_last_step(homes: dic
 
 
 def test_several_hanging_runs_together_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from isentrope import run_end
+    from isentrope import lifecycle
     from tests.probe.tiny_loop import probe_and_transport
 
-    monkeypatch.setattr(run_end, "_all_ended_by", [])
-    monkeypatch.setattr(run_end, "_unfinished", set())
+    monkeypatch.setattr(lifecycle, "_all_ended_by", [])
+    monkeypatch.setattr(lifecycle, "_unfinished", set())
     probes = [probe_and_transport()[0] for _ in range(8)]
     for probe in probes:
         monkeypatch.setattr(probe._transport, "close", lambda timeout_seconds: time.sleep(timeout_seconds))

@@ -8,13 +8,14 @@ import sys
 import pytest
 
 import isentrope
-from isentrope import client, errors, rest_connection
+from isentrope import errors
+from isentrope.client import client, connection
 
 
 def test_every_error_a_user_may_catch_can_be_had_from_the_package() -> None:
     raised = {
         error
-        for module in (client, errors, rest_connection)
+        for module in (client, errors, connection)
         for error in vars(module).values()
         if isinstance(error, type) and issubclass(error, isentrope.IsentropeError)
     }

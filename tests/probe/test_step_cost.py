@@ -8,9 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isentrope
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope.transport.transport import MakeMessage
-from isentrope_wire.messages import StepReport
+from isentrope.transport.transport import InMemoryTransport, MakeMessage
+from isentrope_wire.reports import StepReport
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 
 MOST_OPERATIONS = 145

@@ -8,8 +8,8 @@ import torch
 import isentrope
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Scope
-from isentrope_wire.messages import StepReport
 from isentrope_wire.methods import METHODS
+from isentrope_wire.reports import StepReport
 from isentrope_wire.what_if import what_if
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 

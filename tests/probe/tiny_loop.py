@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import isentrope
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import ControlSnapshot, StepReport
 
 VOCABULARY = 24
 CLIP = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0)

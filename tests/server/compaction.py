@@ -10,14 +10,15 @@ from urllib.parse import quote
 
 from sqlalchemy import func, select
 
-from isentrope_server.api import cursors
+from isentrope_server.api import dependencies
 from isentrope_server.housekeeping import compact
-from isentrope_server.store import runs, steps
-from isentrope_server.store.compacting import BlockSizes
-from isentrope_server.store.events import StepStored
+from isentrope_server.store import runs
+from isentrope_server.store.reports import steps
+from isentrope_server.store.reports.compacting import BlockSizes
 from isentrope_server.store.tables import records
+from isentrope_server.store.writer import StepStored
 from isentrope_wire.codec import record_of, record_to_pb
-from isentrope_wire.messages import RunFinished, ScoreHistogram, StepReport
+from isentrope_wire.reports import RunFinished, ScoreHistogram, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -109,7 +110,7 @@ def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
     paths = ["", "/metrics", "/alerts", "/law"]
     names = "&".join(f"name={quote(name)}" for name in NAMES)
     positions = (1, 17, 80, 150)
-    since = [f"&since={cursors.encode(position, _timeline_version(server, rank))}" for position in positions]
+    since = [f"&since={dependencies.encode(position, _timeline_version(server, rank))}" for position in positions]
     for more in ("", "&points=7", "&from_step=10&to_step=55", "&from_step=57&to_step=57", *since):
         paths.append(f"/metrics/series?{names}{more}")
     for name in HISTOGRAMS:

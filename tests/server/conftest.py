@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope_server.store.database import Database
-from isentrope_server.store.migrate import upgrade
-from isentrope_server.store.space import make_returnable
+from isentrope_server.store.database import Database, make_pages_returnable, upgrade
 from tests.server.compaction import NEVER
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
@@ -50,7 +48,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("migrated") / "isentrope.db"
     path.touch(mode=0o600)
     database = Database(f"sqlite:///{path}")
-    make_returnable(database.writing_engine)
+    make_pages_returnable(database.writing_engine)
     with database.writing_engine.begin() as connection:
         upgrade(connection)
     database.close()

@@ -14,10 +14,11 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, event, func, select
 
-from isentrope_server.store import compacting, histograms, runs, series, steps
-from isentrope_server.store.compacting import BlockSizes
+from isentrope_server.store import runs
 from isentrope_server.store.database import Database
-from isentrope_server.store.series_parts import StepRange
+from isentrope_server.store.reports import compacting, histograms, series, steps
+from isentrope_server.store.reports.compacting import BlockSizes
+from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.tables import blocks, records
 from isentrope_server.store.writer import Writer
 

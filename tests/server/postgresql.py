@@ -23,8 +23,7 @@ from typing import Any, Self
 import psycopg
 from psycopg import sql
 
-from isentrope_server.store.database import Database
-from isentrope_server.store.migrate import upgrade
+from isentrope_server.store.database import Database, upgrade
 
 _NOBODY = 65534
 _BECOME_NOBODY = (

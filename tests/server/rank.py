@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from isentrope_wire.codec import encode_payload, payload_hash, record_of, record_to_pb, run_started_to_pb
-from isentrope_wire.messages import (
+from isentrope_wire.reports import (
     PROTOCOL_VERSION,
     ControlOutcome,
     ControlSnapshot,

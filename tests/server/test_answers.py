@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from isentrope_server.store.tables import runs as runs_table
-from isentrope_wire.messages import RunFinished
+from isentrope_wire.reports import RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
-from isentrope_server.store import audit
-from isentrope_server.store.audit import Verification
+from isentrope_server.store import access
+from isentrope_server.store.access import Verification
 from isentrope_server.store.tables import audit as entries
 from isentrope_server.store.tables import audit_head
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot, RunFinished
+from isentrope_wire.reports import ControlSnapshot, RunFinished
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -55,7 +55,7 @@ def found_after(
     """What a look at the trail finds after this change, which is undone."""
     with server.backend.database.writing_engine.connect() as connection, connection.begin() as transaction:
         work(connection)
-        found = audit.verify(connection, earlier_head=earlier_head)
+        found = access.verify_audit(connection, earlier_head=earlier_head)
         transaction.rollback()
     assert verified(server)["is_whole"] is True
     return found
@@ -126,7 +126,7 @@ def test_a_trail_that_was_emptied_with_its_head_shows_against_a_hash_kept_elsewh
     def make_anew(connection: Connection) -> None:
         connection.execute(delete(entries))
         connection.execute(update(audit_head).values(entries=0, chain_hash=b""))
-        audit.record(connection, at=1.0, actor="x", action="x", subject="x", change={})
+        access.record_audit(connection, at=1.0, actor="x", action="x", subject="x", change={})
 
     assert found_after(audited, make_anew).is_whole
     found = found_after(audited, make_anew, earlier_head=bytes.fromhex(head))

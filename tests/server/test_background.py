@@ -13,8 +13,7 @@ from sqlalchemy import Connection
 from isentrope_server import backend as backend_module
 from isentrope_server import housekeeping
 from isentrope_server.background import attempt
-from isentrope_server.security import bookkeeping
-from isentrope_server.store import compacting
+from isentrope_server.store.reports import compacting
 from tests.server.compaction import NEVER, finished_run, pack_all, unpacked_reports
 from tests.server.conftest import MakeServer
 
@@ -38,8 +37,8 @@ def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
         (housekeeping, "compact"),
         (housekeeping, "remove_deleted"),
         (backend_module, "_sweep"),
-        (bookkeeping, "reload_tokens"),
-        (bookkeeping, "note_uses"),
+        (backend_module.Backend, "reload_tokens"),
+        (housekeeping, "note_uses"),
     ],
 )
 def test_a_failure_nobody_foresaw_is_logged_and_the_work_goes_on(
@@ -50,8 +49,8 @@ def test_a_failure_nobody_foresaw_is_logged_and_the_work_goes_on(
     name: str,
 ) -> None:
     went_on: list[float] = []
-    monkeypatch.setattr(bookkeeping, "RELOAD_SECONDS", 0.02)
-    monkeypatch.setattr(bookkeeping, "NOTE_USES_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeping, "RELOAD_SECONDS", 0.02)
+    monkeypatch.setattr(housekeeping, "NOTE_USES_SECONDS", 0.02)
     monkeypatch.setattr(module, name, fails_at_first(lambda: went_on.append(time.time())))
     make_server(housekeeping_interval_seconds=0.02, sweep_interval_seconds=0.02)
     deadline = time.monotonic() + 10

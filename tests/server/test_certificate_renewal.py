@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from isentrope_server.errors import StartupError
+from isentrope_server.ports import Certificates
 from isentrope_server.security.certificate_renewal import RenewedContext
-from isentrope_server.security.certificates import Certificates
 from tests.server.certificates import SignedPair, ThrowAwayAuthority
 from tests.server.test_process import grpc_port, up
 

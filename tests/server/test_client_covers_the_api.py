@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from isentrope.client import Client, NotFound
+from isentrope.client.client import Client, NotFound
 from isentrope_server.app import API_PREFIX, create_app
 from isentrope_server.settings import Settings
-from isentrope_wire.messages import RunFinished
+from isentrope_wire.reports import RunFinished
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -118,7 +118,7 @@ def taken_by(call: Callable[[Client], object]) -> set[str]:
 
 
 def test_a_limit_is_kept_over_pages(covered: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isentrope.rest_connection._PAGE_ITEMS", 2)
+    monkeypatch.setattr("isentrope.client.connection._PAGE_ITEMS", 2)
     with Client(covered.url, covered.owner_token) as client:
         for number in range(5):
             client.edit_run(RUN, notes=f"note {number}")

@@ -11,13 +11,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-import isentrope.cli
+from isentrope.cli import frame
 from isentrope_server import commands
 from isentrope_server.security.tokens import Scope, new_token
-from isentrope_server.store import audit, tokens
+from isentrope_server.store import access
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot
+from isentrope_wire.reports import ControlSnapshot
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 from tests.system.running_server import free_port
@@ -58,14 +58,14 @@ def call(words: str, environment: dict[str, str | None]) -> Result:
     first, *rest = words.split()
     if first == "audit":
         return CliRunner().invoke(_with_errors(commands.audit), rest, env=environment)
-    return CliRunner().invoke(isentrope.cli.main, [first, *rest], env=environment)
+    return CliRunner().invoke(frame.main, [first, *rest], env=environment)
 
 
 def _with_errors(group: click.Group) -> click.Command:
     """The frame turns errors of every command into a sentence; one that is no entry point yet borrows it."""
-    frame = isentrope.cli.InstalledCommands("frame", commands=None)
-    frame.get_command = lambda ctx, cmd_name: group.get_command(ctx, cmd_name)  # type: ignore[method-assign]
-    return frame
+    group_of_commands = frame.InstalledCommands("frame", commands=None)
+    group_of_commands.get_command = lambda ctx, cmd_name: group.get_command(ctx, cmd_name)  # type: ignore[method-assign]
+    return group_of_commands
 
 
 def assert_one_sentence(result: Result, status: int) -> None:
@@ -250,8 +250,8 @@ def hostile(server: ServerInThread, told: dict[str, str | None]) -> Rank:
 
 def _as_an_older_server_stored(transaction: Transaction) -> None:
     """It took any name for a token, and any author's for the trail."""
-    tokens.add(transaction.connection, new_token(HOSTILE, Scope.READ).stored)
-    audit.record(
+    access.add_token(transaction.connection, new_token(HOSTILE, Scope.READ).stored)
+    access.record_audit(
         transaction.connection,
         at=1.0,
         actor=HOSTILE,
@@ -280,6 +280,6 @@ def test_json_keeps_names_from_outside_exactly(hostile: Rank, told: dict[str, st
 
 
 def test_an_error_that_names_what_was_given_is_printable(told: dict[str, str | None]) -> None:
-    result = CliRunner().invoke(isentrope.cli.main, ["metrics", "\x1b[31mnobody"], env=told)
+    result = CliRunner().invoke(frame.main, ["metrics", "\x1b[31mnobody"], env=told)
     assert_one_sentence(result, 1)
     assert "\x1b" not in result.stderr

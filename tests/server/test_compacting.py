@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sqlalchemy import event, func, select
 
-from isentrope_server.store import compacting
-from isentrope_server.store.compacting import BlockOvertaken, BlockSizes
-from isentrope_server.store.packed_arrays import pack, unpack
+from isentrope_server.store.reports import compacting
+from isentrope_server.store.reports.blocks import pack_arrays, unpack_arrays
+from isentrope_server.store.reports.compacting import BlockOvertaken, BlockSizes
 from isentrope_server.store.tables import blocks, metric_chunks, records
 from isentrope_wire.codec import record_of, record_to_pb
-from isentrope_wire.messages import Gap, RunFinished, ScoreHistogram
+from isentrope_wire.reports import Gap, RunFinished, ScoreHistogram
 from tests.server.compaction import (
     EVERYTHING,
     NEVER,
@@ -263,7 +263,7 @@ def test_packed_arrays_are_the_same_bit_for_bit(
     whole: np.ndarray[Any, Any], real: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], text: bytes
 ) -> None:
     given_arrays = {"whole": whole, "real": real, "counts": counts, "text": np.frombuffer(text, dtype=np.uint8)}
-    read = unpack(pack(given_arrays))
+    read = unpack_arrays(pack_arrays(given_arrays))
     for name, array in given_arrays.items():
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
         assert read[name].tobytes() == array.tobytes()

@@ -21,8 +21,7 @@ from fastapi import FastAPI
 from isentrope_server import descriptors, serving
 from isentrope_server.bounded_listener import BoundedListener, CalmExceptionHandler
 from isentrope_server.descriptors import RESERVE, shares_of
-from isentrope_server.ports import Port, listening_socket
-from isentrope_server.security.certificates import Certificates
+from isentrope_server.ports import Certificates, Port, listening_socket
 from tests.server.certificates import ThrowAwayAuthority
 from tests.server.conftest import MakeServer
 from tests.server.rank import Rank

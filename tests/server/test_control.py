@@ -12,18 +12,17 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
-from isentrope_server.control.requesting import ControlRequest, request_control
+from isentrope_server.control.requests import ControlRequest, request_control
 from isentrope_server.live.hub import QUEUE_LENGTH
-from isentrope_server.store import audit, runs
-from isentrope_server.store.events import StepStored
+from isentrope_server.store import access, runs
 from isentrope_server.store.tables import audit as audit_table
 from isentrope_server.store.tables import controls
 from isentrope_server.store.tables import runs as runs_table
-from isentrope_server.store.writer import Transaction
+from isentrope_server.store.writer import StepStored, Transaction
 from isentrope_wire import codec
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlSnapshot, RunFinished
 from isentrope_wire.methods import METHODS
+from isentrope_wire.reports import ControlSnapshot, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -495,7 +494,7 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
     def trail() -> list[tuple[str, str]]:
         with server.backend.database.reading() as connection:
             rows = connection.execute(audit_table.select().order_by(audit_table.c.key)).all()
-            assert audit.verify(connection).is_whole
+            assert access.verify_audit(connection).is_whole
         return [(row.actor, row.action) for row in rows if row.subject.endswith("control/1")]
 
     assert trail() == [
@@ -506,7 +505,7 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
     forge = audit_table.update().where(audit_table.c.action == "control.requested").values(actor="someone else")
     server.backend.writer.submit(lambda transaction: transaction.connection.execute(forge)).result()
     with server.backend.database.reading() as connection:
-        assert not audit.verify(connection).is_whole
+        assert not access.verify_audit(connection).is_whole
 
 
 def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInThread) -> None:

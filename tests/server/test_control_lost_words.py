@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState, RunFinished
+from isentrope_wire.reports import ControlOutcome, ControlSnapshot, OutcomeState, RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from isentrope.client import Client, NotAllowed, NotFound, RequestRefused
-from isentrope.commands import export
-from isentrope_server.export_formats import ExportFormat, StreamPiece, column_names, write
-from isentrope_server.store import report_pieces
-from isentrope_server.store.report_pieces import Metric, Piece
+from isentrope.cli.commands import export
+from isentrope.client.client import Client, NotAllowed, NotFound, RequestRefused
+from isentrope_server.api.export import ExportFormat, StreamPiece, column_names, write
+from isentrope_server.store.reports import steps
+from isentrope_server.store.reports.steps import Metric, Piece
 from tests.server.compaction import eventful_run, pack_all
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -199,10 +199,10 @@ def test_the_answer_is_a_download_and_needs_a_token(still_server: ServerInThread
 def test_what_is_packed_between_two_pieces_is_told_once(
     still_server: ServerInThread, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_pieces, "REPORTS_AT_ONCE", 10)
+    monkeypatch.setattr(steps, "REPORTS_AT_ONCE", 10)
     rank = Rank(still_server)
     rank.send(*(step_report(step, {"x": float(step)}) for step in range(64)))
-    after, pieces = report_pieces.after, []
+    after, pieces = steps.pieces_after, []
 
     def pack_after_the_second_piece(*arguments: Any, **named: Any) -> Piece | None:
         piece = after(*arguments, **named)
@@ -211,7 +211,7 @@ def test_what_is_packed_between_two_pieces_is_told_once(
             pack_all(still_server)
         return piece
 
-    monkeypatch.setattr(report_pieces, "after", pack_after_the_second_piece)
+    monkeypatch.setattr(steps, "pieces_after", pack_after_the_second_piece)
     file = io.BytesIO()
     client.export(rank.run_id, file, format="jsonl")
     rows = [json.loads(line) for line in file.getvalue().splitlines()]

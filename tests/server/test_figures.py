@@ -9,7 +9,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from isentrope_wire.messages import Gap
+from isentrope_wire.reports import Gap
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report, wire_record
@@ -113,7 +113,7 @@ def test_figures_are_open_to_scrapers_where_the_setting_says_so(make_server: Mak
 def test_who_was_not_let_in_is_counted_by_door_and_reason_and_told_in_one_line(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isentrope_server.security.refusals.SECONDS_BETWEEN_LINES", 0.5)
+    monkeypatch.setattr("isentrope_server.security.permissions.SECONDS_BETWEEN_LINES", 0.5)
     server = make_server()
     rank = Rank(server)
     caplog.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isentrope_wire.messages import Gap
+from isentrope_wire.reports import Gap
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 

@@ -10,12 +10,20 @@ import pytest
 from fastapi import Response
 
 from isentrope_server.api import runs
-from isentrope_server.api.large_answers import json_answer
-from isentrope_server.ingest.hello_limits import cut_to_size
+from isentrope_server.api.responses import json_answer
+from isentrope_server.ingest.limits import cut_to_size
 from isentrope_wire.codec import run_started_to_pb
 from isentrope_wire.control import Control
-from isentrope_wire.messages import Alert, ControlSnapshot, RunFinished, RunStarted, StepReport
-from isentrope_wire.run_limits import CONFIG_CHARACTERS, TAG_CHARACTERS, TAGS
+from isentrope_wire.reports import (
+    CONFIG_CHARACTERS,
+    TAG_CHARACTERS,
+    TAGS,
+    Alert,
+    ControlSnapshot,
+    RunFinished,
+    RunStarted,
+    StepReport,
+)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import CAPABILITIES, Rank

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from isentrope.commands import import_history
-from isentrope.imports.errors import ImportRefused
+from isentrope.cli.commands import import_history
+from isentrope.imports.delivery import ImportRefused
 from isentrope.imports.history import read_history
 from isentrope.imports.prime_rl import is_token_export, read_token_export
 from tests.server.in_thread import ServerInThread

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fastapi import Response
 
-from isentrope_server.api import histograms, large_answers, metrics
-from isentrope_server.api.large_answers import json_answer
-from isentrope_wire.messages import ScoreHistogram
+from isentrope_server.api import metrics, responses
+from isentrope_server.api.responses import json_answer
+from isentrope_wire.reports import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -40,14 +40,14 @@ def test_no_call_encodes_many_numbers_at_once(monkeypatch: pytest.MonkeyPatch) -
             lengths.append(len(o) if isinstance(o, list | str) else 1)
             return super().encode(o)
 
-    monkeypatch.setattr(large_answers, "_JSON", Counting())
+    monkeypatch.setattr(responses, "_JSON", Counting())
     json_answer({"series": {"a": {"value": [0.5] * 10_000}}})
     assert len(lengths) > 9
     assert max(lengths) <= 1_000
 
 
 @pytest.mark.parametrize(
-    ("module", "path"), [(metrics, "metrics/series?name=x"), (histograms, "histograms/h")], ids=["series", "histograms"]
+    ("module", "path"), [(metrics, "metrics/series?name=x"), (metrics, "histograms/h")], ids=["series", "histograms"]
 )
 def test_answers_are_encoded_where_they_are_read(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch, module: object, path: str

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from isentrope.client import Client
-from isentrope_wire.messages import RunFinished
+from isentrope.client.client import Client
+from isentrope_wire.reports import RunFinished
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 

@@ -11,13 +11,12 @@ from typing import Any
 import httpx
 from httpx_sse import ServerSentEvent, connect_sse
 
-from isentrope_server.api.cursors import ReportCursor
+from isentrope_server.api.dependencies import ReportCursor
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.live.hub import QUEUE_LENGTH, Listener
 from isentrope_server.store import runs
-from isentrope_server.store.events import RunChanged, StepStored
-from isentrope_server.store.writer import Transaction
-from isentrope_wire.messages import RunFinished
+from isentrope_server.store.writer import RunChanged, StepStored, Transaction
+from isentrope_wire.reports import RunFinished
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import func, select
 
 from isentrope_server.housekeeping import remove_unused_layouts
-from isentrope_server.store import series_parts
-from isentrope_server.store.compacting import BlockSizes
-from isentrope_server.store.tables import layouts, stream_layouts
-from isentrope_wire.messages import ScoreHistogram, StepReport
+from isentrope_server.store.reports import series
+from isentrope_server.store.reports.compacting import BlockSizes
+from isentrope_server.store.tables import report_layouts, stream_layouts
+from isentrope_wire.reports import ScoreHistogram, StepReport
 from tests.server.compaction import NEVER, pack_all, unpacked_reports
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -54,7 +54,7 @@ def layouts_of(server: ServerInThread) -> tuple[int, int]:
     with server.backend.database.reading() as connection:
         used, there = (
             connection.execute(select(func.count()).select_from(table)).scalar_one()
-            for table in (stream_layouts, layouts)
+            for table in (stream_layouts, report_layouts)
         )
         return used, there
 
@@ -74,16 +74,16 @@ def as_answered(value: float) -> float | str:
 def test_every_answer_is_what_the_reports_said(
     still: ServerInThread, left_unpacked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(series_parts, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(series, "_ROWS_AT_ONCE", 7)
     rank, reports = many_tasks(still)
     pack_all(still, BlockSizes(reports=10, left_unpacked=left_unpacked, fewest=1))
     assert unpacked_reports(still, rank) == left_unpacked
     names = ["reward/mean", "once", *TASKS]
-    series = get(still, f"{rank.path}/metrics/series", name=names)["series"]
+    whole = get(still, f"{rank.path}/metrics/series", name=names)["series"]
     some = get(still, f"{rank.path}/metrics/series", name=names, from_step=31, to_step=47)["series"]
     for name in names:
         said = {report.step: as_answered(report.scalars[name]) for report in reports if name in report.scalars}
-        assert dict(zip(series[name]["step"], series[name]["value"], strict=True)) == said
+        assert dict(zip(whole[name]["step"], whole[name]["value"], strict=True)) == said
         within = {step: value for step, value in said.items() if 31 <= step <= 47}
         assert dict(zip(some[name]["step"], some[name]["value"], strict=True)) == within
     newest = {name: (report.step, as_answered(value)) for report in reports for name, value in report.scalars.items()}
@@ -120,8 +120,8 @@ def test_a_layout_that_unites_others_may_be_that_of_newer_reports(still: ServerI
     ]
     rank.send(step_report(4, {"x": 4.5, "y": 4.25}), step_report(5, {"z": 5.5}))
     pack_all(still, BlockSizes(reports=1, left_unpacked=2, fewest=1))
-    series = get(still, f"{rank.path}/metrics/series", name=["x", "y", "z"])["series"]
-    assert {name: columns["value"] for name, columns in series.items()} == {
+    whole = get(still, f"{rank.path}/metrics/series", name=["x", "y", "z"])["series"]
+    assert {name: columns["value"] for name, columns in whole.items()} == {
         "x": [0.5, 2.5, 3.5, 4.5],
         "y": [1.25, 2.25, 3.25, 4.25],
         "z": [5.5],

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from alembic import command
 
-from isentrope_server.store.database import Database
-from isentrope_server.store.migrate import alembic_config
+from isentrope_server.store.database import Database, alembic_config
 from tests.server import test_tokens_and_alerts as alerts
 from tests.server import test_what_if as what_if
 from tests.server.conftest import MakeServer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope_server.ingest import arrivals
-from isentrope_server.store.column_types import names_as_stored
-from isentrope_wire.messages import ScoreHistogram
+from isentrope_server.ingest import intake
+from isentrope_server.store.tables import names_as_stored
+from isentrope_wire.reports import ScoreHistogram
 from tests.server.compaction import NEVER, pack_all, unpacked_reports
 from tests.server.conftest import MakeServer
 from tests.server.rank import Rank, step_report
@@ -21,7 +21,7 @@ def test_numbers_under_odd_names_are_found_and_packed(
 ) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER)
     if stored_before:
-        monkeypatch.setattr(arrivals, "_with_storable_names", lambda message: message)
+        monkeypatch.setattr(intake, "_with_storable_names", lambda message: message)
     rank = Rank(server)
     histograms = [
         ScoreHistogram(name=name, low=0.0, high=1.0, counts=(int(value), 7)) for name, value in REPORTED.items()

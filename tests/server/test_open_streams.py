@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
-from isentrope_server.store import tokens
+from isentrope_server.store import access
 from isentrope_wire.codec import record_of, record_to_pb
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.conftest import MakeServer
@@ -190,7 +190,7 @@ def test_a_page_s_websocket_ends_with_its_token(make_server: MakeServer) -> None
 def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer) -> None:
     server = make_server()
     token = issue(server, "read")
-    server.backend.writer.submit(lambda t: tokens.revoke(t.connection, token["id"], time.time())).result(10)
+    server.backend.writer.submit(lambda t: access.revoke_token(t.connection, token["id"], time.time())).result(10)
     with server.client(token["token"]) as client:
         end = time.monotonic() + SOON_SECONDS
         while client.get("/api/v1/runs").status_code == 200:
@@ -229,8 +229,8 @@ def until_answered(client: httpx.Client) -> int:
 
 
 def test_the_book_tells_when_a_token_was_used_last(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isentrope_server.security.bookkeeping.RELOAD_SECONDS", 0.05)
-    monkeypatch.setattr("isentrope_server.security.bookkeeping.NOTE_USES_SECONDS", 0.05)
+    monkeypatch.setattr("isentrope_server.housekeeping.RELOAD_SECONDS", 0.05)
+    monkeypatch.setattr("isentrope_server.housekeeping.NOTE_USES_SECONDS", 0.05)
     server = make_server()
     used, unused = issue(server, "read"), issue(server, "read")
     assert used["last_used_at"] is None

@@ -13,10 +13,9 @@ import pytest
 from sqlalchemy import Connection
 
 from isentrope_server.live.hub import Hub
-from isentrope_server.live.notifications import Notifications
-from isentrope_server.live.own_events import EVENTS_KEPT, OwnEvents
+from isentrope_server.live.notifications import EVENTS_KEPT, Notifications, OwnEvents
 from isentrope_server.store.database import Database
-from isentrope_server.store.events import Event, RunChanged
+from isentrope_server.store.writer import Event, RunChanged
 
 
 def events(run_id: str, count: int) -> list[Event]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isentrope_server.errors import StartupError
-from isentrope_server.security.owner import ensure_owner_token
+from isentrope_server.security.tokens import ensure_owner_token
 from tests.server.conftest import MakeServer
 
 WARNING = "characters: whoever guesses it can do everything"
@@ -34,7 +34,7 @@ def test_an_owner_s_token_that_is_too_short_goes_on_where_it_is_the_owner_s_alre
     make_server: MakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("isentrope_server.security.owner.SHORTEST_OWNER_TOKEN", 1)
+        before.setattr("isentrope_server.security.tokens.SHORTEST_OWNER_TOKEN", 1)
         make_server(token="short").stop()
     for token in ("short", None):
         caplog.clear()

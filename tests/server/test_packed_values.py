@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from isentrope_server.store import compacting
-from isentrope_server.store.packed_arrays import inflate
+from isentrope_server.store.reports import compacting
+from isentrope_server.store.reports.blocks import inflate
 
 ROWS = 1_000
 _RANDOM = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isentrope_wire.messages import Alert, StepReport
+from isentrope_wire.reports import Alert, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 

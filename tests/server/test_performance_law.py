@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from isentrope_server.performance_law import (
+from isentrope_server.api.performance_law import (
     CONFIDENCE,
     Estimate,
     LawRefused,

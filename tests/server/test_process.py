@@ -19,10 +19,10 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-import isentrope.cli
+from isentrope.cli import frame
 from isentrope_server.home import running_server_url
 from isentrope_wire.codec import record_of, record_to_pb, run_started_to_pb
-from isentrope_wire.messages import PROTOCOL_VERSION, RunStarted, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, RunStarted, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
@@ -35,7 +35,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def call(*arguments: str, home: Path, **more: str) -> Result:
     """`isentrope ...` in this process: for what ends by itself."""
     unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith("ISENTROPE_")}
-    return CliRunner().invoke(isentrope.cli.main, arguments, env=unset | environment(home, **more))
+    return CliRunner().invoke(frame.main, arguments, env=unset | environment(home, **more))
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import event
 
 from isentrope.transport.shipper import ShipperSettings
-from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
-from isentrope_server.store import quarantine
-from isentrope_wire.messages import Gap, RunFinished, ScoreHistogram
+from isentrope_server.ingest.limits import RECORDS_OF_A_PUSH
+from isentrope_server.store.reports import records
+from isentrope_wire.reports import Gap, RunFinished, ScoreHistogram
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -103,7 +103,7 @@ def test_a_record_that_cannot_be_used_is_acknowledged_and_kept(
     assert reply.acked_through == 2
     assert rank.push([record]).quarantined[0].code == code
     with server.backend.database.reading() as connection:
-        assert quarantine.count(connection) == 1
+        assert records.count_refused(connection) == 1
     assert values(server, rank, "entropy/mean") == {7: 0.5}
 
 
@@ -228,7 +228,7 @@ def test_of_refused_records_so_many_are_kept_and_the_others_are_told_and_acknowl
         assert [item.seq for item in reply.quarantined] == list(range(first, first + 900))
         assert reply.acked_through == first + 899
     with server.backend.database.reading() as connection:
-        assert quarantine.count(connection) == quarantine.ROWS_OF_A_STREAM
+        assert records.count_refused(connection) == records.ROWS_OF_A_STREAM
     assert rank.push([wire_record(1801, step_report(7, {"entropy/mean": 0.5}))]).acked_through == 1801
     assert values(server, rank, "entropy/mean") == {7: 0.5}
 
@@ -239,7 +239,7 @@ def test_of_large_refused_records_the_first_32_mebibytes_are_kept(make_server: M
     for seq in range(1, 5):
         assert rank.push([pb.Record(seq=seq, payload=bytes([seq]) * (10 << 20))]).acked_through == seq
     with server.backend.database.reading() as connection:
-        assert quarantine.count(connection) == 3
+        assert records.count_refused(connection) == 3
 
 
 def unreadable(seq: int) -> pb.Record:

@@ -13,12 +13,12 @@ from sqlalchemy import Column, Table, UniqueConstraint, func, select
 
 from isentrope_server.housekeeping import SteadyClock, delete_overdue
 from isentrope_server.ingest import servicer
-from isentrope_server.store import removal, retention
+from isentrope_server.store import removal
 from isentrope_server.store import runs as runs_store
-from isentrope_server.store.retention import OverdueRun
+from isentrope_server.store.removal import OverdueRun
 from isentrope_server.store.runs import Run
 from isentrope_server.store.tables import metadata, runs
-from isentrope_wire.messages import RunFinished
+from isentrope_wire.reports import RunFinished
 from tests.server.compaction import NEVER, finished_run, pack_all
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
@@ -258,7 +258,7 @@ def test_a_run_that_begins_again_while_retention_looks_is_kept(
     server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1)
     old = finished_run(server, 3)
     finished_run(server, 3)
-    overdue = retention.overdue
+    overdue = removal.overdue_runs
 
     def begin_again_after_the_look(*arguments: Any, **named: Any) -> list[OverdueRun]:
         found = overdue(*arguments, **named)
@@ -266,7 +266,7 @@ def test_a_run_that_begins_again_while_retention_looks_is_kept(
             Rank(server, run_id=old.run_id, incarnation="resumed")
         return found
 
-    monkeypatch.setattr(retention, "overdue", begin_again_after_the_look)
+    monkeypatch.setattr(removal, "overdue_runs", begin_again_after_the_look)
     asyncio.run(delete_overdue(server.backend))
     assert server.http.get(old.path).json()["status"] == "running"
 

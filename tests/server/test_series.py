@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isentrope_server.store.series import Series, reduce
-from isentrope_wire.messages import ScoreHistogram
+from isentrope_server.store.reports.series import Series, reduce
+from isentrope_wire.reports import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 

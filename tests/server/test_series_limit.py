@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from isentrope_server.ingest import series_limit
-from isentrope_server.ingest.series_limit import SeriesLimit
+from isentrope_server.ingest import limits
+from isentrope_server.ingest.limits import SeriesLimit
 from isentrope_server.settings import Settings
-from isentrope_wire.messages import ScoreHistogram
+from isentrope_wire.reports import ScoreHistogram
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -104,7 +104,7 @@ def test_a_server_that_starts_again_counts_what_is_there(make_server: MakeServer
 def test_what_is_forgotten_of_a_run_while_others_report_is_read_again(
     limited: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(series_limit, "_NAMES_REMEMBERED", 0)
+    monkeypatch.setattr(limits, "_NAMES_REMEMBERED", 0)
     forgotten: list[str] = []
     known = SeriesLimit._known
 

@@ -28,7 +28,7 @@ def test_the_other_server_knows_a_session_before_the_news_of_it_come(
     make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("isentrope_server.backend._reload", lambda *_: None)
-    monkeypatch.setattr("isentrope_server.security.bookkeeping.RELOAD_SECONDS", 60.0)
+    monkeypatch.setattr("isentrope_server.housekeeping.RELOAD_SECONDS", 60.0)
     first, second = make_server(tmp_path / "first"), make_server(tmp_path / "second")
     for _ in range(3):
         cookie = {**first.session(), "Host": "localhost:443"}

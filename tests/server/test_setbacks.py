@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from isentrope_server import housekeeping
-from isentrope_server.setbacks import LONGEST_SECONDS, Setbacks
-from isentrope_server.store import compacting
+from isentrope_server.background import LONGEST_SECONDS, Setbacks
+from isentrope_server.store.reports import compacting
 from tests.server.compaction import EVERYTHING, NEVER, finished_run, unpacked_reports
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread

@@ -14,10 +14,10 @@ import pytest
 from httpx_sse import connect_sse
 from sqlalchemy import select, text
 
-from isentrope_server.live import news, notifications
-from isentrope_server.store import audit
-from isentrope_server.store.events import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+from isentrope_server.live import notifications
+from isentrope_server.store import access
 from isentrope_server.store.tables import records, runs
+from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import Rank
@@ -156,7 +156,7 @@ def test_of_many_changes_at_both_servers_exactly_one_wins_and_the_audit_trail_st
         statuses = list(pool.map(put, range(8)))
     assert sorted(statuses) == [202, *[412] * 7]
     with pair[0].backend.database.reading() as connection:
-        assert audit.verify(connection).is_whole
+        assert access.verify_audit(connection).is_whole
 
 
 def test_a_repeated_request_at_the_other_server_is_the_same_request(pair: Pair) -> None:
@@ -213,10 +213,10 @@ def test_a_notification_is_small_whatever_was_written() -> None:
         RunChanged(run_id=run_id),
         TokensChanged(),
     ]
-    of_run = news.by_run(events)
+    of_run = notifications.by_run(events)
     assert list(of_run) == [run_id, ""]
-    told = news.news_of(run_id, of_run[run_id], origin="ab" * 8, batch=2**62)
+    told = notifications.news_of(run_id, of_run[run_id], origin="ab" * 8, batch=2**62)
     assert len(told.payload()) < 2_000
-    assert news.read(told.payload()) == told
+    assert notifications.read(told.payload()) == told
     assert told.positions == (2**62, 2**62 + 999)
     assert told.versions[-1] == 2**62 + 499

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from isentrope_server.ingest import listener, message_deadline
+from isentrope_server.ingest import message_deadline, servicer
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -28,8 +28,8 @@ MAX_CONCURRENT_STREAMS = 3
 @pytest.fixture
 def impatient(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> ServerInThread:
     """A server that waits half a second for a message, and a second for a call."""
-    monkeypatch.setattr(listener, "IDLE_MILLISECONDS", round(IDLE_SECONDS * 1000))
-    monkeypatch.setattr(listener, "HANDSHAKE_MILLISECONDS", round(PATIENCE_SECONDS * 1000))
+    monkeypatch.setattr(servicer, "IDLE_MILLISECONDS", round(IDLE_SECONDS * 1000))
+    monkeypatch.setattr(servicer, "HANDSHAKE_MILLISECONDS", round(PATIENCE_SECONDS * 1000))
     monkeypatch.setattr(message_deadline, "MESSAGE_SECONDS", PATIENCE_SECONDS)
     return make_server(heartbeat_seconds=0.1)
 

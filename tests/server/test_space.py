@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from isentrope_server.housekeeping import give_space_back, remove_deleted
-from isentrope_server.store import space
+from isentrope_server.store import database
 from isentrope_server.store.database import Database
 from tests.server.compaction import NEVER, finished_run, unpacked_reports
 from tests.server.conftest import MakeServer
@@ -23,8 +23,8 @@ def still(make_server: MakeServer) -> ServerInThread:
 def test_the_space_of_a_deleted_run_goes_back_to_the_file_system(
     still: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "FREE_PAGES_KEPT", 20)
-    monkeypatch.setattr(space, "PAGES_AT_ONCE", 100)
+    monkeypatch.setattr(database, "FREE_PAGES_KEPT", 20)
+    monkeypatch.setattr(database, "PAGES_AT_ONCE", 100)
     finished_run(still, 40)
     checkpoint(still)
     before = file_bytes(still)

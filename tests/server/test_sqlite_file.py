@@ -11,17 +11,16 @@ import pytest
 from sqlalchemy import Connection, insert, text
 from sqlalchemy.exc import OperationalError
 
-from isentrope_server.store.database import Database
-from isentrope_server.store.events import Event
-from isentrope_server.store.migrate import upgrade
-from isentrope_server.store.sqlite_file import (
+from isentrope_server.store.database import (
+    Database,
     NetworkFileSystem,
     check_file_system,
     file_system_of,
     old_library_note,
+    upgrade,
 )
 from isentrope_server.store.tables import deleted_runs
-from isentrope_server.store.writer import Transaction, Writer
+from isentrope_server.store.writer import Event, Transaction, Writer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 from tests.server.test_store import add, ids

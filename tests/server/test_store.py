@@ -13,11 +13,9 @@ from sqlalchemy import Connection, Engine, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from isentrope_server.errors import NotFound
-from isentrope_server.store.database import Database
-from isentrope_server.store.events import Event, RunChanged
-from isentrope_server.store.migrate import upgrade
+from isentrope_server.store.database import Database, upgrade
 from isentrope_server.store.tables import deleted_runs, metadata
-from isentrope_server.store.writer import Transaction, Writer, WriterStopped
+from isentrope_server.store.writer import Event, RunChanged, Transaction, Writer, WriterStopped
 from tests.server.conftest import MakeServer
 from tests.server.rank import Rank
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from isentrope.transport import telemetry_connection
-from isentrope_server.ingest.succession import placed
+from isentrope.transport import connection
+from isentrope_server.ingest.opening import placed
 from isentrope_server.store import runs, streams, tables
 from isentrope_server.store.streams import Incarnation, Stream
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.messages import RunStarted
+from isentrope_wire.reports import RunStarted
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -76,12 +76,12 @@ def test_the_probes_own_connection_says_when_it_sends_its_hello(
 ) -> None:
     first = begin(server, "first")
     set_back = SimpleNamespace(time=lambda: time.time() - HOUR, monotonic=time.monotonic)
-    monkeypatch.setattr(telemetry_connection, "time", set_back)
+    monkeypatch.setattr(connection, "time", set_back)
     started = replace(first.started, incarnation="second", name="second", started_at=set_back.time())
-    with telemetry_connection.TelemetryConnection(
+    with connection.TelemetryConnection(
         server.grpc_target, server.owner_token, started, receive_control=print, report_problem=print
-    ) as connection:
-        connection.hello()
+    ) as probes_own:
+        probes_own.hello()
     assert server.http.get(first.path).json()["name"] == "second"
 
 

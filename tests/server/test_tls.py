@@ -12,10 +12,10 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-import isentrope.cli
+from isentrope.cli import frame
 from isentrope_server.errors import StartupError
 from isentrope_server.home import running_server_url
-from isentrope_server.security.transport_security import check_transport_security
+from isentrope_server.ports import check_transport_security
 from isentrope_server.settings import Settings
 from tests.server.certificates import SignedPair, ThrowAwayAuthority
 from tests.server.test_process import call, grpc_port, one_sentence, up
@@ -71,7 +71,7 @@ def client(server: Encrypted, tmp_path: Path, *arguments: str, **more: str) -> R
         "ISENTROPE_GRPC": server.grpc_target,
         "ISENTROPE_TOKEN": server.token,
     }
-    return CliRunner().invoke(isentrope.cli.main, arguments, env=told | more)
+    return CliRunner().invoke(frame.main, arguments, env=told | more)
 
 
 def findings(result: Result) -> dict[str, dict[str, object]]:

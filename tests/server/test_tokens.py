@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from isentrope_server.security.tokens import Scope, TokenBook, new_token
-from isentrope_server.store import tokens
-from isentrope_server.store.database import Database
-from isentrope_server.store.migrate import upgrade
+from isentrope_server.store import access
+from isentrope_server.store.database import Database, upgrade
 
 
 class PausesAfterReading:
@@ -35,7 +34,7 @@ def test_a_slow_reload_does_not_put_a_revoked_token_back_in_force(tmp_path: Path
     issued = new_token("ada", Scope.READ)
     with database.writing_engine.begin() as connection:
         upgrade(connection)
-        tokens.add(connection, issued.stored)
+        access.add_token(connection, issued.stored)
     book = TokenBook()
     with database.reading() as early, database.reading() as late:
         slow = PausesAfterReading(early)
@@ -43,7 +42,7 @@ def test_a_slow_reload_does_not_put_a_revoked_token_back_in_force(tmp_path: Path
         reloads[0].start()
         assert slow.has_read.wait(5)
         with database.writing_engine.begin() as connection:
-            assert tokens.revoke(connection, issued.stored.id, 1.0)
+            assert access.revoke_token(connection, issued.stored.id, 1.0)
         reloads[1].start()
         time.sleep(0.1)
         slow.go_on.set()

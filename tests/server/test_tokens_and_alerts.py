@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from isentrope.client import Client, NotFound
-from isentrope_wire.messages import Alert, DrivingToken, StepReport
+from isentrope.client.client import Client, NotFound
+from isentrope_wire.reports import Alert, DrivingToken, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import update
 
-from isentrope.client import Client, NotFound, RequestRefused
+from isentrope.client.client import Client, NotFound, RequestRefused
 from isentrope_server.store.tables import what_if_sums
 from isentrope_wire.codec import encode_what_if
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank

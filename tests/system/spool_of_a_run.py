@@ -8,7 +8,7 @@ from pathlib import Path
 from isentrope.transport.segments import SegmentWriter, encode_frame
 from isentrope.transport.spool_folder import SpoolFolder
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.messages import Payload, RunStarted, ScoreHistogram, StepReport
+from isentrope_wire.reports import Payload, RunStarted, ScoreHistogram, StepReport
 
 CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v", "hold")
 

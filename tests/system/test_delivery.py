@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from isentrope.cli import main
-from isentrope.client import Client
-from isentrope.transport.shipper_status import ShipperState
-from isentrope_server.store.packed_arrays import unpack
+from isentrope.cli.frame import main
+from isentrope.client.client import Client
+from isentrope.transport.spool_folder import ShipperState
+from isentrope_server.store.reports.blocks import unpack_arrays
 from tests.system.running_server import RunningServer
 from tests.system.trainer import Trainer, wait_until
 
@@ -61,7 +61,7 @@ def stored_steps(server: RunningServer, run_id: str) -> list[int]:
         for first, count, packed in database.execute(
             f"SELECT first_step, reports, packed_steps FROM blocks {of_run}", (run_id,)
         ):
-            steps += range(first, first + count) if packed is None else unpack(packed)["numbers"].tolist()
+            steps += range(first, first + count) if packed is None else unpack_arrays(packed)["numbers"].tolist()
     return sorted(steps)
 
 

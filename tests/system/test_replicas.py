@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from isentrope.client import Client
-from isentrope_server.store.packed_arrays import unpack
+from isentrope.client.client import Client
+from isentrope_server.store.reports.blocks import unpack_arrays
 from tests.server.postgresql import PostgreSQL
 from tests.system.running_server import RunningServer
 from tests.system.switching_proxy import SwitchingProxy
@@ -57,7 +57,7 @@ def stored_steps(url: str, run_id: str) -> list[int]:
         for first, count, packed in database.execute(
             f"SELECT first_step, reports, packed_steps FROM blocks {of_run}", (run_id,)
         ):
-            steps += range(first, first + count) if packed is None else unpack(packed)["numbers"].tolist()
+            steps += range(first, first + count) if packed is None else unpack_arrays(packed)["numbers"].tolist()
     return sorted(steps)
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolFolder, folder_name
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder, folder_name
 
 REPOSITORY = Path(__file__).parents[2]
 

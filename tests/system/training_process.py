@@ -12,12 +12,12 @@ import os
 import sys
 import time
 
-from isentrope.control.desk import ControlDesk
-from isentrope.transport.open_transport import open_transport
+from isentrope.control import ControlDesk
+from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire import environment
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlOutcome, ControlSnapshot, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import ControlOutcome, ControlSnapshot, RunFinished, RunStarted, StepReport
 
 CAPABILITIES = ("method:none", "method:clip_v")
 NUMBERS_IN_A_REPORT = 60

@@ -9,9 +9,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from isentrope_trainer.experiments import alert_quality, alert_scenarios
-from isentrope_trainer.experiments.alert_quality import FEWEST_FORETOLD, Said, figures, good_enough, judged, table
-from isentrope_trainer.experiments.alert_scenarios import Scenario, arrivals, broken, recorded, synthetic
+from isentrope_trainer.figures import alert_quality
+from isentrope_trainer.figures.alert_quality import (
+    FEWEST_FORETOLD,
+    Said,
+    Scenario,
+    arrivals,
+    broken,
+    figures,
+    good_enough,
+    judged,
+    recorded,
+    synthetic,
+    table,
+)
 
 
 def test_an_entropy_arrives_when_the_mean_of_ten_steps_has() -> None:
@@ -92,10 +103,8 @@ def test_recorded_runs_are_judged_by_their_own_entropies(tmp_path: Path) -> None
 
 def test_the_command_prints_both_tables_and_writes_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_run(tmp_path)
-    few = {
-        name: alert_scenarios.COURSES[name] for name in ("collapse, time constant 60", "explosion, time constant 80")
-    }
-    monkeypatch.setattr(alert_scenarios, "COURSES", few)
+    few = {name: alert_quality.COURSES[name] for name in ("collapse, time constant 60", "explosion, time constant 80")}
+    monkeypatch.setattr(alert_quality, "COURSES", few)
     out = tmp_path / "out"
     result = CliRunner().invoke(
         alert_quality.main, ["--seeds", "1", "--recorded", str(tmp_path), "--out", str(out)]

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import isentrope
-from isentrope_trainer.experiments import collapse_and_cure
-from isentrope_trainer.experiments.collapse_and_cure import (
+from isentrope_trainer.figures import collapse_and_cure
+from isentrope_trainer.figures.collapse_and_cure import (
     Criterion,
     RunFigures,
     criteria,

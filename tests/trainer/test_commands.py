@@ -43,7 +43,7 @@ def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments: tuple[str, ...], named: str) -> None:
     from click.testing import CliRunner
 
-    from isentrope.cli import main
+    from isentrope.cli.frame import main
 
     result = CliRunner().invoke(main, [command, *arguments])
     assert result.exit_code == 2

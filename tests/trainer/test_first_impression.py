@@ -11,11 +11,11 @@ import pytest
 
 import isentrope
 from isentrope.errors import ConfigurationError
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer import commands, reference_run
-from isentrope_trainer.closing_line import Course
 from isentrope_trainer.models.policy import PolicyConfig, build_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.reference_run import Course
 from isentrope_trainer.settings import TrainingConfig
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=2, group_size=4)

@@ -11,22 +11,24 @@ import pytest
 from click.testing import CliRunner
 
 import isentrope
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_trainer.experiments import hold_target, recorded_runs
-from isentrope_trainer.experiments.hold_figures import (
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_trainer.figures import hold_target, recorded_runs
+from isentrope_trainer.figures.hold_target import (
     ENDS,
+    FIXED_THRESHOLDS,
     SETTLED_FROM,
+    SHARES,
     HoldFigures,
     TableRow,
     best_fixed_reward,
     hold_figures,
     markdown_table,
     missed,
+    planned_runs,
 )
-from isentrope_trainer.experiments.hold_plan import FIXED_THRESHOLDS, SHARES, planned_runs
-from isentrope_trainer.experiments.recorded_runs import Recipe, RecordedRun, RecordedStep, record, recorded
+from isentrope_trainer.figures.recorded_runs import Recipe, RecordedRun, RecordedStep, record, recorded
 from isentrope_trainer.settings import TrainingConfig
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 
 STEPS = 100
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import train
 from isentrope_trainer.models.policy import PolicyConfig, build_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
@@ -13,7 +13,7 @@ from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import AdaptiveEntropyConfig, SettingsError, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
 from isentrope_trainer.tasks.vocabulary import WORDS
-from isentrope_wire.messages import RunFinished, StepReport
+from isentrope_wire.reports import RunFinished, StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
 

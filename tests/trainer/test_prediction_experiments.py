@@ -14,11 +14,11 @@ import torch
 from click.testing import CliRunner
 
 import isentrope
-from isentrope_trainer.experiments import coverage, regressors, step_cost, what_if_truth
-from isentrope_trainer.experiments.prediction_series import GROUPS, averaged
+from isentrope_trainer.figures import coverage, regressors, step_cost, what_if_truth
+from isentrope_trainer.figures.prediction_series import GROUPS, averaged
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Method, Scope
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
 
 MOMENTUM = 0.9

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 import isentrope
-from isentrope.cli import main
+from isentrope.cli.frame import main
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
-from isentrope_wire.messages import OutcomeState
+from isentrope_wire.reports import OutcomeState
 from tests.trainer.running_demo import ISENTROPE, free_ports
 
 NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"

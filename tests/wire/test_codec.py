@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from isentrope_wire import codec
 from isentrope_wire.control import Control
 from isentrope_wire.errors import CodecError
-from isentrope_wire.messages import (
+from isentrope_wire.reports import (
     ControlOutcome,
     ControlSnapshot,
     Gap,

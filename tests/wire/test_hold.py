@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Hold, HoldSide
 from isentrope_wire.errors import ControlError
-from isentrope_wire.hold import Hold, HoldSide
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from isentrope_dashboard.components.control_panel import method_props
 from isentrope_dashboard.records import RunSummary
-from isentrope_server.api.methods import MethodOut
+from isentrope_server.api.control import MethodOut
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ControlError
 from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods

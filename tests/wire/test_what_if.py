@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isentrope_wire import codec
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import CodecError
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import (
     CELLS,

@@ -157,7 +157,7 @@ def _check_replay(replay: bool, training_options: dict[str, Any]) -> None:
     elif "speed" in given:
         raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
     elif missing := [name for name in _OF_THE_TRAINER if find_spec(name) is None]:
-        from isentrope.cli import Failed
+        from isentrope.cli.frame import Failed
 
         raise Failed(
             f"Training needs the trainer: pip install 'isentrope[trainer]' (there is no {missing[0]}). "
@@ -242,8 +242,7 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
 
 def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
     _let_threads_sleep()
-    from isentrope_trainer.closing_line import Course
-    from isentrope_trainer.reference_run import train_reference_policy
+    from isentrope_trainer.reference_run import Course, train_reference_policy
 
     course, status = Course(), 0
     try:

@@ -15,16 +15,16 @@ from pathlib import Path
 import click
 
 import isentrope
-from isentrope.interventions.gradient_factors import CAPABILITIES
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.methods.gate import CAPABILITIES
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.models.policy import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.recording import SHIPPED, Recording, write_recording
 from isentrope_trainer.reference_run import shown_settings, train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
-from isentrope_wire.messages import ControlSnapshot, RunStarted, StepReport
 from isentrope_wire.metrics import PROBE_DROPPED_REPORTS
+from isentrope_wire.reports import ControlSnapshot, RunStarted, StepReport
 
 CURE = isentrope.Control(hold={"target_entropy": 0.3}, reason="the entropy has lost two thirds")
 """Half of what the run begins with, in nats."""

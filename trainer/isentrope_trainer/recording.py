@@ -15,9 +15,9 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.control.snapshot_document import decode_snapshot, encode_snapshot
+from isentrope.control import decode_snapshot, encode_snapshot
 from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.messages import ControlSnapshot, Payload, RunStarted, StepReport
+from isentrope_wire.reports import ControlSnapshot, Payload, RunStarted, StepReport
 
 SHIPPED = Path(__file__).with_name("recorded_run.tar.xz")
 

@@ -1,9 +1,13 @@
-"""The reference run from end to end: warm start, probe, reinforcement, progress bar."""
+"""The reference run from end to end: warm start, probe, reinforcement, progress bar.
+
+What a training command says last, also after Ctrl-C: how far the run came, and how to look at it again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +20,12 @@ from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_po
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import WordTokenizer
+from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 
 if TYPE_CHECKING:
     from isentrope.transport.transport import Transport
+
 
 THREADS = 2
 """Sums are split over threads, so their number is part of what makes a run repeatable."""
@@ -99,3 +105,37 @@ def _progress_text(probe: isentrope.Probe, result: StepResult) -> str:
         if name in scalars:
             text += f", {label} {scalars[name]:{'.3f' if label == 'entropy' else '+.4f'}}"
     return text
+
+
+@dataclass(slots=True)
+class Course:
+    """Where a run began and where it is. Follows it step by step."""
+
+    probe: isentrope.Probe | None = None
+    steps: int = 0
+    first_entropy_nats: float | None = None
+    reward: float = 0.0
+
+    def follow(self, probe: isentrope.Probe, result: StepResult) -> None:
+        """A step has been made."""
+        self.probe, self.steps, self.reward = probe, self.steps + 1, result.reward_mean
+        if self.first_entropy_nats is None:
+            self.first_entropy_nats = _entropy_nats(probe)
+
+    def __str__(self) -> str:
+        """One line, once the probe has said goodbye; empty where no step was made."""
+        if self.probe is None:
+            return ""
+        last = _entropy_nats(self.probe)
+        first = last if self.first_entropy_nats is None else self.first_entropy_nats
+        # Reports are built off the training thread: the last may not have come to be.
+        entropy = "" if first is None or last is None else f"entropy {first:.3f} -> {last:.3f} nats, "
+        run_id = self.probe.run_id
+        return (
+            f"{self.steps} {'step' if self.steps == 1 else 'steps'}, {entropy}reward {self.reward:.3f}; run {run_id}, "
+            f"with a server (`isentrope up`) at {environment.url()}/runs/{run_id}"
+        )
+
+
+def _entropy_nats(probe: isentrope.Probe) -> float | None:
+    return None if probe.latest is None else probe.latest.scalars.get(ENTROPY_MEAN)

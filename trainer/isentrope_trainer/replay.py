@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 import isentrope
-from isentrope.transport.open_transport import open_transport
+from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_trainer.recording import Recording
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError
-from isentrope_wire.messages import ControlOutcome, ControlSnapshot, OutcomeState, RunFinished, RunStarted
+from isentrope_wire.reports import ControlOutcome, ControlSnapshot, OutcomeState, RunFinished, RunStarted
 
 _PUSH_SECONDS = 30.0
 _POLL_SECONDS = 0.05

@@ -1,4 +1,11 @@
-"""The form that pushes a control, and what became of the last push."""
+"""The form that pushes a control, and what became of the last push.
+
+The part of the form that asks for an entropy to be held.
+
+The fields for a method's own parameters; the browser shows those of the method that is chosen.
+
+The mark of a field of the control's form: whether it was edited here or set by somebody else, and the way back.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +16,176 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.components.edit_mark import marked
-from isentrope_dashboard.components.hold_fields import hold_field_props, hold_fields, hold_running
+from isentrope_dashboard.components.load_errors import or_unread
 from isentrope_dashboard.components.panel import icon, panel
-from isentrope_dashboard.components.parameter_fields import parameter_fields
-from isentrope_dashboard.components.unread import or_unread
 from isentrope_dashboard.components.what_if import what_if_block
-from isentrope_dashboard.control_changes import describe, previous_in_force
-from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
-from isentrope_dashboard.formatting import MISSING, count, method, method_label, scope, threshold
-from isentrope_dashboard.method_forms import MethodForm
+from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
+from isentrope_dashboard.formatting import (
+    MISSING,
+    count,
+    describe,
+    method,
+    method_label,
+    number,
+    parameter,
+    previous_in_force,
+    scope,
+    threshold,
+)
+from isentrope_dashboard.hold_preview import DEFAULT_MU_MAX, DEFAULT_MU_MIN, DEFAULT_SHARE
+from isentrope_dashboard.method_forms import MethodForm, ParameterForm
 from isentrope_dashboard.records import RunSummary
 from isentrope_wire.control import Scope
 from isentrope_wire.methods import METHODS
+
+
+def marked(field: Any, name: str, label: str, *, method: str = "", wide: bool = False) -> html.Div:
+    """A field with its mark below it, out of sight until the browser has something to say.
+
+    Args:
+        name: as the browser's script says it: `mu_low`, `hold.mu_min`, or the name of one of `method`'s parameters.
+        label: the field's name for a person.
+        wide: whether it takes the whole row.
+    """
+    back = dmc.Button(
+        "Revert",
+        id=ids.revert(method, name),
+        variant="subtle",
+        size="compact-xs",
+        className="revert",
+        **{"aria-label": f"Revert {label}"},
+    )
+    line = html.Div([html.Span("", id=ids.edit_note(method, name)), back], className="mark-line num")
+    place = html.Div([field, line], id=ids.edit_mark(method, name), className="marked-field")
+    return html.Div(place, className="wide") if wide else place
+
+
+CAPABILITY = "hold"
+SIDES = {"both": "Raise and lower", "raise": "Only raise it", "lower": "Only lower it"}
+
+
+def hold_fields() -> html.Div:
+    """A switch, and the fields that it shows."""
+    switch = dmc.Switch(
+        id=ids.HOLD_SWITCH, checked=False, size="xs", label="Hold an entropy", className="threshold-switch"
+    )
+    running = dmc.Text(["running with ", html.Span("–", id=ids.HOLD_RUNNING, className="num")], size="xs", c="dimmed")
+    fields = html.Div(
+        [
+            _number(ids.HOLD_TARGET, "target_entropy", "Target entropy", "nats", "needed"),
+            _number(
+                ids.HOLD_CHANGE,
+                "max_change_per_step",
+                "Largest change a step",
+                "nats",
+                f"{DEFAULT_SHARE:.0%} of the target",
+            ),
+            _number(ids.HOLD_MU_MIN, "mu_min", "µ min", "σ", f"{DEFAULT_MU_MIN:g}"),
+            _number(ids.HOLD_MU_MAX, "mu_max", "µ max", "σ", f"{DEFAULT_MU_MAX:g}"),
+            marked(_side(), "hold.side", "Side", wide=True),
+            dmc.Text(
+                "The probe moves both thresholds from step to step; method and thresholds above are in force while it "
+                "can't.",
+                size="xs",
+                c="dimmed",
+                className="wide",
+            ),
+        ],
+        id=ids.HOLD_FIELDS,
+        className="hold-fields",
+        style={"display": "none"},
+    )
+    head = marked(dmc.Group([switch, running], justify="space-between"), "hold", "Hold an entropy")
+    return html.Div([head, fields], id=ids.HOLD, className="hold")
+
+
+def hold_field_props(run: RunSummary) -> dict[str, dict[str, Any]]:
+    """Only a probe that can hold an entropy is asked to."""
+    return {ids.HOLD: {"style": {} if CAPABILITY in run.capabilities else {"display": "none"}}}
+
+
+def hold_running(hold: HoldValues | None) -> str:
+    """What is in force, in a word."""
+    return "off" if hold is None else f"{number(hold.target_entropy, 4)} nats"
+
+
+def _side() -> Any:
+    return dmc.Select(
+        id=ids.HOLD_SIDE,
+        label="Side",
+        data=[{"value": value, "label": label} for value, label in SIDES.items()],
+        value="both",
+        size="xs",
+        allowDeselect=False,
+    )
+
+
+def _number(component_id: str, name: str, label: str, unit: str, default: str) -> Any:
+    # Not a NumberInput: it would round what is in force.
+    entry = dmc.TextInput(id=component_id, label=f"{label}, {unit}", placeholder=default, value="", size="xs")
+    return marked(entry, f"hold.{name}", label)
+
+
+HIDDEN = {"display": "none"}
+
+
+def parameter_fields(forms: Sequence[MethodForm]) -> html.Div:
+    """One group of fields a method, all out of sight, and what the browser must know about them."""
+    known = {form.method: {field.name: field.to_json() for field in form.parameters} for form in forms}
+    presets = {form.method: {name: p.to_json() for name, p in form.presets.items()} for form in forms}
+    groups = [_group(form) for form in forms if form.parameters or form.presets]
+    stores = [dcc.Store(id=ids.METHOD_FORMS, data=known), dcc.Store(id=ids.METHOD_PRESETS, data=presets)]
+    return html.Div([*stores, *groups])
+
+
+def _group(form: MethodForm) -> html.Div:
+    return html.Div(
+        [*_presets(form), *(_field(form.method, field) for field in form.parameters)],
+        id=ids.parameters_of(form.method),
+        className="parameters",
+        style=HIDDEN,
+    )
+
+
+def _presets(form: MethodForm) -> list[Any]:
+    if not form.presets:
+        return []
+    buttons = [
+        dmc.Button(
+            name.capitalize(),
+            id=ids.preset(form.method, name),
+            variant="default",
+            size="compact-xs",
+            **{"aria-label": f"Fill in the preset {name}"},
+        )
+        for name in form.presets
+    ]
+    return [dmc.Group([dmc.Text("Fill in a preset", size="xs", c="dimmed"), *buttons], gap="xs")]
+
+
+def _field(method: str, field: ParameterForm) -> Any:
+    label = field.name.replace("_", " ")
+    known: dict[str, Any] = {
+        "id": ids.parameter(method, field.name),
+        "label": label,
+        "description": _description(field),
+        "size": "xs",
+        "value": parameter(field.default),
+    }
+    if field.choices:
+        choice = dmc.Select(**known, data=list(field.choices), allowDeselect=False)
+        return marked(choice, field.name, label, method=method)
+    # Not a NumberInput: it can't show 1e-4 as it was typed.
+    entry = dmc.TextInput(**known, placeholder="off" if field.default is None else parameter(field.default))
+    return marked(entry, field.name, label, method=method)
+
+
+def _description(field: ParameterForm) -> str:
+    sense = field.sense[:1].upper() + field.sense[1:]
+    bounds = "" if field.choices or not field.range else f" Takes {field.range}."
+    default = "Off when empty." if field.default is None else f"Default {parameter(field.default)}."
+    return f"{sense}. {default}{bounds}"
+
 
 SLIDER_MAXIMUM = 5.0
 DEFAULT_THRESHOLD = 1.0

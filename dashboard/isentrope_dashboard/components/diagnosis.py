@@ -1,19 +1,39 @@
-"""Alerts with their reasons, and the tokens that counted most: all of it text, none of it markup."""
+"""Alerts with their reasons, and the tokens that counted most: all of it text, none of it markup.
+
+One line that says whether the record is complete.
+
+Whether what is shown is complete: what the probe lost, what is still on its way, and which steps are missing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components.load_errors import or_unread
 from isentrope_dashboard.components.panel import panel, scrolling
-from isentrope_dashboard.components.unread import or_unread
 from isentrope_dashboard.diagnosis import AlertRow, CountedTokens, TokenRow
-from isentrope_dashboard.formatting import MISSING, number
+from isentrope_dashboard.figures.lines import MissingSteps
+from isentrope_dashboard.formatting import MISSING, count, number, seconds
+from isentrope_dashboard.records import LatestValue, RecordGap
+from isentrope_wire.metrics import (
+    PROBE_ACCEPTED_REPORTS,
+    PROBE_ACKNOWLEDGED_RECORDS,
+    PROBE_ATTACHMENT_FAILURES,
+    PROBE_DELIVERY_LAG_SECONDS,
+    PROBE_DROPPED_REPORTS,
+    PROBE_FAILED_RANKS,
+    PROBE_FAILURES,
+    PROBE_LEFT_OUT_REPORTS,
+    PROBE_RANKS_OUT_OF_STEP,
+    PROBE_SPOOLED_RECORDS,
+)
 
 _HEAD = ["token", "id", "row", "position", "p", "H", "S_c", "A", "−r A S_c", "gradient"]
 _KINDS = {
@@ -89,3 +109,93 @@ def _cells(row: TokenRow) -> list[str]:
         number(row.contribution, 4, signed=True),
         "kept" if row.kept else "left out",
     ]
+
+
+MOST_GAPS = 3
+LONG_LAG_SECONDS = 30.0
+"""Far beyond the seconds between two pushes of a shipper whose server answers."""
+_LOSSES: Mapping[str, str] = {
+    PROBE_DROPPED_REPORTS: "dropped by the probe",
+    PROBE_LEFT_OUT_REPORTS: "written without tokens or histograms",
+    PROBE_FAILURES: "failures inside the probe",
+    PROBE_FAILED_RANKS: "ranks failed",
+    PROBE_RANKS_OUT_OF_STEP: "ranks out of step",
+    PROBE_ATTACHMENT_FAILURES: "failures of the attachment",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordHealth:
+    """In words, each a short phrase."""
+
+    facts: Sequence[str]
+    """Counts that are as they should be."""
+    problems: Sequence[str]
+    """What is lost, late or wrong; empty when all is well."""
+
+
+def record_health(
+    latest: Mapping[str, LatestValue], holes: Sequence[MissingSteps], gaps: Sequence[RecordGap]
+) -> RecordHealth:
+    """How complete the record is.
+
+    Args:
+        latest: the newest value of every metric.
+        holes: steps that are missing among those shown.
+        gaps: what the server was told is lost, with reasons.
+    """
+    numbers = {name: known.value for name, known in latest.items() if known.value is not None}
+    accepted, spooled = numbers.get(PROBE_ACCEPTED_REPORTS), numbers.get(PROBE_SPOOLED_RECORDS)
+    acknowledged = numbers.get(PROBE_ACKNOWLEDGED_RECORDS)
+    facts: list[str] = []
+    problems: list[str] = []
+    if accepted is not None:
+        facts.append(f"{count(int(accepted))} reports taken")
+    if spooled is not None and acknowledged is not None:
+        facts.append(f"{count(int(spooled))} records written, {count(int(acknowledged))} acknowledged")
+    lag = numbers.get(PROBE_DELIVERY_LAG_SECONDS)
+    if lag is not None:
+        waiting = f"the oldest waits {seconds(lag)}" if lag else "nothing waits"
+        (problems if lag > LONG_LAG_SECONDS else facts).append(waiting)
+    problems += [f"{what}: {count(int(numbers[name]))}" for name, what in _LOSSES.items() if numbers.get(name)]
+    problems += _missing(holes)
+    problems += [f"{_records(gap)} lost: {gap.reason}" for gap in gaps[:MOST_GAPS]]
+    if len(gaps) > MOST_GAPS:
+        problems.append(f"and {count(len(gaps) - MOST_GAPS)} gaps more")
+    return RecordHealth(facts=facts, problems=problems)
+
+
+def _records(gap: RecordGap) -> str:
+    lost = gap.last_seq - gap.first_seq + 1
+    return f"{count(lost)} record{'s' * (lost != 1)}"
+
+
+def _missing(holes: Sequence[MissingSteps]) -> list[str]:
+    if not holes:
+        return []
+    newest = holes[-1]
+    where = f"step {newest.first:,}" if newest.count == 1 else f"steps {newest.first:,} to {newest.last:,}"
+    if len(holes) == 1:
+        return [f"{where} without data"]
+    return [f"{count(sum(hole.count for hole in holes))} steps without data, the newest {where}"]
+
+
+def record_line() -> html.Div:
+    """The line without words."""
+    return html.Div([], id=ids.RECORD, className="record num")
+
+
+def record_props(health: RecordHealth) -> dict[str, dict[str, Any]]:
+    """Component id -> properties. What is wrong comes first, in colour."""
+    whole = not health.problems
+    badge = dmc.Badge(
+        "Record complete" if whole else "Record incomplete",
+        variant="light",
+        color="teal" if whole else "orange",
+        size="sm",
+        radius="sm",
+        tt="none",
+        className="unshrinking",
+    )
+    problems = [html.Span(text, className="warning") for text in health.problems]
+    return {ids.RECORD: {"children": [badge, *problems, *(html.Span(text) for text in health.facts)]}}

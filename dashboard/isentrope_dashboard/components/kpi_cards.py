@@ -12,7 +12,7 @@ from dash import html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon
-from isentrope_dashboard.figures.sparkline import sparkline
+from isentrope_dashboard.figures.lines import sparkline
 from isentrope_dashboard.formatting import count, number, shown, shown_difference
 from isentrope_dashboard.records import LatestValue, StepRow
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, Metric

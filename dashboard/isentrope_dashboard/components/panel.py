@@ -1,8 +1,12 @@
-"""A card with a title, an icon, a chart: what the other components are made of."""
+"""A card with a title, an icon, a chart: what the other components are made of.
+
+Links that download everything a run reported.
+"""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import dash_mantine_components as dmc
 from dash import dcc, html
@@ -66,3 +70,17 @@ def scrolling(content: Component, label: str, least_width: int) -> html.Div:
 def score_symbol() -> list[Any]:
     """S with a subscript c."""
     return ["S", html.Sub("c")]
+
+
+FORMATS = {"csv": "CSV", "jsonl": "JSONL", "parquet": "Parquet"}
+
+
+def export_links(run_id: str, *, label: str = "Export") -> dmc.Group:
+    """One link a format; the browser sends its own session with them."""
+    path = f"/api/v1/runs/{quote(run_id, safe='')}/export?format="
+    links = [
+        html.A(name, href=path + word, className="run-link", **{"download": "", "aria-label": f"Export as {name}"})
+        for word, name in FORMATS.items()
+    ]
+    title = [dmc.Text(label, size="xs", c="dimmed")] if label else []
+    return dmc.Group([*title, *links], gap="xs", className="export-links", wrap="nowrap")

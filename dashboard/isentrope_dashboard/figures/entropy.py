@@ -12,10 +12,16 @@ import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures import held_entropy
-from isentrope_dashboard.figures.interval_band import band_outline, band_pieces
-from isentrope_dashboard.figures.marker_labels import ControlMarker, place
-from isentrope_dashboard.figures.missing_steps import MissingSteps, missing_steps, with_breaks
-from isentrope_dashboard.figures.placeholder import say
+from isentrope_dashboard.figures.lines import (
+    MissingSteps,
+    band_outline,
+    band_pieces,
+    missing_steps,
+    place,
+    say,
+    with_breaks,
+)
+from isentrope_dashboard.formatting import ControlMarker
 from isentrope_dashboard.records import SeriesColumns, StepRow
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,

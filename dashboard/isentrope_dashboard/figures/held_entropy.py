@@ -1,18 +1,149 @@
-"""The part of the entropy chart that tells of a held entropy: its target with a band, and the thresholds moved for it."""
+"""The part of the entropy chart that tells of a held entropy: its target with a band, and the thresholds moved for it.
+
+A held entropy: the target over steps, how far a step may correct, and what the controller does, in words.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.interval_band import band_outline
-from isentrope_dashboard.holding import BAND_HIGH, BAND_LOW, TARGET
-from isentrope_dashboard.records import SeriesColumns
-from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW, HOLD_MU
+from isentrope_dashboard.controls import ControlItem, ControlState, HoldValues
+from isentrope_dashboard.figures.lines import band_outline
+from isentrope_dashboard.formatting import was_applied
+from isentrope_dashboard.records import SeriesColumns, StepRow
+from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW, ENTROPY_MEAN, HOLD_MU, HOLD_TARGET
+
+ENTROPY, TARGET = ENTROPY_MEAN, HOLD_TARGET
+BAND_HIGH, BAND_LOW = "hold/band_high", "hold/band_low"
+"""Not reported by any probe: the target, and the largest correction of a step to both sides of it."""
+STATE, WHY = "hold/state", "hold/why"
+"""Labels of a step's report."""
+DISTANCE_STEPS = 50
+
+WORDS: Mapping[str, tuple[str, str]] = {
+    "holding": ("Holding", "The threshold is where the correction asks for it."),
+    "slewing": ("Slewing", "The threshold is on its way: it moves only so far in a step."),
+    "limit": ("At its limit", "More would have to be clipped than µ min lets it."),
+    "resting": ("Resting", "Nothing need be clipped."),
+    "side": ("Waiting", "Only the side that is not allowed could bring the entropy nearer."),
+    "fallback": ("Fallback", "The prediction can't be acted on: the pushed method and thresholds are in force."),
+}
+"""By the label's value: in one word, and what it means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """How a held entropy stands in the newest step."""
+
+    hold: HoldValues
+    state: str
+    """One of WORDS, another word of the probe's, or empty while no report says it."""
+    why: str
+    mu: float | None
+    """The threshold chosen for the newest step; None: nothing is clipped, or the pushed thresholds are in force."""
+    distance: float | None
+    """Mean size of H - H* over the last measured steps, as a share of H*."""
+    distance_steps: int
+
+
+def holding(control: ControlState | None, labels: Mapping[str, str], rows: Sequence[StepRow]) -> Holding | None:
+    """How the hold in force stands; None while no entropy is held.
+
+    Args:
+        labels: of the newest step.
+        rows: the newest steps, oldest first.
+    """
+    running = None if control is None else control.in_force
+    if running is None or running.hold is None:
+        return None
+    distances = _distances(rows, running.hold.target_entropy)
+    return Holding(
+        hold=running.hold,
+        state=labels.get(STATE, ""),
+        why=labels.get(WHY, ""),
+        mu=rows[-1].scalars.get(HOLD_MU) if rows else None,
+        distance=sum(distances) / len(distances) if distances else None,
+        distance_steps=len(distances),
+    )
+
+
+def _distances(rows: Sequence[StepRow], target: float) -> list[float]:
+    if target <= 0:
+        return []
+    held = [row for row in rows[-DISTANCE_STEPS:] if row.scalars.get(TARGET) == target]
+    entropies = [row.scalars[ENTROPY] for row in held if ENTROPY in row.scalars]
+    return [abs(value - target) / target for value in entropies if math.isfinite(value)]
+
+
+def hold_at(step: int, history: Sequence[ControlItem]) -> HoldValues | None:
+    """What the control that was in force at a step asked to hold."""
+    applied = [item for item in history if was_applied(item) and (item.applied_step or 0) <= step]
+    return max(applied, key=lambda item: item.version).values.hold if applied else None
+
+
+def banded_rows(rows: Sequence[StepRow], history: Sequence[ControlItem]) -> list[StepRow]:
+    """Rows with the ends of the band, where any step was ever held.
+
+    A filled area can't have a gap, so a step that is not held has a band of no height, on the entropy's own line.
+    """
+    if not any(item.values.hold is not None for item in history):
+        return list(rows)
+    return [replace(row, scalars={**row.scalars, **_ends(row, history)}) for row in rows]
+
+
+def _ends(row: StepRow, history: Sequence[ControlItem]) -> dict[str, float]:
+    target = row.scalars.get(TARGET)
+    if target is None:
+        return {name: row.scalars[ENTROPY] for name in (BAND_HIGH, BAND_LOW) if ENTROPY in row.scalars}
+    reach = _reach(row.step, history)
+    return {BAND_HIGH: target + reach, BAND_LOW: target - reach}
+
+
+def _reach(step: int, history: Sequence[ControlItem]) -> float:
+    hold = hold_at(step, history)
+    return 0.0 if hold is None else hold.max_change_per_step or 0.0
+
+
+def with_band(series: Mapping[str, SeriesColumns], history: Sequence[ControlItem]) -> dict[str, SeriesColumns]:
+    """Columns with the band's ends among them; as they were where no step was held."""
+    target = series.get(TARGET, SeriesColumns())
+    if not any(value is not None for value in target.values):
+        return dict(series)
+    entropy = series.get(ENTROPY, SeriesColumns())
+    targets = {step: value for step, value in zip(target.steps, target.values, strict=True) if value is not None}
+    entropies = {step: value for step, value in zip(entropy.steps, entropy.values, strict=True) if value is not None}
+    unheld = _apart(sorted(entropies), sorted(targets), reduced=entropy.reduced or target.reduced)
+    rows = [StepRow(step=step, scalars={TARGET: value}) for step, value in targets.items()]
+    rows += [StepRow(step=step, scalars={ENTROPY: entropies[step]}) for step in unheld]
+    ends = {row.step: _ends(row, history) for row in sorted(rows, key=lambda row: row.step)}
+    band = {
+        name: SeriesColumns(steps=list(ends), values=[e.get(name) for e in ends.values()])
+        for name in (BAND_HIGH, BAND_LOW)
+    }
+    return {**series, **band}
+
+
+def _apart(steps: Sequence[int], held: Sequence[int], *, reduced: bool) -> list[int]:
+    """The steps that are not held; of buckets, those farther from any held one than a bucket is wide."""
+    if not reduced:
+        among = set(held)
+        return [step for step in steps if step not in among]
+    width = 2 * max((later - earlier for earlier, later in pairwise(steps)), default=1)
+    return [step for step in steps if _distance(step, held) > width]
+
+
+def _distance(step: int, held: Sequence[int]) -> int:
+    place = bisect_left(held, step)
+    return min(abs(step - other) for other in held[max(0, place - 1) : place + 1])
+
 
 MU_LOW, MU_HIGH, MU = CONTROL_MU_LOW, CONTROL_MU_HIGH, HOLD_MU
 METRICS = (TARGET, BAND_HIGH, BAND_LOW, MU_LOW, MU_HIGH, MU)

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.placeholder import say
+from isentrope_dashboard.figures.lines import say
 from isentrope_dashboard.predictions import Forecast, Law, LawFit
 
 HEIGHT = 290

@@ -10,8 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from isentrope_dashboard.figures.missing_steps import with_breaks
-from isentrope_dashboard.figures.placeholder import say
+from isentrope_dashboard.figures.lines import say, with_breaks
 from isentrope_dashboard.records import SeriesColumns
 from isentrope_wire.metrics import name_with_unit
 

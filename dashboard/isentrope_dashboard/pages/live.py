@@ -3,6 +3,8 @@
 `set_props` has no back-pressure. After each batch the callback awaits a property from the page: the answer comes after
 the page has drawn what was sent, so a slow page gets fewer and larger batches, a closed one is noticed by its silence,
 and the window that the reader chose arrives with it.
+
+The slow way to stay up to date, for a browser without SharedWorker or while the WebSocket is gone for good.
 """
 
 from __future__ import annotations
@@ -11,27 +13,27 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from dash import Dash, State, ctx
+from dash import Dash, Input, State, ctx, set_props
 from dash.exceptions import PreventUpdate, WebsocketDisconnected
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.access import current_credentials
 from isentrope_dashboard.api_client import ApiClient, ApiSource
 from isentrope_dashboard.components.diagnosis import diagnosis_props
-from isentrope_dashboard.components.status_line import status_props
-from isentrope_dashboard.components.unread import unread_props
-from isentrope_dashboard.credentials import current_credentials
+from isentrope_dashboard.components.load_errors import ONLY_AT_THE_BEGINNING, unread_props
+from isentrope_dashboard.components.shell import status_props
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.entropy import LIVE_METRICS, extension, outgrows_its_drawing
-from isentrope_dashboard.figures.held_entropy import is_held
-from isentrope_dashboard.holding import banded_rows
-from isentrope_dashboard.pages import compare
+from isentrope_dashboard.figures.held_entropy import banded_rows, is_held
+from isentrope_dashboard.ids import run_of_path
+from isentrope_dashboard.pages import metrics
 from isentrope_dashboard.pages.listening import Queue, listening, next_batch
-from isentrope_dashboard.pages.notice import control_notifications
 from isentrope_dashboard.pages.page_socket import PageSocket
 from isentrope_dashboard.pages.rereading import Rereading
-from isentrope_dashboard.pages.routing import run_of_path
-from isentrope_dashboard.pages.run_content import (
+from isentrope_dashboard.pages.routing import control_notifications, runs_props
+from isentrope_dashboard.pages.run import (
     Props,
     control_and_history_props,
     entropy_props,
@@ -44,11 +46,17 @@ from isentrope_dashboard.pages.run_content import (
     split_props,
     step_props,
 )
-from isentrope_dashboard.pages.run_state import Advance, advance, points_kept
-from isentrope_dashboard.pages.runs import runs_props
-from isentrope_dashboard.records import RunSnapshot, SeriesColumns, StepRow, View
-from isentrope_dashboard.snapshots import read_beside, read_law, read_snapshot
-from isentrope_dashboard.unread import ONLY_AT_THE_BEGINNING
+from isentrope_dashboard.pages.snapshot import (
+    Advance,
+    RunSnapshot,
+    View,
+    advance,
+    points_kept,
+    read_beside,
+    read_law,
+    read_snapshot,
+)
+from isentrope_dashboard.records import SeriesColumns, StepRow
 
 LIST_SECONDS = 2.0
 HISTOGRAM_SECONDS = 3.0
@@ -81,14 +89,14 @@ class _Following:
         await asyncio.gather(self.beside.stop(), self.law.stop())
 
 
-def register(app: Dash, source: ApiSource) -> None:
+def register_live(app: Dash, source: ApiSource) -> None:
     """Keep every open page up to date for as long as it is open."""
 
     # No Output and no Input makes it persistent: it starts with the page and again after a reconnect.
     @app.callback(State(ids.URL, "pathname"), websocket=True, persistent=True)
     async def follow(path: str | None) -> None:
         # Without SharedWorker `polling` takes over; the page that compares runs keeps itself up to date.
-        if ctx.websocket is None or (path or "").startswith(compare.PATH):
+        if ctx.websocket is None or (path or "").startswith(metrics.PATH):
             raise PreventUpdate
         page = PageSocket(ctx.websocket)
         try:
@@ -273,3 +281,47 @@ async def _refresh_status(api: ApiClient, page: PageSocket, following: _Followin
     run = await api.run(following.snapshot.run.id)
     following.snapshot = replace(following.snapshot, run=run)
     page.show(status_props(run, following.snapshot.recent))
+
+
+def register_polling(app: Dash, source: ApiSource) -> None:
+    """Reload a page's content at each tick of an interval that the browser enables only when nothing is live."""
+
+    @app.callback(
+        Input(ids.RUN_POLL, "n_intervals"),
+        State(ids.PAGE_READY, "data"),
+        State(ids.VIEW, "data"),
+        prevent_initial_call=True,
+    )
+    async def poll_run(_ticks: int, run_id: str | None, view: dict[str, Any] | None) -> None:
+        if run_id:
+            await _refresh_run(source, run_id, View.from_json(view))
+
+    @app.callback(Input(ids.RUNS_POLL, "n_intervals"), prevent_initial_call=True)
+    async def poll_runs(_ticks: int) -> None:
+        try:
+            async with source.open(current_credentials()) as api:
+                content = runs_props(await api.runs())
+        except (ApiError, ApiUnreachableError):
+            return
+        show({**content, **_beat()})
+
+
+async def _refresh_run(source: ApiSource, run_id: str, view: View) -> None:
+    try:
+        async with source.open(current_credentials()) as api:
+            snapshot = await read_snapshot(api, run_id, view)
+    except (ApiError, ApiUnreachableError):
+        return  # the next tick tries again; the page misses the beat and says so
+    content = await asyncio.to_thread(snapshot_props, snapshot, view)
+    show({**content, **_beat()})
+
+
+def _beat() -> Props:
+    """Tells the browser that an update arrived."""
+    return {ids.POLL_BEAT: {"data": time.time()}}
+
+
+def show(content: Props) -> None:
+    """Send properties to the page, as a side effect of the callback that runs."""
+    for component_id, properties in content.items():
+        set_props(component_id, dict(properties))

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.pages.run_content import Props
-from isentrope_dashboard.records import View
+from isentrope_dashboard.pages.run import Props
+from isentrope_dashboard.pages.snapshot import View
 
 PAGE_TIMEOUT_SECONDS = 30.0
 """A page on a busy machine may draw for long; one that was closed is silent for ever."""

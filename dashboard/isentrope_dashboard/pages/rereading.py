@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from isentrope_dashboard.snapshots import Reread
+from isentrope_dashboard.pages.snapshot import Reread
 
 
 class Rereading:

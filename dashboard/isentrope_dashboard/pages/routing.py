@@ -1,36 +1,108 @@
-"""Address -> page. Every navigation is a new document, so a page never has to undo another."""
+"""Address -> page. Every navigation is a new document, so a page never has to undo another.
+
+The list of runs at /.
+
+Notifications and error messages. All text reaches the page as text nodes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import unquote
+import logging
+from collections.abc import Sequence
+from typing import Any
 
-from dash import Dash, Input, Output, State
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, set_props
 from dash.development.base_component import Component
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.access import current_credentials
 from isentrope_dashboard.api_client import ApiClient, ApiSource
-from isentrope_dashboard.components.shell import page
-from isentrope_dashboard.credentials import current_credentials
+from isentrope_dashboard.components.control_panel import outcome_text
+from isentrope_dashboard.components.grids import run_rows, runs_grid
+from isentrope_dashboard.components.load_errors import RUNS, Reading
+from isentrope_dashboard.components.panel import panel
+from isentrope_dashboard.components.shell import connection_badge, page, slow_interval
+from isentrope_dashboard.controls import ControlItem
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
-from isentrope_dashboard.pages import compare
-from isentrope_dashboard.pages.notice import alert
-from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.pages.runs import runs_page
-from isentrope_dashboard.records import View
-from isentrope_dashboard.snapshots import read_snapshot
-from isentrope_dashboard.unread import RUNS, Reading
+from isentrope_dashboard.formatting import describe, previous_in_force
+from isentrope_dashboard.ids import run_of_path
+from isentrope_dashboard.pages import metrics
+from isentrope_dashboard.pages.run import Props, run_page
+from isentrope_dashboard.pages.snapshot import RunSnapshot, View, read_snapshot
+from isentrope_dashboard.records import RunSummary
 
-_RUN_PREFIX = "/runs/"
+
+def runs_page(runs: Sequence[RunSummary]) -> dmc.AppShell:
+    """Every run with a link to its page."""
+    content = runs_props(runs)
+    grid = runs_grid()
+    grid.rowData = content[ids.RUNS_GRID]["rowData"]
+    compare = dmc.Button("Compare", id=ids.COMPARE_BUTTON, variant="default", size="compact-xs", disabled=True)
+    card = panel("Runs", content[ids.RUNS_COUNT]["children"], grid, aside=compare, subtitle_id=ids.RUNS_COUNT)
+    return page("Runs", [slow_interval(ids.RUNS_POLL), card], left=[connection_badge()])
+
+
+def runs_props(runs: Sequence[RunSummary]) -> Props:
+    """Component id -> properties of the list."""
+    live = sum(run.status == "running" for run in runs)
+    return {
+        ids.RUNS_GRID: {"rowData": run_rows(runs)},
+        ids.RUNS_COUNT: {"children": f"{len(runs)} runs, {live} live" if len(runs) != 1 else f"1 run, {live} live"},
+    }
+
+
+_log = logging.getLogger(__name__)
+
+_TITLES = {
+    "APPLIED": ("Applied", "teal"),
+    "PARTIAL": ("Applied by some ranks only", "orange"),
+    "REJECTED": ("Rejected by the trainer", "red"),
+    "EXPIRED": ("Expired", "orange"),
+}
+
+
+def notification(title: str, message: str, color: str, *, key: str, seconds: float = 8) -> dict[str, Any]:
+    """One notification for `NotificationContainer.sendNotifications`."""
+    return {
+        "action": "show",
+        "id": key,
+        "title": title,
+        "message": message,
+        "color": color,
+        "autoClose": int(1000 * seconds),
+        "closeButtonProps": {"aria-label": "Close this notification"},
+    }
+
+
+def control_notifications(snapshot: RunSnapshot, changed: tuple[ControlItem, ...]) -> list[dict[str, Any]]:
+    """One notification for each control version that just came to its end."""
+    shown = []
+    for item in changed:
+        if item.state in _TITLES:
+            title, color = _TITLES[item.state]
+            what = describe(item.values, previous_in_force(item, snapshot.history))
+            message = f"v{item.version}: {what}, {outcome_text(item)}"
+            shown.append(notification(title, message, color, key=f"control-{item.version}-{item.state}"))
+    return shown
+
+
+def alert(title: str, message: str, color: str = "red") -> dmc.Alert:
+    """A message in the place of a page that can't be shown."""
+    return dmc.Alert(message, title=title, color=color, variant="light", radius="lg")
+
+
+def report_failure(error: Exception) -> None:
+    """A callback failed in a way nobody foresaw: the log gets the whole of it, the page one sentence."""
+    _log.error("A callback of the dashboard failed.", exc_info=error)
+    message = f"{type(error).__name__}: this page may be out of date. The server's log says more; reload to go on."
+    show = [notification("The dashboard failed", message, "red", key="failure", seconds=30)]
+    set_props(ids.NOTIFICATIONS, {"sendNotifications": show})
+
+
 _RUNS_PATHS = ("", "/", "/runs", "/runs/")
-_COMPARE_PATHS = (compare.PATH, compare.PATH + "/")
-
-
-def run_of_path(path: str | None) -> str | None:
-    """The run a page's address names; None for any other address."""
-    if not path or not path.startswith(_RUN_PREFIX):
-        return None
-    return unquote(path.removeprefix(_RUN_PREFIX)).strip("/") or None
+_COMPARE_PATHS = (metrics.PATH, metrics.PATH + "/")
 
 
 def is_page(path: str) -> bool:
@@ -70,7 +142,7 @@ async def _page_of(api: ApiClient, path: str | None, search: str | None) -> tupl
     if path is None or path in _RUNS_PATHS:
         return runs_page(await api.runs()), "", "Runs · Isentrope"
     if path in _COMPARE_PATHS:
-        return compare.compare_page(await api.runs(), search), "", "Compare runs · Isentrope"
+        return metrics.compare_page(await api.runs(), search), "", "Compare runs · Isentrope"
     return _refusal("No such page", f"There is no page {path}. The list of runs is at /.")
 
 

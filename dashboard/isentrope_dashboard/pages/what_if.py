@@ -9,23 +9,17 @@ from typing import Any
 from dash import Dash, Input, Output, State, no_update
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.access import current_credentials
 from isentrope_dashboard.api_client import ApiClient, ApiSource
-from isentrope_dashboard.components.what_if import (
-    HIDDEN,
-    SHOWN,
-    hold_reading,
-    reading,
-    why_nothing_is_foretold,
-)
+from isentrope_dashboard.components.what_if import HIDDEN, SHOWN, hold_reading, reading, why_nothing_is_foretold
 from isentrope_dashboard.controls import ControlValues
-from isentrope_dashboard.credentials import current_credentials
 from isentrope_dashboard.errors import ApiError, ApiUnreachableError
 from isentrope_dashboard.figures.what_if import what_if_figure
 from isentrope_dashboard.foreseen import foreseen
 from isentrope_dashboard.formatting import method as method_name
 from isentrope_dashboard.hold_preview import preview, scope_in_the_way, steering, unclipped_change
-from isentrope_dashboard.pages.routing import run_of_path
-from isentrope_dashboard.pages.run_content import drawing
+from isentrope_dashboard.ids import run_of_path
+from isentrope_dashboard.pages.run import drawing
 from isentrope_dashboard.predictions import Thresholds, WhatIf
 from isentrope_wire.methods import threshold_methods
 

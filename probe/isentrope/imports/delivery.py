@@ -1,6 +1,8 @@
 """Imported reports on their way to a server, as a probe's: Hello, records with rising seq, goodbye.
 
 Run, incarnation and records follow from the reports alone, so that an import that broke off, or is done twice, is one run.
+
+What an import refuses.
 """
 
 from __future__ import annotations
@@ -10,10 +12,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from isentrope.imports.errors import ImportRefused
-from isentrope.transport.telemetry_connection import TelemetryConnection
+from isentrope.transport.connection import TelemetryConnection
 from isentrope_wire.codec import record_of
-from isentrope_wire.messages import Payload, Record, RunFinished, RunStarted, StepReport
+from isentrope_wire.errors import IsentropeError
+from isentrope_wire.reports import Payload, Record, RunFinished, RunStarted, StepReport
+
+
+class ImportRefused(IsentropeError, ValueError):
+    """The file is no history this version can read; nothing of it was sent."""
+
 
 _RECORDS_IN_A_PUSH = 200
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from isentrope.imports.errors import ImportRefused
-from isentrope_wire.messages import StepReport
+from isentrope.imports.delivery import ImportRefused
 from isentrope_wire.metrics import imported_names
+from isentrope_wire.reports import StepReport
 
 Row = Mapping[str, object]
 

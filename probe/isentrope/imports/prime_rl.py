@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from isentrope.imports.errors import ImportRefused
-from isentrope_wire.messages import ScoreHistogram, StepReport
+from isentrope.imports.delivery import ImportRefused
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     COMPLETION_LENGTH_MEAN,
@@ -30,6 +29,7 @@ from isentrope_wire.metrics import (
     TOKEN_ENTROPIES,
     TOKEN_PROBABILITIES,
 )
+from isentrope_wire.reports import ScoreHistogram, StepReport
 
 _SCHEMA_VERSION = 1
 _COLUMNS = ("loss_mask", "trainer_logprobs", "entropy")

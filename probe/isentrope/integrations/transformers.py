@@ -13,97 +13,18 @@ import contextlib
 import functools
 import inspect
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
-from isentrope.integrations.checkpoint_folder import folder_of, path_given, resume_probe, save_probe
-from isentrope.mirrors.wanted import wanted_mirrors
+from isentrope.integrations.reporting import StepReports, _named, path_given, resume_probe
 from isentrope.probe import Probe
+from isentrope.trackers.known import wanted_mirrors
 from isentrope.transport.transport import Transport
-
-
-class StepReports(TrainerCallback, ABC):
-    """Closes one report per optimiser step, when all that the trainer says about the step has been said.
-
-    The trainer logs, evaluates and saves after `on_step_end`. So a step's report is closed when the next step begins or
-    training ends; no later forward has changed the parameters by then.
-    """
-
-    def __init__(self) -> None:
-        self._done: int | None = None
-        self._checkpoint_to_complete: Path | None = None
-        self._resumed_from: Path | None = None
-        """What `train` was given."""
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The update has been made and counted: `global_step` is its number."""
-        self._done = state.global_step
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Nothing more will be said about the step before."""
-        self.close_open_step()
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """What the trainer logs rides along under its own names."""
-        self.log(scalars_of(logs or {}))
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """The last step's report, and goodbye."""
-        self.close_open_step()
-        self._save_probe(self._checkpoint_to_complete)
-        self.finish()
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """What the probe remembers goes into the checkpoint, this step with it: nothing more is said about the step, but
-        of the last one, about which the trainer says how the training went."""
-        self._checkpoint_to_complete = folder_of(args, state)
-        if not control.should_training_stop:
-            self.close_open_step()
-            self._save_probe(self._checkpoint_to_complete)
-            self._checkpoint_to_complete = None
-
-    def _save_probe(self, folder: Path | None) -> None:
-        if folder is not None and self.probe is not None:
-            save_probe(self.probe, folder)
-
-    def close_open_step(self) -> None:
-        """Close the report of the last update, once."""
-        done, self._done = self._done, None
-        if done is not None:
-            self.close_step(done)
-
-    probe: Probe | None
-    """None before training has begun."""
-
-    @abstractmethod
-    def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        """Add scalars to the step that is open."""
-
-    @abstractmethod
-    def close_step(self, step: int) -> None:
-        """Close the step with this number."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Training is over."""
 
 
 class IsentropeCallback(StepReports):
@@ -221,19 +142,6 @@ def _trainer_that_calls() -> Trainer | None:
     return None
 
 
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 def register() -> None:
     """Let `TrainingArguments(report_to="isentrope")` mean an `IsentropeCallback`. Safe to repeat."""
     integration_utils.INTEGRATION_TO_CALLBACK["isentrope"] = IsentropeCallback
-
-
-def scalars_of(logs: Mapping[str, Any]) -> dict[str, float | Tensor]:
-    """The numbers among what a trainer logs; a missing value (None) stays missing."""
-    return {
-        name: value
-        for name, value in logs.items()
-        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
-    }

@@ -24,14 +24,23 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from isentrope.config import ThresholdSource
 from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
-from isentrope.integrations.checkpoint_folder import path_given, resume_probe
-from isentrope.integrations.transformers import StepReports
-from isentrope.integrations.trl_gate import Inputs, completion_scores, prompt_groups, sampler_logprobs, token_mask
+from isentrope.inputs import LearningRates, learning_rates_of
+from isentrope.integrations.reporting import StepReports, path_given, resume_probe
 from isentrope.integrations.trl_head import FusedHead, Head
-from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
+from isentrope.integrations.trl_loss import (
+    Inputs,
+    MicroBatch,
+    Sample,
+    as_in_training,
+    completion_scores,
+    default_tokens,
+    loss_kl_strengths,
+    loss_weights,
+    prompt_groups,
+    sampler_logprobs,
+    token_mask,
+)
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
-from isentrope.integrations.trl_weights import loss_kl_strengths, loss_weights
-from isentrope.learning_rates import LearningRates, learning_rates_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport

@@ -21,7 +21,7 @@ from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.statistics.token_ledger import detached
+from isentrope.statistics.tokens import detached
 
 Head = Literal["replace", "observe"]
 

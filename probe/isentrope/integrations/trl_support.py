@@ -14,8 +14,8 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from isentrope.errors import ConfigurationError
 from isentrope.integrations.transformers import IsentropeCallback
-from isentrope.integrations.trl_gate import completion_scores
 from isentrope.integrations.trl_head import FusedHead
+from isentrope.integrations.trl_loss import completion_scores
 
 WRAPPED = {
     "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "compute_entropy"),

@@ -10,10 +10,17 @@
 - `differentiable_once`: backward passes that refuse `create_graph=True` (differentiable_once.py)
 """
 
-from isentrope.scores.discriminator import batch_centered_scores, entropy_discriminator, vocab_centered_scores
 from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.scores.prediction import entropy_contributions, importance_ratios, inside_clip, kl_strengths
+from isentrope.scores.prediction import (
+    batch_centered_scores,
+    entropy_contributions,
+    entropy_discriminator,
+    importance_ratios,
+    inside_clip,
+    kl_strengths,
+    vocab_centered_scores,
+)
 from isentrope.scores.token_scores import TokenScores, token_scores
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 

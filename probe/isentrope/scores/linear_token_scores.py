@@ -10,17 +10,10 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, RowScores, finish, merge
-from isentrope.scores.differentiable_once import differentiable_once
 from isentrope.scores.head_gradients import Upstream, head_gradients
-from isentrope.scores.head_tiles import (
-    HeadOperands,
-    HeadTiles,
-    LogitRule,
-    product_dtype,
-    without_autocast,
-)
+from isentrope.scores.head_tiles import HeadOperands, HeadTiles, LogitRule, product_dtype, without_autocast
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
-from isentrope.scores.token_scores import TokenScores, as_token_scores, savable_ids, scores_dtype
+from isentrope.scores.token_scores import TokenScores, as_token_scores, differentiable_once, savable_ids, scores_dtype
 
 TILES_PER_MERGE = 8
 """Moments kept apart before they are merged: 6 float64 a token each."""

@@ -16,11 +16,11 @@ from isentrope.errors import InputError
 from isentrope.kernels import moments
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Moments, finish, shift
-from isentrope.scores.differentiable_once import differentiable_once
 from isentrope.scores.token_scores import (
     TokenScores,
     as_token_scores,
     check_token_inputs,
+    differentiable_once,
     savable_ids,
     scores_dtype,
 )

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
-from isentrope_wire.messages import Alert
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     ENTROPY_MEAN,
@@ -23,6 +22,7 @@ from isentrope_wire.metrics import (
     TOKEN_COUNT,
     TOKEN_NOT_FINITE,
 )
+from isentrope_wire.reports import Alert
 
 EARLY_STEPS = 10
 """Steps whose median is the run's early level."""

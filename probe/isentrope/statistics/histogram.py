@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from isentrope.statistics.host_copy import constant
+from isentrope.statistics.sums import device_constant
 
 BINS = 64
 SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
@@ -71,4 +71,4 @@ def bin_counts(values: Tensor, included: Tensor, symmetric: Iterable[bool]) -> T
 def _ranges(symmetric: tuple[bool, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """How many bins lie between 0 and the largest value, and how many below 0."""
     from_zero = [BINS // 2 if one else BINS for one in symmetric]
-    return constant(from_zero, device), constant([BINS - bins for bins in from_zero], device)
+    return device_constant(from_zero, device), device_constant([BINS - bins for bins in from_zero], device)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.transport.process_lock import is_still_at
+from isentrope.transport.files import is_still_at
 
 MAGIC = b"ISENTSEG"
 VERSION = 1

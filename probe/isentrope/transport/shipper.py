@@ -21,17 +21,15 @@ from pathlib import Path
 # Before anything imports grpc: its fork handlers are for processes that fork, and this one never does.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-from isentrope.control.control_file import ControlFile
-from isentrope.control.control_handover import ControlHandover
-from isentrope.transport.backoff import Backoff
-from isentrope.transport.process_lock import ProcessLock, another_process_holds
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolError, SpoolFolder
+from isentrope.transport.connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
+from isentrope.transport.control_file import ControlFile, ControlHandover
+from isentrope.transport.files import ProcessLock, another_process_holds
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
-from isentrope.transport.telemetry_connection import ServerAway, ServerRefuses, TelemetryConnection, TooSlow
 from isentrope_wire import environment
-from isentrope_wire.messages import ControlSnapshot, Record
-from isentrope_wire.printable import printable
+from isentrope_wire.backoff import Backoff
+from isentrope_wire.numbers import printable
+from isentrope_wire.reports import ControlSnapshot, Record
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,9 @@
-"""The transport of the training process: reports go to a spool on disk, and this process opens no socket."""
+"""The transport of the training process: reports go to a spool on disk, and this process opens no socket.
+
+How old the oldest record is that the server has not acknowledged.
+
+The transport for a mode.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,54 @@ import os
 import shlex
 import threading
 import time
+from pathlib import Path
+from typing import Literal
 
-from isentrope.control.control_file import ControlFile
-from isentrope.transport.delivery_lag import DeliveryLag
-from isentrope.transport.message_queue import MessageQueue
-from isentrope.transport.process_lock import ProcessLock
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
+from isentrope.transport.control_file import ControlFile
+from isentrope.transport.files import ProcessLock
 from isentrope.transport.shipper_supervisor import ShipperSupervisor
-from isentrope.transport.spool_end import SpoolEnd
-from isentrope.transport.spool_folder import SpoolError, SpoolFolder
-from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, SpoolLimits, SpoolWriter
-from isentrope.transport.transport import MakeMessage, TransportStatistics
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolEnd, SpoolError, SpoolFolder
+from isentrope.transport.spool_writer import FIRST_SEQ, OUT_OF_TIME, MessageQueue, SpoolLimits, SpoolWriter
+from isentrope.transport.transport import InMemoryTransport, MakeMessage, Transport, TransportStatistics
+from isentrope_wire import environment
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.messages import ControlSnapshot, RunStarted
+from isentrope_wire.reports import ControlSnapshot, RunStarted
+
+MOST_MARKS = 256
+
+
+class DeliveryLag:
+    """Remembers when records were written, coarser the longer the server stays away. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, float]] = []
+        """Sequence numbers and when they were the newest on disk."""
+        self._spacing_seconds = 0.0
+
+    def written(self, seq: int, at: float) -> None:
+        """Records up to `seq` are on disk."""
+        if not self._marks:
+            self._spacing_seconds = 0.0
+        elif self._marks[-1][0] >= seq or at - self._marks[-1][1] < self._spacing_seconds:
+            return
+        self._marks.append((seq, at))
+        if len(self._marks) > MOST_MARKS:
+            # The first one stays: it says how old the oldest record is.
+            self._marks = self._marks[::2]
+            self._spacing_seconds = max(2 * self._spacing_seconds, 1.0)
+
+    def acknowledged(self, seq: int) -> None:
+        """The server has records up to `seq`."""
+        kept = 0
+        while kept < len(self._marks) and self._marks[kept][0] <= seq:
+            kept += 1
+        del self._marks[:kept]
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest of what the server lacks was written; None: it has everything."""
+        return self._marks[0][1] if self._marks else None
+
 
 logger = logging.getLogger(__name__)
 
@@ -267,3 +307,43 @@ class SpoolTransport:
 
 def _has_yet_to_hear(status: ShipperStatus | None) -> bool:
     return status is None or status.state is ShipperState.STARTING
+
+
+Mode = Literal["online", "offline", "disabled"]
+
+
+def open_transport(
+    run: RunStarted,
+    *,
+    mode: Mode,
+    home: Path,
+    grpc_target: str,
+    token: str | None,
+    limits: SpoolLimits | None = None,
+) -> Transport:
+    """Open what carries the reports of one rank of one incarnation.
+
+    Args:
+        mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is taken and goes nowhere.
+        home: ISENTROPE_HOME; the spool lies in it.
+        grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
+        token: what the shipper sends; None, or the one it finds by itself: ISENTROPE_TOKEN or, read anew at each
+            attempt, the home's owner token.
+
+    Raises:
+        SpoolError: the home can't be written to or knows no locks, or this incarnation has a spool already.
+        ConfigurationError: what is told of the run is larger than a record may be.
+    """
+    if mode == "disabled":
+        return InMemoryTransport(keep_messages=False)
+    folder = SpoolFolder.create(home, run, grpc_target)
+    if home == environment.home() and token == environment.token():
+        # Left to the shipper to find, so that an owner's token that changes later still takes effect.
+        token = None
+    supervisor = ShipperSupervisor(folder, home=home, token=token) if mode == "online" else None
+    try:
+        return SpoolTransport(folder, run, supervisor, limits)
+    except OSError:
+        # Else a `sync` would look at it for ever.
+        folder.remove()
+        raise

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isentrope.transport.segments import SegmentWriter, first_seq_of, list_segments
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 
 logger = logging.getLogger(__name__)
 

@@ -16,22 +16,62 @@
 
 Everything is readable by the owner alone: configurations hold secrets. No token is ever written here. When all is
 delivered the shipper removes the folder; what was damaged stays.
+
+What the training process says of its spool's end: the file `end`.
+
+How far the shipper is, as a small file that the training process and `isentrope doctor` read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from isentrope.atomic_file import write_atomically
 from isentrope.errors import ConfigurationError
+from isentrope.transport.files import write_atomically
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, list_segments, read_segment, sync_folder
-from isentrope.transport.spool_end import SpoolEnd
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.errors import CodecError, IsentropeError
-from isentrope_wire.messages import RunStarted
+from isentrope_wire.reports import RunStarted
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolEnd:
+    """The last record's number, and what takes the place of records that were not written before the process ended."""
+
+    last_seq: int
+    reason: str = ""
+    """Why records up to the last may be missing; empty: the writer came to its end, and all of them were on disk."""
+    last_payload: bytes = b""
+    """The last record itself, where it was at hand and the segments may lack it."""
+
+    def to_bytes(self) -> bytes:
+        """As it stands in the file; a bare number where there is nothing else to say."""
+        if not self.reason:
+            return str(self.last_seq).encode()
+        document = {"last_seq": self.last_seq, "reason": self.reason, "last_payload": self.last_payload.hex()}
+        return json.dumps(document).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> SpoolEnd:
+        """
+        Raises:
+            ValueError: the file is torn, or none of ours.
+        """
+        document = json.loads(content)
+        if isinstance(document, int):
+            return cls(document)
+        try:
+            return cls(int(document["last_seq"]), str(document["reason"]), bytes.fromhex(str(document["last_payload"])))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"An end of a spool is a number or says last_seq, got {content[:80]!r}.") from error
+
 
 _RUN_FILE = "run.payload"
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -210,3 +250,53 @@ def _folder_names(run: RunStarted) -> tuple[str, str, str]:
 def folder_name(identifier: str) -> str:
     """An identifier as a folder's name: no separators, nothing hidden, never empty."""
     return _NOT_IN_A_FOLDER_NAME.sub("_", identifier).lstrip(".") or "_"
+
+
+class ShipperState(StrEnum):
+    """What the shipper is doing."""
+
+    STARTING = "starting"
+    DELIVERING = "delivering"
+    RETRYING = "retrying"
+    """The server does not answer; tried again with growing pauses."""
+    HOLDING = "holding"
+    """The server refuses, e.g. the token; the data is kept, and tried again with growing pauses."""
+    DRAINED = "drained"
+    """The training process is gone and everything is stored."""
+    GAVE_UP = "gave_up"
+    """The training process is gone and the server stayed away; `isentrope sync` delivers the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipperStatus:
+    """One state of the shipper."""
+
+    state: ShipperState = ShipperState.STARTING
+    acked_through: int = 0
+    error: str = ""
+    pid: int = 0
+    updated_at: float = 0.0
+    reached: bool = False
+    """The server has answered this shipper at least once; for whoever called it, not read back."""
+
+    def write(self, path: Path) -> None:
+        """
+        Raises:
+            OSError: the spool folder is gone, read-only or full.
+        """
+        write_atomically(path, json.dumps(asdict(self) | {"updated_at": time.time()}).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> ShipperStatus | None:
+        """The newest status; None when there is none that can be read."""
+        try:
+            document = json.loads(path.read_bytes())
+            return cls(
+                state=ShipperState(document["state"]),
+                acked_through=int(document["acked_through"]),
+                error=str(document["error"]),
+                pid=int(document["pid"]),
+                updated_at=float(document["updated_at"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

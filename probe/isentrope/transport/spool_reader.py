@@ -14,7 +14,7 @@ from pathlib import Path
 from isentrope.transport.segments import Frame, SegmentContent, first_seq_of, list_segments, read_segment
 from isentrope_wire.codec import decode_payload, payload_hash, record_of
 from isentrope_wire.errors import CodecError
-from isentrope_wire.messages import Gap, Record
+from isentrope_wire.reports import Gap, Record
 
 logger = logging.getLogger(__name__)
 

@@ -1,19 +1,154 @@
-"""Turns queued messages into records on disk. Runs on the writer thread alone."""
+"""Turns queued messages into records on disk. Runs on the writer thread alone.
+
+The bounded queue between the training loop and the writer thread, without a lock that the loop could wait for.
+
+What a report goes without when the disk is full: the parts that cost most and matter least, first.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 
-from isentrope.transport.message_queue import MessageQueue, Refused
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
-from isentrope.transport.shedding import Pressure, lightened, parts_left_out, told
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, is_full
-from isentrope.transport.transport import MakeMessage
+from isentrope.transport.transport import MakeMessage, ReadyMessage
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.messages import Gap, RunStarted, StepReport
+from isentrope_wire.reports import Alert, Gap, RunStarted, StepReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """This many messages were refused at this place of the sequence, because the queue was full."""
+
+    count: int
+
+
+class MessageQueue:
+    """First in, first out; one thread puts, one thread takes.
+
+    `put` only appends to a deque, which is atomic: the training loop never waits for a lock, not even for one the
+    writer thread holds while the system has put it aside.
+    """
+
+    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+        """
+        Args:
+            max_messages: how many messages may wait.
+            max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
+                much as the largest one seen so far (`largest_bytes`).
+        """
+        # Each message with the number of refusals before it: so these are told apart and at their place, without a mark
+        # in the queue that both threads would have to count on.
+        self._entries: deque[tuple[int, MakeMessage]] = deque()
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._refused_told = 0
+        self.largest_bytes = 0
+        """Set by the taking side: the largest message encoded so far."""
+        self.accepted = 0
+        self.refused = 0
+        self.newest_ready: ReadyMessage | None = None
+        """The message put last, taken since or not, if it was accepted and needs no building."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def empty(self) -> bool:
+        """Neither a message nor word of a refusal waits. For the taking side."""
+        return not self._entries and self.refused == self._refused_told
+
+    def put(self, make: MakeMessage) -> bool:
+        """Append one message; False when the queue is full."""
+        waiting = len(self._entries)
+        if waiting >= self._max_messages or waiting * self.largest_bytes > self._max_bytes:
+            self.refused += 1
+            self.newest_ready = None
+            return False
+        self._entries.append((self.refused, make))
+        self.accepted += 1
+        self.newest_ready = make if isinstance(make, ReadyMessage) else None
+        return True
+
+    def take(self, max_messages: int) -> list[MakeMessage | Refused]:
+        """The oldest messages in order, refusals at the place where they happened."""
+        taken: list[MakeMessage | Refused] = []
+        for _ in range(max_messages):
+            # Read before looking: whatever is appended after this was refused later.
+            refused = self.refused
+            try:
+                refused, make = self._entries.popleft()
+            except IndexError:
+                self._tell(refused, taken)
+                break
+            self._tell(refused, taken)
+            taken.append(make)
+        return taken
+
+    def _tell(self, refused: int, taken: list[MakeMessage | Refused]) -> None:
+        if refused > self._refused_told:
+            taken.append(Refused(refused - self._refused_told))
+            self._refused_told = refused
+
+
+LEFT_OUT = "report/left_out"
+"""The label of a report that lacks parts; its value names them."""
+
+
+class Pressure(IntEnum):
+    """How much reports have to go without. Scalars, labels, alerts and control outcomes always stay."""
+
+    NONE = 0
+    TOKENS = 1
+    """Without the tokens that count most."""
+    HISTOGRAMS = 2
+    """Without what-if sums and histograms as well."""
+
+
+_PARTS: Mapping[Pressure, Mapping[str, object]] = {
+    Pressure.TOKENS: {"tokens": ()},
+    Pressure.HISTOGRAMS: {"tokens": (), "what_if": None, "histograms": ()},
+}
+_WORDS = {
+    Pressure.TOKENS: "the tokens that count most are left out of reports",
+    Pressure.HISTOGRAMS: "histograms, what-if sums and the tokens that count most are left out of reports",
+}
+
+
+def parts_left_out(report: StepReport, pressure: Pressure) -> tuple[str, ...]:
+    """The names of the parts that a report has and must go without."""
+    return tuple(name for name, nothing in _PARTS.get(pressure, {}).items() if getattr(report, name) != nothing)
+
+
+def lightened(report: StepReport, pressure: Pressure) -> StepReport:
+    """The report without what the pressure takes; it says itself what that was."""
+    left_out = parts_left_out(report, pressure)
+    if not left_out:
+        return report
+    label = {LEFT_OUT: ", ".join(left_out)}
+    return replace(
+        report,
+        tokens=(),
+        what_if=None if "what_if" in left_out else report.what_if,
+        histograms=() if "histograms" in left_out else report.histograms,
+        labels={**report.labels, **label},
+    )
+
+
+def told(report: StepReport, pressure: Pressure, reason: str) -> StepReport:
+    """The report with an alert that says what is left out from now on, and why."""
+    alert = Alert(
+        kind="left_out",
+        reason=f"From step {report.step} on {_WORDS[pressure]}: {reason}. Make room on the disk the spool lies on.",
+        evidence={"pressure": float(pressure)},
+    )
+    return replace(report, alerts=(*report.alerts, alert))
+
 
 logger = logging.getLogger(__name__)
 

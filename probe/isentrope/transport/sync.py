@@ -10,16 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isentrope.transport.process_lock import (
-    ProcessLock,
-    another_process_holds,
-    is_held_by_another_process,
-    pid_of_holder,
-)
+from isentrope.transport.files import ProcessLock, another_process_holds, is_held_by_another_process, pid_of_holder
 from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import LOCK_GRACE_SECONDS, ShipperSettings, ship
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
 from isentrope_wire.errors import IsentropeError
 
 NOT_TRIED = "not tried: "

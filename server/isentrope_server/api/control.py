@@ -1,22 +1,27 @@
-"""Control: what a run should do, asked for with If-Match, so that nobody overwrites what they haven't seen."""
+"""Control: what a run should do, asked for with If-Match, so that nobody overwrites what they haven't seen.
+
+The methods a control can name, and what each can be told: what a form or a script needs to ask for one.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Header, Query, Response
+from pydantic import BaseModel, Field
 
-from isentrope_server.api import cursors
+from isentrope_server.api import dependencies
 from isentrope_server.api.control_schemas import ControlDocument, ControlItemOut, ControlView
 from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.schemas import ErrorBody, Page
-from isentrope_server.control.requesting import ControlRequest, Requested, control_from, request_control
-from isentrope_server.control.view import standing
+from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
+from isentrope_server.control.state import standing
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
+from isentrope_wire.methods import METHODS, Method, Parameter
 
 router = APIRouter(tags=["control"])
 
@@ -70,14 +75,14 @@ async def list_history(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Page[ControlItemOut]:
     """Every version ever asked for, newest first."""
-    before = None if cursor is None else cursors.decode(cursor, 1)[0]
+    before = None if cursor is None else dependencies.decode(cursor, 1)[0]
     found = await read_of(
         backend, run, lambda connection: controls.page(connection, run.key, before_version=before, limit=limit + 1)
     )
     items = found[:limit]
     return Page(
         items=[ControlItemOut.of(item) for item in items],
-        next_cursor=cursors.encode(items[-1].version) if len(found) > limit else None,
+        next_cursor=dependencies.encode(items[-1].version) if len(found) > limit else None,
     )
 
 
@@ -99,3 +104,65 @@ def _version_in(if_match: str | None) -> int:
     if not version.isascii() or not version.isdecimal() or len(version) > 18:
         raise PreconditionFailed(f'If-Match must be an ETag of this control, e.g. "3"; got {if_match[:80]!r}.')
     return int(version)
+
+
+class ParameterOut(BaseModel):
+    """One entry of a control's `parameters`."""
+
+    name: str
+    kind: Literal["number", "whole", "choice"]
+    default: float | int | str | None = Field(description="What a control that leaves it out means; null: off.")
+    minimum: float | None
+    minimum_excluded: bool
+    maximum: float | None
+    choices: list[str]
+    range: str = Field(description="The same in words.")
+    sense: str
+
+    @classmethod
+    def of(cls, parameter: Parameter) -> Self:
+        return cls(
+            name=parameter.name,
+            kind="choice" if parameter.choices else "whole" if parameter.whole else "number",
+            default=parameter.default,
+            minimum=parameter.minimum,
+            minimum_excluded=parameter.minimum_excluded,
+            maximum=parameter.maximum,
+            choices=list(parameter.choices),
+            range=parameter.range_in_words,
+            sense=parameter.sense,
+        )
+
+
+class MethodOut(BaseModel):
+    """One method; whether a run's probe can carry it out stands in the run's capabilities."""
+
+    method: str
+    label: str = Field(description="For a person.")
+    does: str = Field(description="What becomes of a token's gradient.")
+    source: str = Field(description="Where it was published; empty: nowhere.")
+    thresholds: bool = Field(description="Whether mu_low and mu_high act.")
+    presets: list[str] = Field(description="What `parameters.preset` may name.")
+    preset_values: dict[str, dict[str, Any]] = Field(
+        description="The fields of a control that each of them stands for."
+    )
+    parameters: list[ParameterOut]
+
+    @classmethod
+    def of(cls, method: Method) -> Self:
+        return cls(
+            method=method,
+            label=method.label,
+            does=method.does,
+            source=method.source,
+            thresholds=method.thresholds,
+            presets=list(method.presets),
+            preset_values={name: dict(stands_for) for name, stands_for in method.presets.items()},
+            parameters=[ParameterOut.of(parameter) for parameter in method.parameters.values()],
+        )
+
+
+@router.get("/methods")
+async def list_methods() -> Page[MethodOut]:
+    """Every method this server knows, with its parameters, their bounds and defaults."""
+    return Page(items=[MethodOut.of(method) for method in METHODS.values()], next_cursor=None)

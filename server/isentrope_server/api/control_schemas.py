@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from isentrope_server.api.numbers import plain_json
-from isentrope_server.api.request_body import Body
-from isentrope_server.control.view import ControlStanding
+from isentrope_server.api.dependencies import Body
+from isentrope_server.control.state import ControlStanding
 from isentrope_server.store.controls import ControlItem, RankOutcome, State
+from isentrope_wire.numbers import plain_json
 
 JsonObject = dict[str, Any]
 

@@ -1,20 +1,36 @@
-"""What routes need: the backend, who asks, the run in the path, the steps in the query."""
+"""What routes need: the backend, who asks, the run in the path, the steps in the query.
+
+Opaque places: in a list, and in what a run has reported.
+
+A request's query keeps to the route's own parameters, as a body keeps to its fields.
+
+What every request's body keeps to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+import base64
+import binascii
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, model_validator
 from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
-from isentrope_server.errors import NotFound, Unprocessable
+from isentrope_server.errors import BadCursor, NotFound, Unprocessable
 from isentrope_server.security.gate import principal_of
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import runs
+from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series_parts import StepRange
 
 _T = TypeVar("_T")
 
@@ -94,3 +110,113 @@ async def _step_range(from_step: StepParam = None, to_step: StepParam = None) ->
 
 StepRangeDep = Annotated[StepRange, Depends(_step_range)]
 RunDep = Annotated[Run, Depends(_run)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCursor:
+    """How far somebody has read a run's reports. Series and the live stream share it."""
+
+    position: int
+    timeline: int
+    """The run's timeline version: when it has risen, older points may be overruled and all must be read again."""
+
+    def __str__(self) -> str:
+        return encode(self.position, self.timeline)
+
+
+def report_cursor(text: str) -> ReportCursor:
+    position, timeline = decode(text, 2)
+    return ReportCursor(position=position, timeline=timeline)
+
+
+def encode(*places: int) -> str:
+    text = ".".join(str(place) for place in places)
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode(cursor: str, length: int) -> list[int]:
+    """The places in a cursor.
+
+    Raises:
+        BadCursor: it is none of ours.
+    """
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+        places = [int(place) for place in text.split(".")]
+    except (binascii.Error, ValueError):
+        places = []
+    if len(places) != length or not all(0 <= place < 2**63 for place in places):
+        raise BadCursor(f"A cursor is what an earlier answer gave, unchanged; got {cursor[:80]!r}.")
+    return places
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """A parameter nobody knows is an error, not one ignored: its answer would be to another question.
+
+    Raises:
+        RequestValidationError: names each of them, and the nearest the route has.
+    """
+    route = request.scope["route"]
+    known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
+    problems = [
+        {"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": _what_is_wrong(name, known)}
+        for name in request.query_params
+        if name not in known
+    ]
+    if problems:
+        raise RequestValidationError(problems)
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _parameters(inner)
+
+
+def _what_is_wrong(name: str, known: set[str]) -> str:
+    if not known:
+        return "this address takes no parameters"
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return (
+        f"there is no such parameter; did you mean {nearest[0]}"
+        if nearest
+        else (f"there is no such parameter; there are {', '.join(sorted(known))}")
+    )
+
+
+NESTING = 16
+"""No document of this API is half as deep."""
+
+
+class Body(BaseModel):
+    """A request's body: a field nobody knows is an error, not a field ignored."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_plain_json(cls, value: Any) -> Any:
+        _check_plain(value, NESTING)
+        return value
+
+
+def _check_plain(value: object, levels_left: int) -> None:
+    """Python's JSON reader takes NaN, Infinity and half characters; JSON has none of them, and no field does.
+
+    Raises:
+        ValueError: it has one of them, or is nested too deeply.
+    """
+    if levels_left == 0:
+        raise ValueError(f"objects and lists may stand {NESTING} deep in each other, not deeper")
+    match value:
+        case float() if not math.isfinite(value):
+            raise ValueError(f"numbers must be finite, got {value}")
+        case str() if not value.isascii():
+            value.encode("utf-8")
+        case Mapping():
+            for name, inner in value.items():
+                _check_plain(name, levels_left)
+                _check_plain(inner, levels_left - 1)
+        case list():
+            for inner in value:
+                _check_plain(inner, levels_left - 1)

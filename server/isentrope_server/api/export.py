@@ -1,23 +1,218 @@
-"""Export: all reports of a run as one file, streamed."""
+"""Export: all reports of a run as one file, streamed.
+
+Export formats: a run's reports as Parquet, CSV or JSON lines, written as they are read.
+
+All three have the columns step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. What was
+not measured is null, in CSV an empty field; NaN and infinities are values, in JSON the words that the API uses for them.
+With labels there are two columns more, in front of the metrics: control_version, 0 where none was in force, and labels, an
+object, in Parquet and CSV as JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
 from isentrope_server.api.metrics import check_known
+from isentrope_server.api.responses import numbers
 from isentrope_server.backend import Backend
 from isentrope_server.errors import DeletedRun
-from isentrope_server.export_formats import ExportFormat, StreamPiece, write
-from isentrope_server.store import report_pieces, runs, series, streams
+from isentrope_server.store import runs, streams
+from isentrope_server.store.reports import series, steps
+from isentrope_server.store.reports.steps import Metric, Piece
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import Incarnation
+
+_FIXED = ("step", "incarnation", "rank", "time")
+_LABELLED = (*_FIXED, "control_version", "labels")
+_ROWS_IN_A_GROUP = 16_000
+_CELLS_IN_A_GROUP = 500_000
+"""Of a Parquet file, whichever is reached first: some megabytes of memory, and few enough groups to be read quickly."""
+
+
+class ExportFormat(StrEnum):
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+    @property
+    def media_type(self) -> str:
+        return {
+            ExportFormat.PARQUET: "application/vnd.apache.parquet",
+            ExportFormat.CSV: "text/csv; charset=utf-8",
+            ExportFormat.JSONL: "application/x-ndjson",
+        }[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPiece:
+    """Neighbouring reports of one rank of one incarnation."""
+
+    incarnation: str
+    rank: int
+    piece: Piece
+
+
+def write(
+    pieces: Iterable[StreamPiece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
+) -> Iterator[bytes]:
+    """The bytes of a file with these metrics, a bit at a time."""
+    match export_format:
+        case ExportFormat.PARQUET:
+            return _parquet(pieces, names, labelled)
+        case ExportFormat.CSV:
+            return _csv(pieces, names, labelled)
+        case ExportFormat.JSONL:
+            return _json_lines(pieces, names, labelled)
+
+
+def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
+    """The names of all columns. A metric named like one of the first four, or six, is called `metric/NAME`.
+
+    Where that is the name of another metric, `metric/` stands before it once more; the other keeps its name.
+    """
+    fixed = _LABELLED if labelled else _FIXED
+    taken = {*fixed, *names}
+    columns = [*fixed]
+    for name in names:
+        column = name
+        if name in fixed:
+            while column in taken:
+                column = f"metric/{column}"
+            taken.add(column)
+        columns.append(column)
+    return columns
+
+
+def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    of_labels = (pa.int64(), pa.string()) if labelled else ()
+    kinds = (pa.int64(), pa.string(), pa.int32(), pa.float64(), *of_labels, *[pa.float64()] * len(names))
+    schema = pa.schema(list(zip(column_names(names, labelled=labelled), kinds, strict=True)))
+    rows_in_a_group = min(_ROWS_IN_A_GROUP, _CELLS_IN_A_GROUP // len(schema))
+    sink = io.BytesIO()
+    with pq.ParquetWriter(_Appending(sink), schema) as writer:
+        waiting: list[pa.RecordBatch] = []
+        for one in pieces:
+            waiting.append(_batch(one, names, schema, labelled))
+            if sum(batch.num_rows for batch in waiting) >= rows_in_a_group:
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+                yield _taken(sink)
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+    yield _taken(sink)
+
+
+class _Appending(io.RawIOBase):
+    """A file that only grows, and whose beginning may be taken away: Parquet asks where it is, and never goes back."""
+
+    def __init__(self, sink: io.BytesIO) -> None:
+        self._sink = sink
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        count = self._sink.write(data)  # type: ignore[arg-type]  # whatever holds bytes
+        self._written += count
+        return count
+
+    def tell(self) -> int:
+        return self._written
+
+
+def _taken(sink: io.BytesIO) -> bytes:
+    data = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return data
+
+
+def _batch(one: StreamPiece, names: Sequence[str], schema: pa.Schema, labelled: bool) -> pa.RecordBatch:
+    rows = len(one.piece.steps)
+    columns = [
+        pa.array(one.piece.steps),
+        pa.array([one.incarnation] * rows, pa.string()),
+        pa.array(np.full(rows, one.rank, dtype=np.int32)),
+        pa.array(one.piece.recorded_at),
+    ]
+    if labelled:
+        columns += [pa.array(one.piece.control_versions), pa.array(_as_text(one), pa.string())]
+    for name in names:
+        metric = one.piece.metrics.get(name)
+        columns.append(
+            pa.nulls(rows, pa.float64()) if metric is None else pa.array(metric.values, mask=~metric.measured)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _csv(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_no_formula, column_names(names, labelled=labelled)))
+    for one in pieces:
+        writer.writerows(_rows(one, names, _as_text(one) if labelled else None, missing=""))
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode()
+
+
+def _no_formula(text: str) -> str:
+    """A cell that no spreadsheet runs. An apostrophe makes it text; one more where there is one, so that `import` can tell."""
+    return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def _json_lines(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) -> Iterator[bytes]:
+    columns = column_names(names, labelled=labelled)
+    for one in pieces:
+        rows = _rows(one, names, one.piece.labels if labelled else None, missing=None)
+        yield "".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in rows).encode()
+
+
+def _as_text(one: StreamPiece) -> list[str]:
+    return [json.dumps(dict(labels), sort_keys=True) for labels in one.piece.labels]
+
+
+def _rows(
+    one: StreamPiece, names: Sequence[str], labels: Sequence[object] | None, *, missing: str | None
+) -> Iterator[tuple[object, ...]]:
+    count = len(one.piece.steps)
+    columns: list[list[object]] = [
+        one.piece.steps.tolist(),
+        [one.incarnation] * count,
+        [one.rank] * count,
+        one.piece.recorded_at.tolist(),
+    ]
+    if labels is not None:
+        columns += [one.piece.control_versions.tolist(), list(labels)]
+    for name in names:
+        metric = one.piece.metrics.get(name)
+        columns.append([missing] * count if metric is None else _spelled(metric, missing))
+    return zip(*columns, strict=True)
+
+
+def _spelled(metric: Metric, missing: str | None) -> list[object]:
+    """As the API spells numbers."""
+    values: list[object] = [*numbers(metric.values)]
+    for index in np.flatnonzero(~metric.measured).tolist():
+        values[index] = missing
+    return values
+
 
 router = APIRouter(tags=["metrics"])
 
@@ -75,7 +270,7 @@ def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Content
             position = 0
             while True:
                 with backend.database.reading() as connection:
-                    piece = report_pieces.after(
+                    piece = steps.pieces_after(
                         connection, run.key, stream.key, names, after=position, through=contents.through
                     )
                     if runs.key_of(connection, run.id) != run.key:

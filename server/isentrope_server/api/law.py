@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
-from isentrope_server.performance_law import (
+from isentrope_server.api.performance_law import (
     CONFIDENCE,
     Estimate,
     Floats,
@@ -23,9 +23,9 @@ from isentrope_server.performance_law import (
     fit_law,
     forecast,
 )
-from isentrope_server.store import series
+from isentrope_server.store.reports import series
+from isentrope_server.store.reports.series import StepRange
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series_parts import StepRange
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 router = APIRouter(tags=["metrics"])

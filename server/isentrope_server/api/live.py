@@ -14,17 +14,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from isentrope_server.api.control_schemas import ControlItemOut
-from isentrope_server.api.cursors import ReportCursor, report_cursor
-from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
+from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, read_of, report_cursor
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.runs import describe
 from isentrope_server.api.schemas import LiveStep
 from isentrope_server.backend import Backend
 from isentrope_server.errors import NotFound
-from isentrope_server.store import controls, runs, steps
+from isentrope_server.store import controls, runs
 from isentrope_server.store.database import in_a_line
-from isentrope_server.store.events import ControlChanged, RunChanged, StepStored
+from isentrope_server.store.reports import steps
 from isentrope_server.store.runs import Run
+from isentrope_server.store.writer import ControlChanged, RunChanged, StepStored
 
 router = APIRouter(tags=["live"])
 _log = logging.getLogger(__name__)

@@ -1,24 +1,42 @@
-"""Metrics: names with newest values, and series."""
+"""Metrics: names with newest values, and series.
+
+One distribution over steps.
+
+One step's whole report.
+
+The tokens that counted most for the change of entropy in a step.
+"""
 
 from __future__ import annotations
 
 import difflib
-from typing import Annotated
+from typing import Annotated, Self
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from isentrope_server.api.cursors import ReportCursor, report_cursor
-from isentrope_server.api.dependencies import BackendDep, RunDep, StepRangeDep, read_of
-from isentrope_server.api.large_answers import json_answer
-from isentrope_server.api.numbers import numbers
-from isentrope_server.api.schemas import MetricOut, Page, SeriesAnswer
-from isentrope_server.errors import UnknownMetric
-from isentrope_server.store import runs, series
+from isentrope_server.api.dependencies import (
+    BackendDep,
+    ReportCursor,
+    RunDep,
+    StepParam,
+    StepRangeDep,
+    read_of,
+    report_cursor,
+)
+from isentrope_server.api.responses import json_answer, numbers
+from isentrope_server.api.schemas import HistogramColumns, MetricOut, Page, SeriesAnswer, StepOut
+from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
+from isentrope_server.store import runs
+from isentrope_server.store.reports import attachments, histograms, series, steps
+from isentrope_server.store.reports.attachments import StoredTokens
+from isentrope_server.store.reports.histograms import StoredHistogram
+from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
-from isentrope_server.store.series import Series
-from isentrope_server.store.series_parts import StepRange
-from isentrope_wire.metrics import promised_metrics
+from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
+from isentrope_wire.numbers import Number, number
+from isentrope_wire.reports import DrivingToken
 
 router = APIRouter(tags=["metrics"])
 
@@ -102,3 +120,112 @@ def _columns(one: Series, points: int | None) -> dict[str, object]:
         "min": numbers(reduced.minima),
         "max": numbers(reduced.maxima),
     }
+
+
+@router.get("/runs/{run_id}/histograms/{name:path}", response_model=HistogramColumns)
+async def get_histograms(
+    run: RunDep,
+    name: str,
+    backend: BackendDep,
+    wanted: StepRangeDep,
+    points: Annotated[int | None, Query(ge=1, le=10_000)] = None,
+) -> Response:
+    """One histogram per step. With `points`, neighbouring steps whose bins agree are added up.
+
+    404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
+    """
+    return await read_of(
+        backend, run, lambda c: json_answer(_histogram_columns(name, _read_histograms(c, run, name, wanted, points)))
+    )
+
+
+def _histogram_columns(name: str, found: list[StoredHistogram]) -> dict[str, object]:
+    """A `HistogramColumns`, unchecked: that would cost more than reading it."""
+    return {
+        "name": name,
+        "step": [histogram.step for histogram in found],
+        "low": [number(histogram.low) for histogram in found],
+        "high": [number(histogram.high) for histogram in found],
+        "counts": [histogram.counts.tolist() for histogram in found],
+        "not_finite": [histogram.not_finite for histogram in found],
+    }
+
+
+def _read_histograms(
+    connection: Connection, run: Run, name: str, wanted: StepRange, points: int | None
+) -> list[StoredHistogram]:
+    found = histograms.read(connection, run.key, name, wanted, points=points)
+    if found or run.step is None or name in HISTOGRAMS:
+        return found
+    if not histograms.is_known(connection, run.key, name):
+        raise UnknownHistogram(
+            f"Run {run.id} never reported a histogram {name[:100]!r}; "
+            f"GET /api/v1/runs/{run.id}/steps/{run.step} shows those of its newest step.",
+            name=name[:100],
+        )
+    return found
+
+
+@router.get("/runs/{run_id}/steps/{step}")
+async def get_step(run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], backend: BackendDep) -> StepOut:
+    """The report of one step: scalars, histograms, labels, and the control it was made under."""
+    stored = await read_of(backend, run, lambda connection: steps.find(connection, run.key, step))
+    if stored is None:
+        raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
+    return StepOut.of(stored)
+
+
+class TokenOut(BaseModel):
+    """One token. Its text is whatever a model or a user wrote: show it as text, never as markup."""
+
+    rank: int
+    sequence: int | None = Field(description="Row among the rank's rows of the step; null where there are no rows.")
+    position: int
+    token_id: int | None
+    text: str | None = Field(description="At most 40 characters; null without a tokenizer.")
+    logprob: Number
+    entropy: Number
+    vocab_centered_score: Number
+    advantage: Number
+    contribution: Number = Field(description="-r A S_c, nats per unit gain; what it would be where it was left out.")
+    kept: bool
+
+    @classmethod
+    def of(cls, token: DrivingToken) -> Self:
+        return cls(
+            rank=token.rank,
+            sequence=token.sequence,
+            position=token.position,
+            token_id=token.token_id,
+            text=token.text,
+            logprob=number(token.logprob),
+            entropy=number(token.entropy),
+            vocab_centered_score=number(token.vocab_centered_score),
+            advantage=number(token.advantage),
+            contribution=number(token.contribution),
+            kept=token.kept,
+        )
+
+
+class TokensOut(BaseModel):
+    """Largest first; none where the step names no token."""
+
+    step: int | None
+    items: list[TokenOut]
+    next_cursor: None = None
+
+
+@router.get("/runs/{run_id}/tokens")
+async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TokensOut:
+    """At most 16 tokens of a step by |r A S_c|; by default of the newest step that names any."""
+    found = await read_of(backend, run, lambda connection: _read_tokens(connection, run, step))
+    if found is None:
+        return TokensOut(step=step, items=[])
+    return TokensOut(step=found.step, items=[TokenOut.of(token) for token in found.tokens])
+
+
+def _read_tokens(connection: Connection, run: Run, step: int | None) -> StoredTokens | None:
+    found = attachments.find_top_tokens(connection, run.key, step)
+    if found is None and step is not None and steps.find(connection, run.key, step) is None:
+        raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
+    return found

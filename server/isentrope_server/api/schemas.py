@@ -7,16 +7,16 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import BaseModel, Field
 
 from isentrope_server.api.control_schemas import ControlView
-from isentrope_server.api.numbers import Number, named_numbers, number, plain_json
-from isentrope_server.api.request_body import Body
-from isentrope_server.control.view import ControlStanding
+from isentrope_server.api.dependencies import Body
+from isentrope_server.control.state import ControlStanding
 from isentrope_server.security.tokens import Scope
-from isentrope_server.store.events import StepStored
-from isentrope_server.store.histograms import StoredHistogram
+from isentrope_server.store.access import StoredToken
+from isentrope_server.store.reports.histograms import StoredHistogram
+from isentrope_server.store.reports.series import LatestValue
+from isentrope_server.store.reports.steps import StoredStep
 from isentrope_server.store.runs import Run, Status
-from isentrope_server.store.series import LatestValue
-from isentrope_server.store.steps import StoredStep
-from isentrope_server.store.tokens import StoredToken
+from isentrope_server.store.writer import StepStored
+from isentrope_wire.numbers import Number, named_numbers, number, plain_json
 
 _T = TypeVar("_T")
 

@@ -12,15 +12,15 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, StepParam, read_of
-from isentrope_server.api.numbers import Number, number
 from isentrope_server.errors import NotFound, WhatIfMissing
-from isentrope_server.store import steps, what_if_sums
+from isentrope_server.store.reports import attachments, steps
+from isentrope_server.store.reports.attachments import StoredWhatIf
+from isentrope_server.store.reports.steps import StoredStep
 from isentrope_server.store.runs import Run
-from isentrope_server.store.steps import StoredStep
-from isentrope_server.store.what_if_sums import StoredWhatIf
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import ENTROPY_GAIN
+from isentrope_wire.numbers import Number, number
 from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve
 
 router = APIRouter(tags=["control"])
@@ -159,7 +159,7 @@ class _Asked:
 
 
 def _read(connection: Connection, run: Run, step: int | None) -> tuple[StoredWhatIf, StoredStep]:
-    found = what_if_sums.find(connection, run.key, step)
+    found = attachments.find_what_if_sums(connection, run.key, step)
     if found is None and step is not None and steps.find(connection, run.key, step) is None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
     stored = None if found is None else steps.find(connection, run.key, found.step)

@@ -7,20 +7,25 @@ probe's own word yields to that.
 A report that was made under a version proves that its rank has applied it, though its word was lost: with a report that
 can't be stored, or with a process that died after its checkpoint. So what a report names counts as said, once the grace
 for slow ranks is over.
+
+Versions nobody answered in time.
+
+A version no probe ever fetched expires on the second. A delivered one is the probe's to answer, and an answer may be
+on its way up; after a grace the server concludes EXPIRED, and takes the conclusion back if the probe says otherwise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from isentrope_server.control.transitions import RANKS_SILENT, RUN_ENDED, UNANSWERED, move
+from isentrope_server.control.state import RANKS_SILENT, RUN_ENDED, UNANSWERED, move_to
 from isentrope_server.store import controls, streams
 from isentrope_server.store.controls import ControlItem, RankOutcome, State
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.messages import ControlOutcome, OutcomeState, RunFinished, StepReport
+from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
 
 
 def take_words(
@@ -92,7 +97,7 @@ def settle(transaction: Transaction, run_id: str, item: ControlItem, now: float)
     if silent and state is State.APPLIED:
         state, code = State.PARTIAL, RANKS_SILENT
         message = f"Of {len(words) + len(silent)} ranks, {len(silent)} said nothing of it, such as rank {silent[0]}."
-    move(
+    move_to(
         transaction,
         run_id,
         item,
@@ -113,7 +118,7 @@ def close_open_controls(transaction: Transaction, run_id: str, run_key: int, now
         if controls.outcomes(transaction.connection, run_key, item.version):
             settle(transaction, run_id, item, now)
         else:
-            move(
+            move_to(
                 transaction,
                 run_id,
                 item,
@@ -174,7 +179,7 @@ def _supersede_passed_over(transaction: Transaction, run_id: str, newer: Control
     """A probe that has spoken of a version has passed over the older ones it said nothing of."""
     for older in controls.open_before(transaction.connection, newer.run_key, newer.version):
         if not controls.outcomes(transaction.connection, older.run_key, older.version):
-            move(
+            move_to(
                 transaction,
                 run_id,
                 older,
@@ -184,3 +189,49 @@ def _supersede_passed_over(transaction: Transaction, run_id: str, newer: Control
                 code="newer_reached_probe",
                 message=f"The probe went on to version {newer.version} without applying this one.",
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grace:
+    """How long the server waits for a probe's word."""
+
+    answer_seconds: float
+    """After a delivered version expired."""
+    rank_seconds: float
+    """After the first of several ranks has answered."""
+
+
+def expire_overdue(transaction: Transaction, grace: Grace, now: float) -> None:
+    """End every open version whose time is over."""
+    for run_id, item in controls.all_open(transaction.connection):
+        words = controls.outcomes(transaction.connection, item.run_key, item.version)
+        if words:
+            if words[0].received_at + grace.rank_seconds <= now:
+                settle(transaction, run_id, item, now)
+        elif _is_over(item, grace, now):
+            _expire(transaction, run_id, item, now)
+
+
+def _is_over(item: ControlItem, grace: Grace, now: float) -> bool:
+    if item.expires_at is None:
+        return False
+    extra = grace.answer_seconds if item.state is State.DELIVERED else 0.0
+    return item.expires_at + extra <= now
+
+
+def _expire(transaction: Transaction, run_id: str, item: ControlItem, now: float) -> None:
+    delivered = item.state is State.DELIVERED
+    move_to(
+        transaction,
+        run_id,
+        item,
+        State.EXPIRED,
+        now=now,
+        actor="server",
+        code=UNANSWERED if delivered else "never_delivered",
+        message=(
+            "It was delivered, but the probe said nothing of it before it expired."
+            if delivered
+            else "No probe fetched it before it expired."
+        ),
+    )

@@ -1,11 +1,14 @@
-"""The gRPC methods. Each turns wire words into domain words, hands them on, and answers after COMMIT."""
+"""The gRPC methods. Each turns wire words into domain words, hands them on, and answers after COMMIT.
+
+The port the gRPC methods stand on, and what it takes of its clients.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
@@ -13,23 +16,31 @@ import grpc
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from isentrope_server.backend import Backend
-from isentrope_server.control.standing import standing_snapshot
+from isentrope_server.control.state import standing_snapshot
+from isentrope_server.descriptors import shares
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
-from isentrope_server.ingest.arrivals import Sorted, sort_out
-from isentrope_server.ingest.hello_limits import cut_to_size
-from isentrope_server.ingest.intake import Receipt, Sender, in_pieces, joined, take_in, take_in_one_by_one
+from isentrope_server.ingest.intake import (
+    Receipt,
+    Sender,
+    Sorted,
+    in_pieces,
+    joined,
+    sort_out,
+    take_in,
+    take_in_one_by_one,
+)
+from isentrope_server.ingest.limits import RECORDS_OF_A_PUSH, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import Welcome, open_stream
-from isentrope_server.ingest.report_limits import RECORDS_OF_A_PUSH
-from isentrope_server.ingest.series_limit import SeriesLimit
+from isentrope_server.ports import Certificates, Port, certificates_of, grpc_address, port_refused, without_ipv6
+from isentrope_server.security.certificate_renewal import renewed_grpc_credentials
 from isentrope_server.security.grpc_gate import principal_of_call
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
-from isentrope_server.store.events import ControlChanged
-from isentrope_server.store.writer import Transaction, WriterStopped
+from isentrope_server.store.writer import ControlChanged, Transaction, WriterStopped
 from isentrope_wire.codec import control_snapshot_to_pb, record_from_pb, run_started_from_pb
 from isentrope_wire.errors import CodecError
-from isentrope_wire.messages import PROTOCOL_VERSION, ControlSnapshot
-from isentrope_wire.printable import printable
+from isentrope_wire.numbers import printable
+from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1 import telemetry_pb2_grpc as pb_grpc
 
@@ -193,3 +204,58 @@ def _status_of(error: RequestError) -> grpc.StatusCode:
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, message: str) -> NoReturn:
     await context.abort(code, message)
     raise AssertionError("grpc.aio raises in abort")
+
+
+MESSAGE_LIMIT_BYTES = 16 << 20
+CALLS_OF_A_CONNECTION = 1_000
+"""At once; a rank has a Watch stream and a push or two, and ranks of one process may share a connection. What is beyond
+waits at the client, or is UNAVAILABLE: gRPC refuses calls that come faster than it forgets those before."""
+IDLE_MILLISECONDS = 60_000
+"""A connection without any call is closed; clients open another when they need one. A Watch stream is a call."""
+HANDSHAKE_MILLISECONDS = 10_000
+"""From a connection's opening to the end of its handshake, with TLS or without."""
+
+
+async def start_grpc(
+    backend: Backend, interceptors: Sequence[grpc.aio.ServerInterceptor]
+) -> tuple[grpc.aio.Server, int]:
+    """Open the ingest port; returns the server and its port.
+
+    Args:
+        interceptors: stand before every method; the gate first.
+    Raises:
+        StartupError: the port is taken.
+    """
+    server = grpc.aio.server(
+        interceptors=interceptors,
+        options=[
+            # Without it a second server shares the port silently, and each gets half of the reports.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.max_allowed_incoming_connections", shares().grpc),
+            ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
+            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
+        ],
+    )
+    pb_grpc.add_TelemetryServicer_to_server(TelemetryServicer(backend), server)
+    settings = backend.settings
+    address = grpc_address(settings.host, settings.grpc_port)
+    try:
+        with without_ipv6(address):
+            port = _add_port(server, address, certificates_of(settings))
+    except RuntimeError as error:
+        raise port_refused(settings.host, settings.grpc_port, Port.GRPC, str(error)) from None
+    await server.start()
+    return server, port
+
+
+def _add_port(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> int:
+    if certificates is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, renewed_grpc_credentials(certificates))

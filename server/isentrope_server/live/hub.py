@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from isentrope_server.store.events import ControlChanged, Event, RunChanged, RunEvent, TokensChanged
+from isentrope_server.store.writer import ControlChanged, Event, RunChanged, RunEvent, TokensChanged
 
 QUEUE_LENGTH = 1_024
 

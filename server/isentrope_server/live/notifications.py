@@ -8,29 +8,141 @@ listens. A connection that was lost is made anew, and every listener looks into 
 The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls,
 packing, removing. PostgreSQL gives the duty to another as soon as the connection ends, and ends it when it has been
 silent for a while: a frozen server keeps no duty.
+
+What a notification says: of which run, up to which position, which control versions. Ids and numbers, never data.
+
+Events this server committed itself, kept until they arrive as news: they need not be read from the store again.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import select
 import threading
 import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.live import news
 from isentrope_server.live.hub import Hub
-from isentrope_server.live.news import News
-from isentrope_server.live.own_events import OwnEvents
-from isentrope_server.store import runs, steps
-from isentrope_server.store.database import Database, in_a_line
-from isentrope_server.store.events import ControlChanged, Event, RunChanged
-from isentrope_server.store.locks import DUTY_LOCK
+from isentrope_server.store import runs
+from isentrope_server.store.database import DUTY_LOCK, Database, in_a_line
+from isentrope_server.store.reports import steps
+from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+
+MOST_VERSIONS = 32
+"""Control versions one notification names, the newest; a payload must stay under 8 000 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What one transaction did to one run, or, where the run's id is empty, to the tokens."""
+
+    origin: str
+    """The server that wrote it."""
+    batch: int
+    """Counts that server's transactions."""
+    run_id: str
+    positions: tuple[int, int] | None = None
+    """First and last of the new step reports; None: there are none."""
+    versions: tuple[int, ...] = ()
+    """Control versions that were asked for or changed their state."""
+    run_changed: bool = False
+
+    @property
+    def of_tokens(self) -> bool:
+        return self.run_id == ""
+
+    def payload(self) -> str:
+        return json.dumps(
+            [self.origin, self.batch, self.run_id, self.positions, self.versions, self.run_changed],
+            separators=(",", ":"),
+        )
+
+
+def read(payload: str) -> News:
+    """A notification's payload.
+
+    Raises:
+        ValueError: another program uses the channel.
+    """
+    origin, batch, run_id, positions, versions, run_changed = json.loads(payload)
+    return News(
+        origin=origin,
+        batch=batch,
+        run_id=run_id,
+        positions=None if positions is None else (positions[0], positions[1]),
+        versions=tuple(versions),
+        run_changed=run_changed,
+    )
+
+
+def by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
+    """The events of each run in their order; those of the tokens under an empty id."""
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        found["" if isinstance(event, TokensChanged) else event.run_id].append(event)
+    return dict(found)
+
+
+def news_of(run_id: str, events: Sequence[Event], *, origin: str, batch: int) -> News:
+    """One run's events of one transaction, in short."""
+    positions = [event.position for event in events if isinstance(event, StepStored)]
+    versions = sorted({event.version for event in events if isinstance(event, ControlChanged)})
+    return News(
+        origin=origin,
+        batch=batch,
+        run_id=run_id,
+        positions=(min(positions), max(positions)) if positions else None,
+        versions=tuple(versions[-MOST_VERSIONS:]),
+        run_changed=any(isinstance(event, RunChanged) for event in events),
+    )
+
+
+EVENTS_KEPT = 4_096
+"""Of all batches together. What fell out is read from the store, as another server's is."""
+
+
+class OwnEvents:
+    """By batch and run. Kept on the writer's thread, taken on the one that receives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._batches: OrderedDict[tuple[int, str], Sequence[Event]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many events are kept."""
+        return self._count
+
+    def keep(self, batch: int, run_id: str, events: Sequence[Event]) -> None:
+        """The oldest batches give way: their COMMIT failed, or nobody was told of them in time."""
+        with self._lock:
+            self._batches[batch, run_id] = events
+            self._count += len(events)
+            while self._count > EVENTS_KEPT:
+                _, given_up = self._batches.popitem(last=False)
+                self._count -= len(given_up)
+
+    def take(self, batch: int, run_id: str) -> Sequence[Event] | None:
+        """None: they are no longer kept, or never were."""
+        with self._lock:
+            events = self._batches.pop((batch, run_id), None)
+            self._count -= len(events or ())
+        return events
+
+    def forget(self) -> None:
+        """Nobody will be told of those that are waiting."""
+        with self._lock:
+            self._batches.clear()
+            self._count = 0
+
 
 _log = logging.getLogger(__name__)
 
@@ -81,11 +193,11 @@ class Notifications:
         """Have every server told of these events if the writer's transaction commits."""
         self._batches += 1
         told: list[News] = []
-        for run_id, of_run in news.by_run(events).items():
+        for run_id, of_run in by_run(events).items():
             # Whoever begins to listen from now on is told what the store has.
             if self._hub.is_listened_to(run_id):
                 self._sent.keep(self._batches, run_id, of_run)
-            told.append(news.news_of(run_id, of_run, origin=self._origin, batch=self._batches))
+            told.append(news_of(run_id, of_run, origin=self._origin, batch=self._batches))
         connection.execute(
             text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"),
             {"channel": _CHANNEL, "payloads": [one.payload() for one in told]},
@@ -132,7 +244,7 @@ class Notifications:
 
     def _take(self, payload: str) -> None:
         try:
-            told = news.read(payload)
+            told = read(payload)
         except (ValueError, TypeError):
             _log.warning("The channel %r of the database is used by another program too.", _CHANNEL)
             return

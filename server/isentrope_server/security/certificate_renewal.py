@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import grpc
 
 from isentrope_server.errors import StartupError
-from isentrope_server.security.certificates import Certificates
+from isentrope_server.ports import Certificates
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

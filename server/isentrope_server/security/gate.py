@@ -1,4 +1,7 @@
-"""The one door in front of every HTTP route and WebSocket. It stands outside routing, so no route can forget it."""
+"""The one door in front of every HTTP route and WebSocket. It stands outside routing, so no route can forget it.
+
+How large a request's body may be. Counted while it streams in: a header may lie.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from urllib.parse import parse_qsl, urlencode
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
-from isentrope_server.security.browsers import (
+from isentrope_server.security.open_streams import OpenStreams, while_allowed
+from isentrope_server.security.permissions import Door, Reason, Refusals, changes_something, is_open, required_scope
+from isentrope_server.security.sessions import (
     EARLIER_COOKIE,
     FOREIGN_LOG_IN,
     FOREIGN_LOG_IN_PAGE,
     REFUSED_PAGE,
+    BrowserSessions,
     comes_from_own_page,
     ended_cookie,
     is_asked_for_by_another_site,
@@ -25,10 +32,6 @@ from isentrope_server.security.browsers import (
     security_headers,
     session_cookie,
 )
-from isentrope_server.security.open_streams import Door, OpenStreams, while_allowed
-from isentrope_server.security.permissions import changes_something, is_open, required_scope
-from isentrope_server.security.refusals import Reason, Refusals
-from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.security.tokens import Scope as TokenScope
 from isentrope_server.store.database import in_a_line
@@ -236,3 +239,53 @@ def _with_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
         await send(message)
 
     return send_with_headers
+
+
+API_BODY_BYTES = 1 << 20
+PAGE_BODY_BYTES = 16 << 20
+"""A page's callback may carry the state of a whole figure."""
+
+
+class BodyTooLarge(HTTPException):
+    """FastAPI lets an HTTPException out of its body parser as it is; anything else it calls a bad request."""
+
+    code = "body_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(413, f"A request's body may have {limit_bytes} bytes, this one has more.")
+        self.limit_bytes = limit_bytes
+
+    def answer(self) -> JSONResponse:
+        return JSONResponse(error_body(self.code, self.detail, {"limit_bytes": self.limit_bytes}), self.status_code)
+
+
+class BodyLimit:
+    """ASGI middleware: a body beyond the limit ends in 413 before anybody parses it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = API_BODY_BYTES if scope["path"].startswith("/api/") else PAGE_BODY_BYTES
+        declared = Headers(scope=scope).get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > limit:
+            await BodyTooLarge(limit).answer()(scope, receive, send)
+            return
+        await self._app(scope, _counting(receive, limit), send)
+
+
+def _counting(receive: Receive, limit: int) -> Receive:
+    received = 0
+
+    async def receive_within_limit() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            raise BodyTooLarge(limit)
+        return message
+
+    return receive_within_limit

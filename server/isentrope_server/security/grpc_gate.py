@@ -12,9 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.security.open_streams import Door, OpenStreams
-from isentrope_server.security.permissions import required_grpc_scope
-from isentrope_server.security.refusals import Reason, Refusals
+from isentrope_server.security.open_streams import OpenStreams
+from isentrope_server.security.permissions import Door, Reason, Refusals, required_grpc_scope
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.store.database import in_a_line
 from isentrope_wire.v1 import telemetry_pb2 as pb

@@ -12,20 +12,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
+from isentrope_server.security.permissions import Door
 from isentrope_server.security.tokens import Principal, TokenBook
-
-
-class Door(StrEnum):
-    """Where something came in. A trainer's ranks hold Watch streams open; they take no page's place."""
-
-    HTTP = "http"
-    GRPC = "grpc"
 
 
 class Leave:

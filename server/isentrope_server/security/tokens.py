@@ -1,21 +1,33 @@
-"""Tokens: random secrets with a scope. The database knows their hashes, memory knows which are in force."""
+"""Tokens: random secrets with a scope. The database knows their hashes, memory knows which are in force.
+
+What a token may be called. Its name stands beside every change made with it, so it must look like no other actor.
+
+Making and revoking tokens, each with its audit entry.
+
+The owner's token: made at the first start, kept in a private file of the home for local clients.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
 from sqlalchemy import Connection
 
-from isentrope_server.errors import Unprocessable
-from isentrope_server.store import browser_sessions, tokens
+from isentrope_server.errors import StartupError, Unprocessable
+from isentrope_server.home import write_private
+from isentrope_server.store import access, browser_sessions
+from isentrope_server.store.access import StoredToken
 from isentrope_server.store.browser_sessions import StoredSession
-from isentrope_server.store.tokens import StoredToken
+from isentrope_server.store.writer import TokensChanged, Transaction
 
 
 class Scope(StrEnum):
@@ -133,7 +145,7 @@ class TokenBook:
         """Read the tokens anew; call it after every change, on a connection that has read nothing yet."""
         # One at a time: what was read before a token was revoked must not replace what was read after.
         with self._reloading:
-            self.replace(tokens.all_tokens(connection), browser_sessions.not_expired(connection, time.time()))
+            self.replace(access.all_tokens(connection), browser_sessions.not_expired(connection, time.time()))
 
     def replace(self, stored: Iterable[StoredToken], stored_sessions: Iterable[StoredSession]) -> None:
         """Take these for the tokens and sessions there are, and tell who waits for one to end."""
@@ -197,3 +209,146 @@ class TokenBook:
         """When tokens were used since the last call, by id."""
         uses, self._lookups = self._lookups, {}
         return uses
+
+
+_OTHER_ACTORS = re.compile(r"owner|server|command line|rank( .*)?|run( \(.*)?")
+
+
+def check_token_name(name: str) -> None:
+    """
+    Raises:
+        Unprocessable: it has characters nobody sees, or is what the audit trail and the histories of controls call
+            somebody who is no token, or the owner's.
+    """
+    if not name.isprintable():
+        raise Unprocessable(
+            f"A token's name is of visible characters and spaces, got {name!r}. Leave the others out.", field="name"
+        )
+    # What looks the same is the same: wide letters, capitals, more spaces.
+    looks_like = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    if not looks_like or _OTHER_ACTORS.fullmatch(looks_like):
+        raise Unprocessable(
+            f"A token's name can't be blank, owner, server, command line, run or rank, which name others in the audit "
+            f"trail, got {name!r}. Choose another.",
+            field="name",
+        )
+
+
+def issue_token(
+    transaction: Transaction,
+    name: str,
+    scope: Scope,
+    *,
+    by: str,
+    by_token: str | None = None,
+    now: float,
+    run: str | None = None,
+    project: str | None = None,
+) -> NewToken:
+    """Make and store a token; only the returned object knows its secret.
+
+    Args:
+        by: name of the token, or `command line`.
+        by_token: id of the token.
+    Raises:
+        Unprocessable: a name somebody else has, or a run or a project for a token that doesn't report.
+    """
+    check_token_name(name)
+    issued = new_token(name, scope, run=run, project=project)
+    access.add_token(transaction.connection, issued.stored)
+    access.record_audit(
+        transaction.connection,
+        at=now,
+        actor=by,
+        token_id=by_token,
+        action="token.created",
+        subject=f"tokens/{issued.stored.id}",
+        change={"name": name, "scope": str(scope), "run": run, "project": project},
+    )
+    transaction.announce(TokensChanged())
+    return issued
+
+
+def revoke_token(transaction: Transaction, token_id: str, *, by: str, by_token: str | None = None, now: float) -> bool:
+    """True when the token was in force until now."""
+    revoked = access.revoke_token(transaction.connection, token_id, now)
+    if revoked:
+        access.record_audit(
+            transaction.connection,
+            at=now,
+            actor=by,
+            token_id=by_token,
+            action="token.revoked",
+            subject=f"tokens/{token_id}",
+            change={},
+        )
+        transaction.announce(TokensChanged())
+    return revoked
+
+
+SHORTEST_OWNER_TOKEN = 4
+"""Shorter ones are refused where they would become the owner's; one that is the owner's already goes on."""
+GOOD_OWNER_TOKEN = 32
+"""Shorter ones are warned of."""
+MAKE_A_TOKEN = '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
+
+
+def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False) -> str:
+    """The owner's secret, from the file of an earlier start; else `chosen`, else a random one, written to the file.
+
+    An owner's token whose file is gone is revoked: nobody can know it any more, or somebody took it. Not so in a
+    database that servers share: each has a home, and an owner's token of its own or the one all were given.
+
+    Raises:
+        StartupError: the file can't be read or written, or the chosen token was revoked, or anybody could guess it.
+    """
+    connection = transaction.connection
+    known = access.all_tokens(connection)
+    in_force = [token for token in known if token.is_owner and token.revoked_at is None]
+    try:
+        kept = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        if _is_among(in_force, kept):
+            return kept
+        if chosen is not None and _is_among(in_force, chosen):
+            write_private(file, chosen + "\n")
+            return chosen
+        if chosen is not None and _is_among(known, chosen):
+            raise StartupError(
+                "ISENTROPE_TOKEN is a token that was revoked, or one that is not an owner's. Choose another."
+            )
+        if chosen is not None and len(chosen) < SHORTEST_OWNER_TOKEN:
+            raise StartupError(
+                f"ISENTROPE_TOKEN becomes the owner's token and must have at least {SHORTEST_OWNER_TOKEN} characters, "
+                f"better {GOOD_OWNER_TOKEN}, got {len(chosen)}. Make one with {MAKE_A_TOKEN}."
+            )
+        for token in [] if is_shared else in_force:
+            access.revoke_token(connection, token.id, time.time())
+        owner = new_token("owner", Scope.ADMIN, secret=chosen, is_owner=True)
+        access.add_token(connection, owner.stored)
+        access.record_audit(
+            connection,
+            at=owner.stored.created_at,
+            actor="server",
+            action="token.created",
+            subject=f"tokens/{owner.stored.id}",
+            change={
+                "name": "owner",
+                "scope": str(Scope.ADMIN),
+                "revoked": [] if is_shared else [token.id for token in in_force],
+            },
+        )
+        transaction.announce(TokensChanged())
+        write_private(file, owner.secret + "\n")
+    except StartupError:
+        # It is an OSError too, and says what is wrong already.
+        raise
+    except OSError as error:
+        raise StartupError(
+            f"The owner's token file {file} must be readable and writable by this user: {error.strerror}. "
+            "Change its permissions, or set ISENTROPE_HOME to another folder."
+        ) from error
+    return owner.secret
+
+
+def _is_among(stored: Sequence[StoredToken], secret: str) -> bool:
+    return any(token.token_hash == secret_hash(secret) for token in stored)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
-from isentrope_wire.messages import ControlOutcome, OutcomeState
+from isentrope_wire.reports import ControlOutcome, OutcomeState
 
 _LONGEST_MESSAGE = 10_000
 """Characters. No probe writes so many."""

@@ -1,13 +1,47 @@
-"""Engines: one writing connection, and read-only ones for everybody else."""
+"""Engines: one writing connection, and read-only ones for everybody else.
+
+Who may write what at once.
+
+SQLite has one writer. Each server on a shared PostgreSQL has one too, and they must not disturb each other: positions
+and acknowledgements of a run rise in COMMIT order, a control builds on the newest version, the audit trail is a chain.
+Advisory locks, held until COMMIT, keep that as if there were one writer:
+
+- `hold_for_writing`: a transaction that says which runs it writes holds these runs; any other holds everything. They
+  are taken at its begin and in one order, so that no two transactions can wait for each other.
+- `hold_what_runs_share`: rows that belong to no run. Taken last.
+- `hold_for_migration`: two servers that start at once don't both create the tables.
+
+`DUTY_LOCK` is none of these: `live.notifications` holds it for as long as its connection lives.
+
+What SQLite's file needs: a file system that locks, and a library without a known fault.
+
+Space: what deleted rows took goes back to the file system.
+
+SQLite keeps the pages it no longer needs, and gives the last ones back when told to; that it may, a database has to be
+told before its first table, or once by writing it anew. PostgreSQL's autovacuum makes such pages free for other rows.
+
+Brings a database to the newest schema.
+
+Which migrations a database has seen, and which this program brings.
+
+Several changes in one round trip, where the database is another process: each one there and back waits for a core.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
-from typing import Any
+from typing import Any, NamedTuple
 
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import (
     JSON,
     URL,
@@ -19,15 +53,20 @@ from sqlalchemy import (
     ExceptionContext,
     Integer,
     LargeBinary,
+    Select,
+    Update,
     create_engine,
     event,
+    literal_column,
     make_url,
+    select,
     text,
 )
 from sqlalchemy.pool import NullPool
 
-from isentrope_server.store.column_types import String, json_text
-from isentrope_wire.printable import printable
+from isentrope_server.store.tables import String, json_text
+from isentrope_wire.errors import IsentropeError
+from isentrope_wire.numbers import printable
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
@@ -198,3 +237,203 @@ def _copy(cursor: Any, statement: str, rows: Any, context: Any) -> bool:
         for row in rows:
             copying.write_row(row)
     return True
+
+
+_EVERYTHING = 0x15E7_0000
+_SHARED_ROWS = 0x15E7_0001
+_MIGRATION = 0x15E7_0002
+DUTY_LOCK = 0x15E7_0003
+"""Held by the server that does what one server at a time should do."""
+
+
+def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) -> None:
+    """Keep other servers out of these runs until COMMIT; a None among them: out of everything."""
+    if not _is_shared(connection):
+        return
+    if not run_ids or None in run_ids:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _EVERYTHING})
+        return
+    connection.execute(
+        text(
+            "SELECT pg_advisory_xact_lock_shared(:everything), (SELECT count(pg_advisory_xact_lock(key)) FROM unnest(CAST(:keys AS bigint[])) AS key)"
+        ),
+        {"everything": _EVERYTHING, "keys": sorted({_key(f"run {run_id}") for run_id in run_ids})},
+    )
+
+
+def hold_what_runs_share(connection: Connection) -> None:
+    """Keep other servers from adding rows that belong to no run, until COMMIT. Whoever calls it reads these rows after."""
+    if _is_shared(connection):
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SHARED_ROWS})
+
+
+def hold_for_migration(connection: Connection) -> None:
+    """Let the migrations of another server that starts at the same time end first."""
+    if _is_shared(connection):
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION})
+
+
+def _is_shared(connection: Connection) -> bool:
+    return connection.dialect.name == POSTGRESQL
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "ocfs2",
+        "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.ceph", "fuse.juicefs",
+    }
+)  # fmt: skip
+_FIXED_IN = (3, 51, 3)
+_MOUNTS = Path("/proc/mounts")
+
+
+class NetworkFileSystem(IsentropeError, OSError):
+    """SQLite's database would lie where its locks and its shared memory don't work."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
+    """
+    Raises:
+        NetworkFileSystem: the database would lie on one.
+    """
+    kind = file_system_of(database, mounts)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        raise NetworkFileSystem(
+            f"it lies on a network file system ({kind}), where SQLite's locks fail and data is lost; "
+            "put the home on a local disk, or use PostgreSQL"
+        )
+
+
+def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
+    """The type of the file system a file lies on, or would lie on; None where the system doesn't tell."""
+    if not mounts.exists():
+        return None
+    place = path.resolve()
+    kind: str | None = None
+    longest = -1
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+        _, mounted_on, this_kind, *_ = line.split(" ")
+        # Blanks in a path are written as octal numbers.
+        root = Path(mounted_on.encode().decode("unicode_escape"))
+        # Of two mounts on one place the later one is seen.
+        if place.is_relative_to(root) and len(root.parts) >= longest:
+            kind, longest = this_kind, len(root.parts)
+    return kind
+
+
+def old_library_note(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> str | None:
+    """What to say of a library with a known fault; None: it has none."""
+    if version >= _FIXED_IN:
+        return None
+    named, fixed = (".".join(map(str, numbers)) for numbers in (version, _FIXED_IN))
+    return (
+        f"let no other program write to this database while the server runs: SQLite {named} can damage one that two "
+        f"write to (fixed in {fixed}). Isentrope itself is safe, it writes with one connection."
+    )
+
+
+FREE_PAGES_KEPT = 1_000
+"""The next reports take them."""
+PAGES_AT_ONCE = 1_000
+"""Some milliseconds of the writer's time."""
+
+_INCREMENTAL = 2
+
+
+def free_pages(connection: Connection) -> int:
+    """Pages of the file that hold nothing; 0 where the database looks after them itself."""
+    if connection.dialect.name != "sqlite":
+        return 0
+    return int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
+
+
+def give_back_pages(connection: Connection) -> None:
+    """Make the file smaller by some of its free pages, in the caller's transaction."""
+    cursor = connection.connection.cursor()
+    cursor.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")
+    # Each step of the statement frees a page, and its rows have no columns, which SQLAlchemy takes for no rows.
+    cursor.fetchall()
+    cursor.close()
+
+
+def make_pages_returnable(engine: Engine) -> None:
+    """Write a database of an older version anew, once, if it could never become smaller. Takes seconds per gigabyte."""
+    if engine.dialect.name != "sqlite":
+        return
+    # Outside of any transaction: VACUUM is one of its own.
+    raw = engine.raw_connection()
+    try:
+        cursor = raw.cursor()
+        (mode,) = cursor.execute("PRAGMA auto_vacuum").fetchone()
+        if mode != _INCREMENTAL:
+            cursor.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
+            cursor.execute("VACUUM")
+    finally:
+        raw.close()
+
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Alembic's configuration without an ini file: the migrations of this package, on this connection."""
+    config = Config()
+    # Alembic reads % as interpolation.
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade(connection: Connection) -> None:
+    """Run every migration the database hasn't seen, in the caller's transaction.
+
+    Raises:
+        alembic.util.CommandError: a newer Isentrope has migrated it already.
+    """
+    hold_for_migration(connection)
+    command.upgrade(alembic_config(connection), "head")
+
+
+def newest_version(connection: Connection) -> str | None:
+    """The version of the newest migration there is."""
+    return _newest(alembic_config(connection).get_main_option("script_location") or "")
+
+
+def version_of(connection: Connection) -> str | None:
+    """The version the database is at; None: it has no tables yet."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
+def _newest(scripts: str) -> str | None:
+    return ScriptDirectory(scripts).get_current_head()
+
+
+class Change(NamedTuple):
+    """An UPDATE that is made once, and the values of its parameters, which no other one shares."""
+
+    statement: Update
+    values: Mapping[str, object]
+
+
+def make_together(connection: Connection, changes: Sequence[Change]) -> None:
+    """Make all of these changes, to one table each; none may need what another has done."""
+    if connection.dialect.name == POSTGRESQL:
+        values = {name: value for change in changes for name, value in change.values.items()}
+        connection.execute(_joined(tuple(change.statement for change in changes)), values)
+        return
+    for change in changes:
+        connection.execute(change.statement, change.values)
+
+
+@lru_cache
+def _joined(statements: tuple[Update, ...]) -> Select[*tuple[Any, ...]]:
+    parts = [statement.cte(f"change_{number}") for number, statement in enumerate(statements)]
+    return select(literal_column("1")).add_cte(*parts)

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, or_, select, update
 
+from isentrope_server.store.database import Change
 from isentrope_server.store.removal import DELETING
-from isentrope_server.store.round_trips import Change
 from isentrope_server.store.tables import deleted_runs, runs, streams
-from isentrope_wire.messages import RunFinished, RunStarted
+from isentrope_wire.reports import RunFinished, RunStarted
 
 
 class Status(StrEnum):

@@ -1,11 +1,14 @@
-"""The one thread that writes, with group commit: what queued up during one COMMIT goes into the next."""
+"""The one thread that writes, with group commit: what queued up during one COMMIT goes into the next.
+
+What a transaction announces once it is committed. Listeners read the rest from the store.
+"""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,9 +18,45 @@ from typing import Generic, Self, TypeVar
 from sqlalchemy import Connection, Engine, NestedTransaction, RootTransaction
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
-from isentrope_server.store.events import Event
-from isentrope_server.store.locks import hold_for_writing
+from isentrope_server.store.database import hold_for_writing
 from isentrope_wire.errors import IsentropeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStored:
+    """One step report is durable."""
+
+    run_id: str
+    position: int
+    step: int
+    recorded_at: float
+    control_version: int
+    rank: int
+    scalars: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlChanged:
+    """A control version was asked for, or its state changed."""
+
+    run_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChanged:
+    """A run began, ended, was resumed, edited or deleted."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensChanged:
+    """A token was made or revoked."""
+
+
+RunEvent = StepStored | ControlChanged | RunChanged
+Event = RunEvent | TokensChanged
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.control.control_file import ControlFile, monotonic_deadline
-from isentrope.control.snapshot_document import encode_snapshot
+from isentrope.control import encode_snapshot
+from isentrope.transport.control_file import ControlFile, monotonic_deadline
 from isentrope_wire.control import Control, Method, Scope
-from isentrope_wire.messages import ControlSnapshot
+from isentrope_wire.reports import ControlSnapshot
 
 SNAPSHOT = ControlSnapshot(
     version=7,

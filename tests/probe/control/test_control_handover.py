@@ -6,10 +6,9 @@ import errno
 import threading
 from pathlib import Path
 
-from isentrope.control.control_file import ControlFile
-from isentrope.control.control_handover import ControlHandover
+from isentrope.transport.control_file import ControlFile, ControlHandover
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot
+from isentrope_wire.reports import ControlSnapshot
 
 
 def version(number: int) -> ControlSnapshot:

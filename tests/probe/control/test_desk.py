@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from isentrope.control.desk import ControlDesk
+from isentrope.control import ControlDesk
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlSnapshot, OutcomeState
+from isentrope_wire.reports import ControlSnapshot, OutcomeState
 
 CAPABILITIES = ("method:none", "method:clip_v")
 

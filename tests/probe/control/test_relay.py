@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import isentrope
-from isentrope.control.relay import FIRST_CAPACITY, ControlRelay
-from isentrope.control.snapshot_document import encode_snapshot
-from isentrope_wire.messages import ControlSnapshot
+from isentrope.control import encode_snapshot
+from isentrope.distributed import FIRST_CAPACITY, ControlRelay
+from isentrope_wire.reports import ControlSnapshot
 from tests.probe.tiny_loop import pushed
 
 

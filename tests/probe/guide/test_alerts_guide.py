@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from isentrope.statistics import alerts
-from isentrope_trainer.experiments.alert_quality import KINDS
+from isentrope_trainer.figures.alert_quality import KINDS
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text(encoding="utf-8")
 CODE = Path(alerts.__file__).read_text(encoding="utf-8")
@@ -35,4 +35,4 @@ def test_the_numbers_in_the_rules_are_those_of_the_code() -> None:
 
 
 def test_the_command_in_the_page_is_one() -> None:
-    assert "python -m isentrope_trainer.experiments.alert_quality --seeds 20 --recorded DIR" in GUIDE
+    assert "python -m isentrope_trainer.figures.alert_quality --seeds 20 --recorded DIR" in GUIDE

@@ -11,7 +11,7 @@ from isentrope.statistics.calibration import Calibration
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from tests.probe.guide.test_guide import run_example
 from tests.probe.ranks.gang import run_ranks
 

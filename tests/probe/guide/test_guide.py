@@ -12,7 +12,7 @@ import pytest
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import RunFinished, StepReport
+from isentrope_wire.reports import RunFinished, StepReport
 from tests.probe.ranks.gang import run_ranks
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "attach.md").read_text(encoding="utf-8")

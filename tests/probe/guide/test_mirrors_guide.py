@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import isentrope
-from isentrope.mirrors.mirror_thread import MOST_FAILURES, MOST_QUEUED
-from isentrope.mirrors.wanted import BY_NAME
+from isentrope.trackers.base import MOST_FAILURES, MOST_QUEUED
+from isentrope.trackers.known import BY_NAME
 from tests.probe.tiny_loop import TinyLoop, run_steps
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "mirrors.md").read_text(encoding="utf-8")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from isentrope.integrations.checkpoint_folder import STATE_FILE
+from isentrope.integrations.reporting import STATE_FILE
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl import attach
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
 from tests.probe.integrations import test_transformers_callback, tiny_trl
 from tests.probe.integrations.tiny_trl import reports
@@ -146,7 +146,7 @@ def test_a_folder_that_can_t_be_written_to_does_not_hurt_the_training(
     def full(path: Path, content: bytes) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("isentrope.integrations.checkpoint_folder.write_atomically", full)
+    monkeypatch.setattr("isentrope.integrations.reporting.write_atomically", full)
     with caplog.at_level(logging.WARNING):
         _, transport = callback_run(tmp_path, resume=False)
     assert len(reports(transport)) == 4

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import integration_utils
 
-from isentrope.integrations.transformers import IsentropeCallback, register, scalars_of
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.integrations.reporting import scalars_of
+from isentrope.integrations.transformers import IsentropeCallback, register
 from isentrope.transport.spool_reader import SpoolReader
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import RunFinished, RunStarted
+from isentrope_wire.reports import RunFinished, RunStarted
 from tests.probe.integrations.tiny_trl import reports
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from isentrope.integrations.trl import ATTRIBUTE, attach
 from isentrope.scores import TokenScores
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 from tests.probe.scores.reference64 import scores64
 

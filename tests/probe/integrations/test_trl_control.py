@@ -12,8 +12,8 @@ from torch import Tensor
 
 import isentrope
 from isentrope.integrations.trl import attach
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import ControlSnapshot, OutcomeState
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import ControlSnapshot, OutcomeState
 from tests.probe.integrations import tiny_trl
 
 CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import isentrope
 from isentrope.integrations.trl import attach
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import StepReport
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import StepReport
 from tests.probe.integrations import tiny_trl
 from tests.probe.integrations.test_trl_control import GatedTokens
 from tests.probe.ranks.gang import run_ranks

@@ -16,7 +16,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 from trl import GRPOTrainer
 
 from isentrope.integrations.trl import attach
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
 LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]

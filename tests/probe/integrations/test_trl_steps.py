@@ -12,10 +12,10 @@ from datasets import Dataset
 from torch import Tensor
 
 from isentrope.integrations.trl import attach
-from isentrope.integrations.trl_rescoring import MicroBatch, Sample, as_in_training, default_tokens
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.integrations.trl_loss import MicroBatch, Sample, as_in_training, default_tokens
+from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
-from isentrope_wire.messages import RunFinished
+from isentrope_wire.reports import RunFinished
 from tests.probe.integrations import tiny_trl
 
 EVALUATING = {

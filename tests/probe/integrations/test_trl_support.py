@@ -18,7 +18,7 @@ from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl import attach, detach
 from isentrope.integrations.trl_support import random_ids
 from isentrope.scores.linear_token_scores import linear_token_scores
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
 

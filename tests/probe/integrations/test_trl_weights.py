@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from isentrope.integrations.trl import attach
-from isentrope.integrations.trl_weights import cispo_weight, sapo_weight, vespo_weight
+from isentrope.integrations.trl_loss import cispo_weight, sapo_weight, vespo_weight
 from isentrope.scores import inside_clip
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.transport.transport import InMemoryTransport
 from tests.probe.integrations import tiny_trl
 
 # r from far below to far above the clip's range, epsilon 0.2 and 0.3

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, PrinterCallba
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from isentrope.integrations.trl import attach
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import StepReport
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import StepReport
 
 VOCABULARY = 32
 WORDS = {"<pad>": 0, "<eos>": 1, **{f"w{index}": index for index in range(2, VOCABULARY)}}

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from isentrope.interventions.covariance_scores import covariance_scores
-from isentrope.interventions.gated_tokens import Centres
-from isentrope.interventions.threshold_statistics import threshold_statistics
+from isentrope.methods.base import Centres
+from isentrope.methods.covariance import covariance_scores
+from isentrope.statistics.thresholds import threshold_statistics
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
 

@@ -8,15 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.interventions.dead_knobs import (
-    LOWEST_DISCRIMINATOR_SCORE,
-    StepEvidence,
-    clip_b_bounds,
-    clip_v_bounds,
-    dead_knobs,
-)
 from isentrope.scores import token_scores
 from isentrope_wire.control import Control
+from isentrope_wire.dead_knobs import LOWEST_DISCRIMINATOR_SCORE, StepEvidence, clip_b_bounds, clip_v_bounds, dead_knobs
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 STEP = StepEvidence(

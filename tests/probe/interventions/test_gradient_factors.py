@@ -8,14 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.interventions.gated_tokens import GatedTokens
-from isentrope.interventions.gradient_factors import (
-    CAPABILITIES,
-    METHODS,
-    gated_logprobs,
-    select_tokens,
-    with_shrunken_denominator,
-)
+from isentrope.methods.base import GatedTokens
+from isentrope.methods.gate import CAPABILITIES, METHODS, gated_logprobs, select_tokens, with_shrunken_denominator
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS as ROWS
 from isentrope_wire.methods import threshold_methods

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.interventions.scope import in_scope
-from isentrope.interventions.threshold_statistics import threshold_statistics
+from isentrope.methods.base import in_scope
 from isentrope.scores import TokenScores
+from isentrope.statistics.thresholds import threshold_statistics
 from isentrope_wire.control import Control, Scope
 from tests.probe.interventions.tokens import keep_mask
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.interventions.gradient_factors import gated_logprobs
+from isentrope.methods.gate import gated_logprobs
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import many, selected, tokens
 

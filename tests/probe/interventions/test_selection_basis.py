@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.interventions.gated_tokens import GatedTokens
-from isentrope.interventions.selection_basis import SelectionBasis
-from isentrope.interventions.threshold_source import ThresholdSources
-from isentrope.statistics.step_summary import MEANS_COLUMNS, measure
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.methods.base import GatedTokens
+from isentrope.methods.reference import SelectionBasis, ThresholdSources
+from isentrope.statistics.step import MEANS_COLUMNS, measure
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import many, tokens
 

@@ -9,15 +9,10 @@ import torch
 
 import isentrope
 from isentrope.errors import InputError
-from isentrope.interventions.threshold_source import ThresholdSources
-from isentrope.interventions.threshold_statistics import (
-    ThresholdStatistics,
-    no_threshold_sums,
-    threshold_statistics,
-    threshold_sums,
-)
+from isentrope.methods.reference import ThresholdSources
 from isentrope.scores import TokenScores, token_scores
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.statistics.thresholds import ThresholdStatistics, no_threshold_sums, threshold_statistics, threshold_sums
+from isentrope.transport.transport import InMemoryTransport
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from isentrope.interventions.token_draw import positions_of, token_draw
+from isentrope.methods.covariance import positions_of, token_draw
 
 _WORD = 1 << 64
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from isentrope.interventions import top_entropy
+from isentrope.methods import entropy
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
 
@@ -49,9 +49,9 @@ def test_padding_does_not_move_the_threshold() -> None:
 
 def test_the_threshold_of_one_batch_serves_another() -> None:
     control = top(0.4)
-    cutoff = top_entropy.count_cutoff(control, HAND, own_centres(HAND))
+    cutoff = entropy.top_entropy_cutoff(control, HAND, own_centres(HAND))
     next_step = tokens([1.0] * 3, entropies=[0.71, 0.69, 0.7])
-    assert kept(top_entropy.select(control, next_step, own_centres(next_step), cutoff)) == [0, 2]
+    assert kept(entropy.select_top_entropy(control, next_step, own_centres(next_step), cutoff)) == [0, 2]
 
 
 def test_an_entropy_that_is_not_finite_is_kept() -> None:

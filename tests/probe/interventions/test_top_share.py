@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from isentrope.interventions.top_share import top_share_cutoff
+from isentrope.methods.base import top_share_cutoff
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.004, 0.02, 0.2, 0.37, 0.5, 0.999, 1.0])

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from isentrope.interventions.gated_tokens import Centres, GatedTokens, Selection
-from isentrope.interventions.gradient_factors import METHODS, select_tokens
-from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
+from isentrope.methods.base import Centres, GatedTokens, Selection
+from isentrope.methods.gate import METHODS, select_tokens
 from isentrope.scores import TokenScores
+from isentrope.statistics.thresholds import ThresholdStatistics, threshold_statistics
 from isentrope_wire.control import Control
 
 Numbers = Sequence[float] | Tensor

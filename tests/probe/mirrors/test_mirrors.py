@@ -17,9 +17,8 @@ import torch
 import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.integrations.transformers import IsentropeCallback
-from isentrope.mirrors.mirror_thread import MOST_FAILURES, MOST_QUEUED
-from isentrope.mirrors.mlflow_run import allowed
-from isentrope.mirrors.wanted import wanted_mirrors
+from isentrope.trackers.base import MOST_FAILURES, MOST_QUEUED
+from isentrope.trackers.known import allowed, wanted_mirrors
 from tests.probe.mirrors.own_tracker import OwnTracker, wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
@@ -203,7 +202,7 @@ def test_nothing_is_mirrored_in_mode_disabled_nor_from_another_rank(
 def test_the_callback_mirrors_what_a_trainer_logs(tmp_path: Path) -> None:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from isentrope.transport.in_memory import InMemoryTransport
+    from isentrope.transport.transport import InMemoryTransport
 
     tracker = OwnTracker()
     callback = IsentropeCallback(mirror=tracker, transport=InMemoryTransport())

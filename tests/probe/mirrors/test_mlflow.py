@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-from isentrope.mirrors.mlflow_run import MOST_METRICS
-from isentrope.mirrors.wanted import wanted_mirrors
+from isentrope.trackers.known import MOST_METRICS, wanted_mirrors
 from tests.probe.mirrors.mirrored_run import finish, mirrored_steps
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 

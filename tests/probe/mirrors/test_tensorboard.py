@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from isentrope.errors import ConfigurationError
-from isentrope.mirrors.wanted import wanted_mirrors
-from isentrope.transport.in_memory import InMemoryTransport
+from isentrope.trackers.known import wanted_mirrors
+from isentrope.transport.transport import InMemoryTransport
 from tests.probe.mirrors.mirrored_run import mirrored_steps, wait_for_mirrors
 from tests.probe.tiny_loop import probe_and_transport
 

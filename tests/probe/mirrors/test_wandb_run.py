@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from isentrope.mirrors.destination import StepScalars
-from isentrope.mirrors.wandb_run import WandbRun
+from isentrope.trackers.base import StepScalars
+from isentrope.trackers.known import WandbRun
 from tests.probe.mirrors.own_tracker import wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from isentrope import run_end
+from isentrope import lifecycle
 from isentrope.transport import spool
 from tests.system.running_server import free_port
 
@@ -97,7 +97,7 @@ def _rank(
     # A fork server draws one seed for all ranks it ever starts, and every run of the tests another.
     torch.manual_seed(0)
     # The second that a run's end may take is short on a busy machine, and here every report is looked for.
-    spool.LONGEST_CLOSE_SECONDS = run_end.LONGEST_END_SECONDS = 20.0
+    spool.LONGEST_CLOSE_SECONDS = lifecycle.LONGEST_END_SECONDS = 20.0
     # The probe raises everything under pytest; ranks run as they do in a training job.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
     host, port = address.split(":")

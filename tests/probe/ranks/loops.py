@@ -10,8 +10,8 @@ from torch import Tensor
 
 import isentrope
 from isentrope.scores import token_scores
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.tiny_loop import reports
 
 VOCABULARY = 24

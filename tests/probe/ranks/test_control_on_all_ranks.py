@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import isentrope
-from isentrope_wire.messages import OutcomeState
+from isentrope_wire.reports import OutcomeState
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import RankResult, steps_on_rank
 from tests.probe.tiny_loop import CLIP, pushed

@@ -9,7 +9,7 @@ import torch
 
 import isentrope
 from isentrope.errors import ConfigurationError
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
 from tests.probe.tiny_loop import CLIP, pushed, reports

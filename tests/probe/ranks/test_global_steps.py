@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import isentrope
-from isentrope.statistics.covariance_sketch import BIN_RATIO
-from isentrope.statistics.covariance_tail import TOP_SHARES
-from isentrope_wire.messages import StepReport
+from isentrope.statistics.covariance import BIN_RATIO, TOP_SHARES
+from isentrope_wire.reports import StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.ranks.loops import RankResult, steps_on_rank
 

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from isentrope import ranks
+from isentrope import distributed
+from isentrope.distributed import Gathered, ManyRanks, OneRank, ranks_of
 from isentrope.errors import InputError
-from isentrope.ranks import Gathered, ManyRanks, OneRank, ranks_of
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.ranks.loops import Sequences, gate, probe_of
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
@@ -91,13 +91,13 @@ def test_sums_travel_where_the_group_s_own_tensors_do(
     monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert ranks._device_of(None) == torch.device(expected)
+    assert distributed._device_of(None) == torch.device(expected)
 
 
 def late_probe(rank: int) -> None:
     import time
 
-    ranks.SLOW_MEETING_SECONDS = 0.2
+    distributed.SLOW_MEETING_SECONDS = 0.2
     if rank == 1:
         time.sleep(0.8)
     said: list[str] = []

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import isentrope
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 from tests.probe.ranks.loops import TOKENS, VOCABULARY, probe_of
 from tests.probe.tiny_loop import reports
 

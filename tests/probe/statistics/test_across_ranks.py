@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from isentrope.statistics.across_ranks import THRESHOLD_COLUMNS, failed_rank_vector, rank_vector, read_ranks
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics.global_step import THRESHOLD_COLUMNS, failed_rank_vector, rank_vector, read_ranks
+from isentrope.statistics.tokens import TokenBatch
 from tests.probe.statistics.test_step_summary import batch_of, summary_of
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from isentrope.statistics.alerts import EARLY_STEPS, FLOOR, PERSISTENCE, REARM, WINDOW, AlertWatch
-from isentrope_trainer.experiments.synthetic_runs import (
+from isentrope_trainer.figures.alert_quality import (
     Course,
     collapsing,
     exploding,
@@ -19,7 +19,7 @@ from isentrope_trainer.experiments.synthetic_runs import (
     waving,
 )
 from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.messages import Alert, StepReport
+from isentrope_wire.reports import Alert, StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 Said = list[tuple[int, Alert]]

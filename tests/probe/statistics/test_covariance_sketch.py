@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
-from isentrope.statistics.across_ranks import rank_vector, read_ranks
-from isentrope.statistics.covariance_sketch import BIN_RATIO, read_sketch
-from isentrope.statistics.covariance_tail import TOP_SHARES
-from isentrope.statistics.report_scalars import summary_scalars
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics.covariance import BIN_RATIO, TOP_SHARES, read_sketch
+from isentrope.statistics.global_step import rank_vector, read_ranks
+from isentrope.statistics.step import summary_scalars
+from isentrope.statistics.tokens import TokenBatch
 from tests.probe.statistics.test_step_summary import summary_of
 
 
@@ -82,13 +81,13 @@ def test_bins_are_worked_by_hand() -> None:
     batch = TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
     row = rank_vector(0, 0, [batch], None, None, alone=False, centre=(torch.tensor(0.0), torch.tensor(0.0))).tolist()
     summary = summary_of(batch).advantage_logprob
-    from isentrope.statistics.covariance import Covariance
-    from isentrope.statistics.covariance_sketch import NUMBERS
+    from isentrope.statistics.covariance import SKETCH_NUMBERS
+    from isentrope.statistics.sums import Covariance
 
-    shares = read_sketch(row[-NUMBERS:], Covariance(4, 0.0, 0.0, 4.0))
+    shares = read_sketch(row[-SKETCH_NUMBERS:], Covariance(4, 0.0, 0.0, 4.0))
     assert shares is not None
     assert dict(zip(TOP_SHARES, shares, strict=True)) == pytest.approx(
         {name: {0.2: 4.0, 0.5: 2.5, 1.0: 1.0}.get(share, 4.0) for name, share in TOP_SHARES.items()}
     )
     assert summary.count == 4
-    assert read_sketch([0.0] * NUMBERS, summary) is None
+    assert read_sketch([0.0] * SKETCH_NUMBERS, summary) is None

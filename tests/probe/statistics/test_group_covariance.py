@@ -11,12 +11,12 @@ from torch import Tensor
 
 import isentrope
 from isentrope.errors import InputError
-from isentrope.gate_inputs import group_ids_of
+from isentrope.inputs import group_ids_of
 from isentrope.scores import TokenScores
-from isentrope.statistics import group_covariance
-from isentrope.statistics.across_ranks import rank_vector, read_ranks
-from isentrope.statistics.group_covariance import group_scalars
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics import covariance
+from isentrope.statistics.covariance import group_scalars
+from isentrope.statistics.global_step import rank_vector, read_ranks
+from isentrope.statistics.tokens import TokenBatch
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
@@ -102,8 +102,8 @@ def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
 
 
 def test_a_rank_with_more_groups_than_it_may_tell_of_counts_none_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_covariance, "MOST_GROUPS", 4)
-    monkeypatch.setattr(group_covariance, "NUMBERS", 1 + 4 * 7)
+    monkeypatch.setattr(covariance, "MOST_GROUPS", 4)
+    monkeypatch.setattr(covariance, "GROUP_NUMBERS", 1 + 4 * 7)
     batch = some(4)
     first = rank_vector(0, 0, [batch], None, None).tolist()
     only_low = sequences(torch.tensor([7, 1007, 3007, 3007]), torch.tensor([1.0, -1.0, 1.0, -1.0]), 5)
@@ -118,8 +118,8 @@ def test_a_rank_with_more_groups_than_it_may_tell_of_counts_none_in_part(monkeyp
 def test_groups_named_by_size_are_told_of_by_every_rank_though_one_has_more_than_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_covariance, "MOST_GROUPS", 4)
-    monkeypatch.setattr(group_covariance, "NUMBERS", 1 + 4 * 7)
+    monkeypatch.setattr(covariance, "MOST_GROUPS", 4)
+    monkeypatch.setattr(covariance, "GROUP_NUMBERS", 1 + 4 * 7)
     vectors = []
     for rank, rows in ((0, 6), (1, 12)):
         ids = group_ids_of(2, torch.zeros(rows, 7), rank, 0)
@@ -134,9 +134,9 @@ def test_groups_named_by_size_are_told_of_by_every_rank_though_one_has_more_than
 
 
 def read_groups(row: list[float]) -> list[float]:
-    from isentrope.statistics import across_ranks
+    from isentrope.statistics import global_step
 
-    return row[across_ranks._GROUPS_FROM : across_ranks._GROUPS_FROM + 1 + 4 * 7]
+    return row[global_step._GROUPS_FROM : global_step._GROUPS_FROM + 1 + 4 * 7]
 
 
 def test_sequences_of_unknown_groups_and_groups_of_one_say_nothing() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import isentrope
 from isentrope.scores import inside_clip, kl_strengths, token_scores
-from isentrope.statistics.report_scalars import summary_scalars
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics.step import summary_scalars
+from isentrope.statistics.tokens import TokenBatch
 from tests.probe.statistics.test_step_summary import batch_of, summary_of
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
 

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isentrope.statistics.covariance import Covariance
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts
-from isentrope.statistics.moments import Moments
+from isentrope.statistics.sums import Covariance, Moments
 
 values = st.lists(st.floats(-100, 100), min_size=1, max_size=40)
 

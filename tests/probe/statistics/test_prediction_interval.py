@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from isentrope.statistics.calibration import WARM_UP, Calibration
-from isentrope.statistics.prediction_interval import FEWEST, RATE, PredictionInterval, student_quantile
+from isentrope.statistics.calibration import FEWEST, RATE, WARM_UP, Calibration, PredictionInterval, student_quantile
 
 Residual = Callable[[random.Random, int], float]
 

@@ -9,10 +9,16 @@ import pytest
 import torch
 
 from isentrope.scores import TokenScores, token_scores
-from isentrope.statistics.covariance_tail import TOP_SHARES
-from isentrope.statistics.report_scalars import summary_scalars
-from isentrope.statistics.step_summary import QUADRANTS, StepSummary, measure, nothing_measured, read_measurement
-from isentrope.statistics.token_ledger import TokenBatch
+from isentrope.statistics.covariance import TOP_SHARES
+from isentrope.statistics.step import (
+    QUADRANTS,
+    StepSummary,
+    measure,
+    nothing_measured,
+    read_measurement,
+    summary_scalars,
+)
+from isentrope.statistics.tokens import TokenBatch
 
 
 def batch_of(rows: int, tokens: int, seed: int) -> TokenBatch:

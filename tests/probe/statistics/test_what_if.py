@@ -9,12 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.interventions.threshold_clip import distance_beyond
-from isentrope.interventions.threshold_statistics import ThresholdStatistics, threshold_statistics
+from isentrope.methods.threshold import distance_beyond
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
-from isentrope.statistics.step_tokens import step_tokens
-from isentrope.statistics.token_ledger import TokenBatch
-from isentrope.statistics.what_if import WHAT_IF_NUMBERS, measure_what_if, read_what_if
+from isentrope.statistics.thresholds import (
+    WHAT_IF_NUMBERS,
+    ThresholdStatistics,
+    measure_what_if,
+    read_what_if,
+    threshold_statistics,
+)
+from isentrope.statistics.tokens import TokenBatch, step_tokens
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
 from tests.probe.interventions.tokens import keep_mask

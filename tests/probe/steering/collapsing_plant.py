@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 
-from isentrope.steering.action import Action, HoldWord
-from isentrope.steering.controller import HoldState, Measured, decide
-from isentrope.steering.entropy_estimate import EntropyEstimator
-from isentrope.steering.trust import Calibrated
-from isentrope_wire.control import Method, Scope
-from isentrope_wire.hold import Hold
+from isentrope.hold import EntropyEstimator
+from isentrope_wire.control import Hold, Method, Scope
+from isentrope_wire.hold_decision import Action, Calibrated, HoldState, HoldWord, Measured, decide
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
 GAIN = 0.5

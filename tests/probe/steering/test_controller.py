@@ -7,22 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from isentrope.steering.action import HoldWord
-from isentrope.steering.controller import (
+from isentrope_wire.control import Hold, HoldSide, Method, Scope
+from isentrope_wire.hold_decision import (
     HYSTERESIS,
     LARGEST_LAG,
     RATE,
     SLEW_FACTOR,
     SLEW_STEP,
+    Calibrated,
+    EntropyEstimate,
     HoldState,
+    HoldWord,
     Measured,
     Plan,
     decide,
 )
-from isentrope.steering.entropy_estimate import EntropyEstimate
-from isentrope.steering.trust import Calibrated
-from isentrope_wire.control import Method, Scope
-from isentrope_wire.hold import Hold, HoldSide
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 from tests.probe.steering.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, step_sums
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from isentrope.steering.effect import WARM_UP, Effect
+from isentrope.hold import WARM_UP, Effect
 
 
 def fed(steps: int, *, gain: float, drift: float, level: float, spread: float, scale: float = 1.0) -> Effect:

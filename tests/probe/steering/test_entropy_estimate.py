@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope.steering.effect import Effect
-from isentrope.steering.entropy_estimate import (
-    DRIFT_WEIGHT,
-    LARGEST_MISSED,
-    MISSED_WEIGHT,
-    NEWEST_WEIGHT,
-    EntropyEstimator,
-)
+from isentrope.hold import DRIFT_WEIGHT, LARGEST_MISSED, MISSED_WEIGHT, NEWEST_WEIGHT, Effect, EntropyEstimator
 
 MEMORY = Effect.memory(0.9)
 

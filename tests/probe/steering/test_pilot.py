@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from isentrope.errors import CheckpointError
-from isentrope.steering.action import Action, HoldWord
-from isentrope.steering.controller import SLEW_FACTOR, SLEW_STEP
-from isentrope.steering.pilot import Pilot
+from isentrope.hold import Pilot
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldWord
+from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.steering.collapsing_plant import step_sums
 
 HELD = ControlSnapshot(version=3, control=Control(hold={"target_entropy": 0.5}), author="ada", requested_at=0.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from isentrope.steering.trust import COMPARED_STEPS, Calibrated, distrust
+from isentrope_wire.hold_decision import COMPARED_STEPS, Calibrated, distrust
 
 PROVED = Calibrated(r2=0.3, sign_agreement=0.7, compared_steps=COMPARED_STEPS)
 

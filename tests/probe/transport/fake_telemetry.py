@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from isentrope_wire.codec import control_snapshot_to_pb, decode_payload, payload_hash
-from isentrope_wire.messages import ControlSnapshot, Gap, Payload
+from isentrope_wire.reports import ControlSnapshot, Gap, Payload
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryServicer, add_TelemetryServicer_to_server
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isentrope.transport.delivery_lag import MOST_MARKS, DeliveryLag
+from isentrope.transport.spool import MOST_MARKS, DeliveryLag
 
 
 def test_the_oldest_record_that_has_not_arrived_counts() -> None:

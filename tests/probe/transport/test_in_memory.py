@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope.transport.transport import Message, Transport
+from isentrope.transport.transport import InMemoryTransport, Message, Transport
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot, StepReport
+from isentrope_wire.reports import ControlSnapshot, StepReport
 
 
 def report(step: int) -> StepReport:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from isentrope.transport.message_queue import MessageQueue, Refused
+from isentrope.transport.spool_writer import MessageQueue, Refused
 from isentrope.transport.transport import MakeMessage, Message
-from isentrope_wire.messages import StepReport
+from isentrope_wire.reports import StepReport
 
 
 def making(step: int) -> MakeMessage:

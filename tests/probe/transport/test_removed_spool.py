@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport.open_transport import open_transport
-from isentrope.transport.process_lock import ProcessLock
+from isentrope.transport.files import ProcessLock
 from isentrope.transport.segments import list_segments
 from isentrope.transport.shipper import EXIT_DELIVERED
-from isentrope.transport.spool import SpoolTransport
+from isentrope.transport.spool import SpoolTransport, open_transport
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import Gap, RunStarted, StepReport
+from isentrope_wire.reports import Gap, RunStarted, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -26,7 +25,7 @@ RUN = RunStarted(
     run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"
 )
 IS_HELD = (
-    "import sys; from pathlib import Path; from isentrope.transport.process_lock import is_held_by_another_process; "
+    "import sys; from pathlib import Path; from isentrope.transport.files import is_held_by_another_process; "
     "sys.exit(is_held_by_another_process(Path(sys.argv[1])))"
 )
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from isentrope.transport.server_clock import ServerClock
+from isentrope.transport.connection import ServerClock
 
 HOUR = 3600.0
 

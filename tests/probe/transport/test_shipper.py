@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from isentrope.control.control_file import ControlFile
+from isentrope.transport.control_file import ControlFile
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments, read_segment
 from isentrope.transport.shipper import (
     EXIT_DELIVERED,
@@ -24,12 +24,11 @@ from isentrope.transport.shipper import (
     ShipperSettings,
     ship,
 )
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolError, SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolError, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED, NEVER_WRITTEN, TORN
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.control import Control, Method
-from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunStarted, StepReport
+from isentrope_wire.reports import ControlSnapshot, Gap, Payload, RunStarted, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
@@ -86,7 +85,7 @@ def start_shipper(folder: SpoolFolder, **environment: str) -> subprocess.Popen[b
 def living_trainer(folder: SpoolFolder) -> subprocess.Popen[bytes]:
     """A process that holds the trainer's lock until it is killed."""
     program = (
-        "import sys, time; from pathlib import Path; from isentrope.transport.process_lock import ProcessLock; "
+        "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
         "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(folder.trainer_lock)], stdout=subprocess.PIPE)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport import telemetry_connection
+from isentrope.transport import connection
 from isentrope.transport.segments import SegmentWriter, encode_frame
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope.transport.shipper_status import ShipperState
-from isentrope.transport.spool_folder import SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, SpoolFolder
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.messages import Payload, StepReport
+from isentrope_wire.reports import Payload, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 from tests.system.spool_of_a_run import leave_spool, run_started
 
@@ -33,8 +32,8 @@ def server() -> Iterator[FakeTelemetry]:
 def test_a_batch_that_does_not_arrive_in_time_is_sent_in_smaller_ones_that_grow_again(
     server: FakeTelemetry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry_connection, "CALL_SECONDS", 0.3)
-    monkeypatch.setattr(telemetry_connection, "SLOWEST_BYTES_PER_SECOND", 1e9)
+    monkeypatch.setattr(connection, "CALL_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "SLOWEST_BYTES_PER_SECOND", 1e9)
     folder = leave_spool(tmp_path, "slow", steps=119, grpc_target=server.target)
     server.seconds_per_record = 0.006
     status = ship(folder, QUICK, find_token=lambda: None)

@@ -14,21 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.control.control_file import ControlFile
 from isentrope.errors import ConfigurationError
-from isentrope.transport.in_memory import InMemoryTransport
-from isentrope.transport.open_transport import open_transport
-from isentrope.transport.process_lock import is_held_by_another_process
+from isentrope.transport.control_file import ControlFile
+from isentrope.transport.files import is_held_by_another_process
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool import SpoolTransport
-from isentrope.transport.spool_folder import SpoolError, SpoolFolder, find_spool_folders
+from isentrope.transport.spool import SpoolTransport, open_transport
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolError, SpoolFolder, find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import SpoolLimits
-from isentrope.transport.transport import Message
+from isentrope.transport.transport import InMemoryTransport, Message
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.control import Control
-from isentrope_wire.messages import ControlSnapshot, Gap, Payload, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import ControlSnapshot, Gap, Payload, RunFinished, RunStarted, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
 RUN = RunStarted(
@@ -206,8 +203,8 @@ def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[
 OPEN = """
 import os, sys, time
 from pathlib import Path
-from isentrope.transport.open_transport import open_transport
-from isentrope_wire.messages import RunStarted, StepReport
+from isentrope.transport.spool import open_transport
+from isentrope_wire.reports import RunStarted, StepReport
 run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
                  probe_version="0")
 transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target="x", token=None)

@@ -10,22 +10,12 @@ from pathlib import Path
 import pytest
 
 from isentrope.transport import spool_disk
-from isentrope.transport.message_queue import MessageQueue
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
-from isentrope.transport.shedding import LEFT_OUT
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
-from isentrope.transport.spool_writer import SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import LEFT_OUT, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import (
-    DrivingToken,
-    Gap,
-    Payload,
-    RunFinished,
-    RunStarted,
-    ScoreHistogram,
-    StepReport,
-)
+from isentrope_wire.reports import DrivingToken, Gap, Payload, RunFinished, RunStarted, ScoreHistogram, StepReport
 
 RUN = RunStarted(
     run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"

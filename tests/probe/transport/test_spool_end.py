@@ -12,18 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport.open_transport import open_transport
 from isentrope.transport.segments import SegmentWriter
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope.transport.shipper_status import ShipperState
-from isentrope.transport.spool import SpoolTransport
-from isentrope.transport.spool_end import SpoolEnd
-from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool import SpoolTransport, open_transport
+from isentrope.transport.spool_folder import ShipperState, SpoolEnd, find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import OUT_OF_TIME
 from isentrope.transport.transport import MakeMessage, Message, ReadyMessage
 from isentrope_wire.codec import decode_payload, encode_payload
-from isentrope_wire.messages import Gap, Payload, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import Gap, Payload, RunFinished, RunStarted, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
 RUN = RunStarted(
@@ -75,9 +72,9 @@ def test_what_stands_behind_a_report_that_hangs_arrives_as_a_gap_and_the_run_is_
     program = """
     import sys, time
     from pathlib import Path
-    from isentrope.transport.open_transport import open_transport
+    from isentrope.transport.spool import open_transport
     from isentrope.transport.transport import ReadyMessage
-    from isentrope_wire.messages import RunFinished, RunStarted, StepReport
+    from isentrope_wire.reports import RunFinished, RunStarted, StepReport
     run = RunStarted(run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0,
                      probe_version="0")
     transport = open_transport(run, mode="offline", home=Path(sys.argv[1]), grpc_target=sys.argv[2], token=None)

@@ -10,7 +10,7 @@ import pytest
 from isentrope.transport.segments import SegmentContent, SegmentWriter, encode_frame, list_segments, read_segment
 from isentrope.transport.spool_reader import DAMAGED, LOST_BY_THE_SERVER, REMOVED, SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
-from isentrope_wire.messages import Gap, Record, StepReport
+from isentrope_wire.reports import Gap, Record, StepReport
 
 
 def payload(seq: int) -> bytes:

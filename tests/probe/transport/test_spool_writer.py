@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.transport.message_queue import MessageQueue
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES, SegmentWriter, list_segments
 from isentrope.transport.spool_reader import SpoolReader
-from isentrope.transport.spool_writer import NOT_BUILT, OUT_OF_TIME, QUEUE_FULL, TOO_LARGE, SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import (
+    NOT_BUILT,
+    OUT_OF_TIME,
+    QUEUE_FULL,
+    TOO_LARGE,
+    MessageQueue,
+    SpoolLimits,
+    SpoolWriter,
+)
 from isentrope.transport.transport import MakeMessage, Message
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.messages import Gap, Payload, RunStarted, StepReport
+from isentrope_wire.reports import Gap, Payload, RunStarted, StepReport
 
 RUN = RunStarted(
     run_id="r", incarnation="i", rank=0, world_size=1, name="n", project="p", started_at=0.0, probe_version="0"

@@ -13,19 +13,18 @@ import grpc
 import pytest
 
 from isentrope.transport import sync
-from isentrope.transport.process_lock import is_held_by_another_process, pid_of_holder
+from isentrope.transport.connection import ServerRefuses
+from isentrope.transport.files import is_held_by_another_process, pid_of_holder
 from isentrope.transport.segments import list_segments
-from isentrope.transport.shipper_status import ShipperState, ShipperStatus
-from isentrope.transport.spool_folder import SpoolFolder
+from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolFolder
 from isentrope.transport.spool_reader import DAMAGED
 from isentrope.transport.sync import SyncOutcome, sync_spool, sync_spools
-from isentrope.transport.telemetry_connection import ServerRefuses
-from isentrope_wire.messages import Gap, StepReport
+from isentrope_wire.reports import Gap, StepReport
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 from tests.system.spool_of_a_run import leave_spool
 
 HOLD_THE_LOCK = (
-    "import sys, time; from pathlib import Path; from isentrope.transport.process_lock import ProcessLock; "
+    "import sys, time; from pathlib import Path; from isentrope.transport.files import ProcessLock; "
     "assert ProcessLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
 )
 

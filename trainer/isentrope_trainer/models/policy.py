@@ -8,14 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from isentrope_trainer.tasks.vocabulary import (
-    BOS_ID,
-    EOS_ID,
-    MAX_COMPLETION_LENGTH,
-    PAD_ID,
-    PROMPT_LENGTH,
-    WORDS,
-)
+from isentrope_trainer.tasks.vocabulary import BOS_ID, EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, PROMPT_LENGTH, WORDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

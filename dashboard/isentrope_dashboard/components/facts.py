@@ -1,0 +1,111 @@
+"""How a held entropy stands: in words above the entropy chart.
+
+What the law says, in numbers with their intervals, or why it says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.figures.held_entropy import WORDS, Holding
+from isentrope_dashboard.formatting import MISSING, count, number, percent, threshold
+from isentrope_dashboard.predictions import Estimate, Forecast, Law
+
+_COLORS = {"holding": "teal", "slewing": "iris", "resting": "gray"}
+"""By state; the others keep it from holding and are orange."""
+
+
+def hold_facts() -> html.Div:
+    """The place for them, empty while no entropy is held."""
+    return html.Div([], id=ids.HOLD_FACTS, className="hold-facts num", **{"aria-live": "off"})
+
+
+def hold_props(held: Holding | None) -> dict[str, dict[str, Any]]:
+    """Component id -> properties."""
+    return {ids.HOLD_FACTS: {"children": [] if held is None else _facts(held)}}
+
+
+def _facts(held: Holding) -> list[Any]:
+    word, meaning = WORDS.get(
+        held.state, (held.state or "Held", "" if held.state else "No report says yet how it goes.")
+    )
+    badge = dmc.Badge(
+        word,
+        variant="light",
+        color=_COLORS.get(held.state, "orange") if held.state else "gray",
+        size="sm",
+        radius="sm",
+        tt="none",
+        className="unshrinking",
+    )
+    reach = held.hold.max_change_per_step
+    target = ["target ", _strong(f"{number(held.hold.target_entropy, 4)} nats")]
+    facts = [html.Span([*target, "" if reach is None else f", at most ±{number(reach, 4)} a step"])]
+    if held.state != "fallback":
+        chosen = ["nothing clipped"] if held.mu is None else ["µ ", _strong(threshold(held.mu))]
+        facts.append(html.Span(chosen))
+    if held.distance is not None:
+        steps = f"{held.distance_steps} step{'s' * (held.distance_steps > 1)}"
+        facts.append(html.Span(["mean distance ", _strong(percent(held.distance)), f" of the target, last {steps}"]))
+    return [html.Div([badge, *facts], className="quality"), html.Div(held.why or meaning)]
+
+
+def _strong(text: str) -> html.Span:
+    return html.Span(text, className="strong")
+
+
+NO_CEILING = "The reward does not rise for certain as entropy falls, so there is no ceiling to speak of."
+
+
+def law_facts(law: Law) -> list[Any]:
+    """Ceiling, coefficients and forecast."""
+    if law.fit is None:
+        return [_fact("Ceiling", MISSING, law.reason)]
+    interval = f"{law.confidence:.0%} interval"
+    if law.fit.conclusive:
+        ceiling = _fact(
+            "Ceiling b − a, reward at H = 0", number(law.fit.ceiling.value), f"{_range(law.fit.ceiling)}, {interval}"
+        )
+    else:
+        ceiling = _fact("Ceiling", MISSING, NO_CEILING)
+    coefficients = _fact(
+        "Fit",
+        f"a {number(law.fit.a.value)}, b {number(law.fit.b.value)}",
+        f"a {_range(law.fit.a)}, b {_range(law.fit.b)}; {count(law.steps)} steps",
+    )
+    return [ceiling, coefficients, _forecast(law)]
+
+
+def _forecast(law: Law) -> html.Div:
+    made = law.forecast
+    if made is None:
+        return _fact("Forecast of the last reward", MISSING, law.forecast_reason)
+    return _fact(
+        f"Forecast from step {count(made.through_step)}",
+        number(made.reward.value),
+        f"{_range(made.reward)}; {_outcome(made)}",
+    )
+
+
+def _outcome(made: Forecast) -> str:
+    when = f"last {made.final_steps} steps" + ("" if made.run_over else " so far")
+    return f"{when}: {number(made.actual)}, error {number(made.error, signed=True)}"
+
+
+def _range(estimate: Estimate) -> str:
+    return f"{number(estimate.low)} to {number(estimate.high)}"
+
+
+def _fact(label: str, value: str, note: str) -> html.Div:
+    return html.Div(
+        [
+            dmc.Text(label, size="xs", c="dimmed", fw=500),
+            dmc.Text(value, className="kpi-value"),
+            dmc.Text(note, size="xs", c="dimmed", className="num"),
+        ],
+        className="law-fact",
+    )

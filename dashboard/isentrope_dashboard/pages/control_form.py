@@ -1,0 +1,388 @@
+"""Pushing a control to the trainer, and what is said when that can't be done.
+
+The control that the form's fields describe, read field by field.
+
+The form as the browser works it without asking the server: it lives in `assets/form.js` and `assets/form-marks.js`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
+
+from isentrope_dashboard import ids
+from isentrope_dashboard.access import current_credentials
+from isentrope_dashboard.api_client import ApiClient, ApiSource
+from isentrope_dashboard.controls import ControlState, ControlValues, HoldValues
+from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.formatting import describe
+from isentrope_dashboard.ids import run_of_path
+from isentrope_dashboard.pages.live import show
+from isentrope_dashboard.pages.routing import notification
+from isentrope_dashboard.pages.run import control_and_history_props
+from isentrope_wire.errors import IsentropeError
+from isentrope_wire.methods import threshold_methods
+
+FIELDS = (
+    (ids.METHOD, "value"),
+    (ids.SCOPE, "value"),
+    (ids.threshold(ids.MU_LOW, "switch"), "checked"),
+    (ids.threshold(ids.MU_LOW, "number"), "value"),
+    (ids.threshold(ids.MU_HIGH, "switch"), "checked"),
+    (ids.threshold(ids.MU_HIGH, "number"), "value"),
+    (ids.HOLD_SWITCH, "checked"),
+    (ids.HOLD_TARGET, "value"),
+    (ids.HOLD_CHANGE, "value"),
+    (ids.HOLD_MU_MIN, "value"),
+    (ids.HOLD_MU_MAX, "value"),
+    (ids.HOLD_SIDE, "value"),
+)
+"""Component and property of every field but a method's own parameters, in the order of `NAMES` in `assets/form.js`."""
+THRESHOLD_FIELDS = FIELDS[:6]
+_PARAMETERS = ids.parameter(ALL, ALL)
+_GROUPS = ids.parameters_of(ALL)
+_PRESETS = ids.preset(ALL, ALL)
+_MARKS, _NOTES, _REVERTS = ids.edit_mark(ALL, ALL), ids.edit_note(ALL, ALL), ids.revert(ALL, ALL)
+
+
+def _function(name: str) -> ClientsideFunction:
+    return ClientsideFunction("isentropeForm", name)
+
+
+def register_form(app: Dash) -> None:
+    """Register the clientside callbacks."""
+    for side in (ids.MU_LOW, ids.MU_HIGH):
+        _join_slider_and_number(app, side)
+    _follow_control(app)
+    _fill_in(app)
+    _judge(app)
+    _mark_edits(app)
+    app.clientside_callback(
+        _function("askWhatIf"),
+        Output(ids.WHAT_IF_QUESTION, "storage_type"),
+        *[Input(component, name) for component, name in FIELDS],
+        Input(_PARAMETERS, "value"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+    )
+
+
+def _join_slider_and_number(app: Dash, side: str) -> None:
+    slider, number = ids.threshold(side, "slider"), ids.threshold(side, "number")
+    app.clientside_callback(
+        _function("joinSliderAndNumber"),
+        Output(slider, "value"),
+        Output(number, "value"),
+        Input(slider, "value"),
+        Input(number, "value"),
+        State(slider, "max"),
+        prevent_initial_call=True,
+    )
+
+
+def _follow_control(app: Dash) -> None:
+    """Each field goes with the control until a person edits it."""
+    app.clientside_callback(
+        _function("followControl"),
+        *[Output(component, name, allow_duplicate=True) for component, name in FIELDS],
+        Output(_PARAMETERS, "value", allow_duplicate=True),
+        Output(ids.CONTROL_BASE, "data"),
+        Input(ids.CONTROL, "data"),
+        Input(ids.RESET, "n_clicks"),
+        State(ids.CONTROL_BASE, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_PARAMETERS, "value"),
+        *[State(component, name) for component, name in FIELDS],
+        prevent_initial_call="initial_duplicate",
+    )
+
+
+def _fill_in(app: Dash) -> None:
+    app.clientside_callback(
+        _function("fillPreset"),
+        *[Output(component, name, allow_duplicate=True) for component, name in THRESHOLD_FIELDS],
+        Output(_PARAMETERS, "value", allow_duplicate=True),
+        Input(_PRESETS, "n_clicks"),
+        State(ids.METHOD_PRESETS, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_PARAMETERS, "value"),
+        State(ids.threshold(ids.MU_LOW, "number"), "value"),
+        State(ids.threshold(ids.MU_HIGH, "number"), "value"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        _function("beginHold"),
+        Output(ids.HOLD_FIELDS, "style"),
+        Output(ids.HOLD_TARGET, "value"),
+        Input(ids.HOLD_SWITCH, "checked"),
+        State(ids.HOLD_TARGET, "value"),
+        State(ids.WHAT_IF_STEP, "data"),
+    )
+
+
+def _judge(app: Dash) -> None:
+    """How many changes, what is wrong, and what can be touched."""
+    app.clientside_callback(
+        _function("formState"),
+        Output(ids.CONTROL_BADGE, "children"),
+        Output(ids.CONTROL_BADGE, "color"),
+        Output(ids.PUSH, "disabled"),
+        Output(ids.RESET, "disabled"),
+        Output(ids.CONTROL_HINT, "children"),
+        Output(ids.CONTROL_HINT, "c"),
+        Output(ids.threshold(ids.MU_LOW, "number"), "error"),
+        Output(ids.threshold(ids.MU_HIGH, "number"), "error"),
+        *[
+            Output(ids.threshold(side, part), "disabled")
+            for side in (ids.MU_LOW, ids.MU_HIGH)
+            for part in ("switch", "slider", "number")
+        ],
+        *[Output(field, "error") for field in (ids.HOLD_TARGET, ids.HOLD_CHANGE, ids.HOLD_MU_MIN, ids.HOLD_MU_MAX)],
+        Output(_PARAMETERS, "error"),
+        Output(_GROUPS, "style"),
+        *[Input(component, name) for component, name in FIELDS],
+        Input(ids.CONTROL, "data"),
+        Input(ids.CONTROL_BASE, "data"),
+        Input(_PARAMETERS, "value"),
+        State(ids.METHOD, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_GROUPS, "id"),
+    )
+
+
+def _mark_edits(app: Dash) -> None:
+    """Which fields were edited, which somebody else set meanwhile, and the way back for one of them."""
+    app.clientside_callback(
+        ClientsideFunction("isentropeMarks", "mark"),
+        Output(_MARKS, "className"),
+        Output(_NOTES, "children"),
+        *[Input(component, name) for component, name in FIELDS],
+        Input(ids.CONTROL_BASE, "data"),
+        Input(_PARAMETERS, "value"),
+        State(ids.METHOD, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_MARKS, "id"),
+    )
+    app.clientside_callback(
+        ClientsideFunction("isentropeMarks", "revert"),
+        *[Output(component, name, allow_duplicate=True) for component, name in FIELDS],
+        Output(_PARAMETERS, "value", allow_duplicate=True),
+        Input(_REVERTS, "n_clicks"),
+        State(ids.CONTROL_BASE, "data"),
+        State(ids.METHOD_FORMS, "data"),
+        State(_PARAMETERS, "id"),
+        State(_PARAMETERS, "value"),
+        *[State(component, name) for component, name in FIELDS],
+        prevent_initial_call=True,
+    )
+
+
+class FormError(IsentropeError, ValueError):
+    """The form holds something that can't be pushed; the message says what to enter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What stands in the fields, in their order: numbers, or the text of one that is half typed."""
+
+    method: str
+    scope: str
+    low_on: bool = False
+    low: object = None
+    high_on: bool = False
+    high: object = None
+    hold_on: bool = False
+    hold_target: object = None
+    hold_change: object = None
+    hold_mu_min: object = None
+    hold_mu_max: object = None
+    hold_side: str | None = None
+
+
+def form_values(
+    form: Form,
+    reference: Mapping[str, Any],
+    texts: Mapping[str, object] | None = None,
+    parameter_forms: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ControlValues:
+    """The control to push; thresholds only with a method that has them.
+
+    Args:
+        reference: the control the form started from: what there is no field for is taken from it.
+        texts: what stands in the fields of the method's parameters, by name.
+        parameter_forms: what each of them takes; None for a method without fields.
+
+    Raises:
+        FormError: a field that needs a number has none.
+    """
+    if parameter_forms is None:
+        parameters = unseen_parameters(form.method, reference)
+    else:
+        parameters = form_parameters(parameter_forms, texts or {})
+    clips = form.method in threshold_methods()
+    return ControlValues(
+        method=form.method,
+        mu_low=_threshold("lower", form.low) if clips and form.low_on else None,
+        mu_high=_threshold("upper", form.high) if clips and form.high_on else None,
+        scope=form.scope,
+        parameters=parameters,
+        hold=_hold(form, reference) if form.hold_on else None,
+    )
+
+
+def form_parameters(forms: Mapping[str, Mapping[str, Any]], entered: Mapping[str, object]) -> dict[str, Any]:
+    """What the fields of one method say, by name; a field that shows the default says nothing.
+
+    Args:
+        forms: what each parameter takes, by its name.
+        entered: what stands in each field.
+
+    Raises:
+        FormError: a field that needs a number has none. Whether it is within its bounds is the server's to say.
+    """
+    values = {name: _parameter(name, forms[name], value) for name, value in entered.items() if name in forms}
+    return {name: value for name, value in values.items() if value != forms[name]["default"]}
+
+
+def unseen_parameters(method: str, reference: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a method the form has no fields for, those it started from: a push must not drop them."""
+    return dict(reference.get("parameters") or {}) if reference.get("method") == method else {}
+
+
+def _hold(form: Form, reference: Mapping[str, Any]) -> HoldValues:
+    """With the fields that this page does not know as they were."""
+    before = HoldValues.from_json(reference["hold"]) if reference.get("hold") else HoldValues(target_entropy=0)
+    target = _bound("The entropy to hold", form.hold_target)
+    if target is None:
+        raise FormError("The hold needs its target: the mean entropy of a step's tokens, in nats.")
+    return HoldValues(
+        target_entropy=target,
+        max_change_per_step=_bound("The largest change per step", form.hold_change),
+        mu_min=_bound("µ min", form.hold_mu_min),
+        mu_max=_bound("µ max", form.hold_mu_max),
+        side=form.hold_side or "both",
+        others=before.others,
+    )
+
+
+def _bound(label: str, value: object) -> float | None:
+    if value is None or not str(value).strip():
+        return None
+    number = _finite(value)
+    if number is None:
+        raise FormError(f"{label} must be a number, got {value!r:.40}.")
+    return number
+
+
+def _parameter(name: str, form: Mapping[str, Any], value: object) -> float | int | str | None:
+    text = "" if value is None else str(value).strip()
+    if form["kind"] == "choice":
+        return text
+    if not text and form["default"] is None:
+        return None
+    number = _finite(text)
+    if number is None:
+        raise FormError(f"{name} must be {form['range']}, got {text!r:.40}.")
+    return int(number) if form["kind"] == "whole" and number == int(number) else number
+
+
+def _threshold(side: str, value: object) -> float:
+    number = _finite(value)
+    if number is None or number < 0:
+        raise FormError(
+            f"The {side} threshold counts standard deviations and must be a number of at least 0, got {value!r:.40}. "
+            f"Enter a number, or switch the threshold off."
+        )
+    return number
+
+
+def _finite(value: object) -> float | None:
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def register_push(app: Dash, source: ApiSource) -> None:
+    """Push what the form says when the button is pressed."""
+
+    @app.callback(
+        output=(
+            Output(ids.NOTIFICATIONS, "sendNotifications", allow_duplicate=True),
+            Output(ids.REASON, "value"),
+        ),
+        inputs={
+            "clicks": Input(ids.PUSH, "n_clicks"),
+            "path": State(ids.URL, "pathname"),
+            # What the fields started from, not the newest: a control the form has not followed yet must be refused.
+            "base": State(ids.CONTROL_BASE, "data"),
+            "entered": [State(component, name) for component, name in FIELDS],
+            "parameters": State(ids.parameter(ALL, ALL), "value"),
+            "parameter_ids": State(ids.parameter(ALL, ALL), "id"),
+            "forms": State(ids.METHOD_FORMS, "data"),
+            "reason": State(ids.REASON, "value"),
+        },
+        prevent_initial_call=True,
+        running=[(Output(ids.PUSH, "loading"), True, False)],
+    )
+    async def push(
+        clicks: int | None,
+        path: str | None,
+        base: dict[str, Any] | None,
+        entered: list[Any],
+        parameters: list[object],
+        parameter_ids: list[dict[str, str]],
+        forms: dict[str, dict[str, dict[str, Any]]] | None,
+        reason: str | None,
+    ) -> tuple[Any, Any]:
+        run_id = run_of_path(path)
+        if not clicks or run_id is None or base is None:
+            return no_update, no_update
+        try:
+            form = Form(*entered)
+            texts = {f["name"]: v for f, v in zip(parameter_ids, parameters, strict=True) if f["method"] == form.method}
+            values = form_values(form, base["reference"], texts, (forms or {}).get(form.method))
+            async with source.open(current_credentials()) as api:
+                return await _push(api, run_id, values, reason or "", base)
+        except (ApiError, ApiUnreachableError, FormError) as error:
+            return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
+
+
+async def _push(
+    api: ApiClient, run_id: str, values: ControlValues, reason: str, base: dict[str, Any]
+) -> tuple[Any, Any]:
+    try:
+        await api.push_control(run_id, values, reason, base["etag"])
+    except ApiError as error:
+        if error.status != 412:
+            raise
+        state = await _show_control(api, run_id)
+        return [_conflict(state, ControlValues.from_json(base["reference"]))], no_update
+    await _show_control(api, run_id)
+    return no_update, ""
+
+
+async def _show_control(api: ApiClient, run_id: str) -> ControlState:
+    state = await api.control(run_id)
+    content = control_and_history_props(state, await api.history(run_id))
+    show(content)
+    return state
+
+
+def _conflict(state: ControlState, before: ControlValues) -> dict[str, Any]:
+    newest = state.desired
+    who = f" by {newest.author}" if newest.author else ""
+    message = (
+        f"The control was changed{who} while you edited: version {newest.version} has "
+        f"{describe(newest.values, before)}. The form now follows it and keeps what you edited; check it and push again."
+    )
+    return notification("Not pushed: someone was faster", message, "orange", key="push-conflict", seconds=20)

@@ -1,0 +1,10 @@
+"""The command line `isentrope`.
+
+- `frame`: the table of commands, each loaded when it is asked for
+- `commands`: those that need only the probe
+- `doctor`: what `isentrope doctor` checks
+"""
+
+from isentrope.cli.frame import main
+
+__all__ = ["main"]

@@ -1,0 +1,453 @@
+"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, sync, doctor.
+
+Help must be quick, so what a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from isentrope_wire.control import HoldSide, Scope
+from isentrope_wire.errors import ControlError
+from isentrope_wire.methods import METHODS, name_and_value
+from isentrope_wire.numbers import printable
+
+if TYPE_CHECKING:
+    from isentrope.client.client import Client
+    from isentrope.transport.sync import SyncResult
+
+_HOLD_FIELDS = {
+    "hold_target": "target_entropy",
+    "hold_max_change": "max_change_per_step",
+    "hold_mu_min": "mu_min",
+    "hold_mu_max": "mu_max",
+    "hold_side": "side",
+}
+"""Of a control's hold, by the name of their option."""
+_CONTROL_FIELDS = ("method", "mu_low", "mu_high", "scope", "parameters", "hold", "reason")
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+url_option = click.option("--url", default=None, help="The server's address.  [default: ISENTROPE_URL]")
+
+
+@click.command()
+@click.option("--project", default=None, help="Only this project's.")
+@click.option("--status", type=click.Choice(["running", "finished", "failed", "silent"]), default=None)
+@click.option("--query", "-q", default=None, help="Only those with this text in id, name or project.")
+@as_json_option
+@url_option
+def runs(project: str | None, status: str | None, query: str | None, as_json: bool, url: str | None) -> None:
+    """List runs, newest first."""
+    with _client(url) as client:
+        found = client.runs(project=project, status=status, q=query)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = [
+        [run["id"], run["name"], run["project"], run["status"], _step(run), _age(run["last_report_at"])]
+        for run in found
+    ]
+    _print_table(["id", "name", "project", "status", "step", "last report"], rows)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--name", "-n", "names", multiple=True, help="A metric; may be repeated. None: list the names.")
+@click.option("--from-step", type=click.IntRange(min=0), default=None)
+@click.option("--to-step", type=click.IntRange(min=0), default=None)
+@click.option("--points", type=click.IntRange(min=1), default=None, help="Reduce longer series to so many points.")
+@as_json_option
+@url_option
+def metrics(
+    run: str,
+    names: tuple[str, ...],
+    from_step: int | None,
+    to_step: int | None,
+    points: int | None,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Print metrics of RUN over its steps, or the names it has."""
+    if from_step is not None and to_step is not None and from_step > to_step:
+        raise click.UsageError(f"--from-step {from_step} lies behind --to-step {to_step}: no step is in between.")
+    with _client(url) as client:
+        if not names:
+            found = client.metric_names(run)
+            click.echo(json.dumps(found, indent=2) if as_json else "\n".join(map(printable, found)))
+            return
+        columns = client.metrics(run, names, from_step=from_step, to_step=to_step, points=points)
+        _tell_of_strangers(client, run, [name for name in names if all(value is None for value in columns[name])])
+    if as_json:
+        click.echo(json.dumps(_json_safe(columns)))
+        return
+    _print_table(list(columns), [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
+
+
+def _tell_of_strangers(client: Client, run: str, without_values: Sequence[str]) -> None:
+    """A mistyped name beside a right one is an empty column, which looks like a metric that was not measured."""
+    known = client.metric_names(run) if without_values else []
+    for name in set(without_values).difference(known):
+        nearest = difflib.get_close_matches(name, known, n=1)
+        meant = f" Is {nearest[0]} meant?" if nearest else ""
+        click.echo(f"Run {run} has not reported {name!r} so far.{meant}", err=True)
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "csv", "jsonl"]),
+    default="parquet",
+    show_default=True,
+    help="Of the file.",
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False), default=None, help="The file; - is stdout.  [default: RUN.FORMAT]"
+)
+@click.option("--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated.")
+@click.option("--labels", is_flag=True, help="Also each report's control version and labels.")
+@as_json_option
+@url_option
+def export(
+    run: str,
+    file_format: str,
+    out: str | None,
+    names: tuple[str, ...],
+    labels: bool,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Write all reports of RUN to a file: every metric, rank and incarnation, one report a row."""
+    with _client(url) as client:
+        if out == "-":
+            client.export(run, sys.stdout.buffer, format=file_format, names=names or None, labels=labels)
+            return
+        path = Path(out or f"{run}.{file_format}")
+        count = client.export(run, path, format=file_format, names=names or None, labels=labels)
+    click.echo(json.dumps({"path": str(path), "bytes": count}) if as_json else str(path))
+
+
+@click.command()
+@click.argument("run")
+@click.option("--method", type=click.Choice(list(METHODS)), default=None)
+@click.option("--mu-low", type=float, default=None, help="µ⁻ in standard deviations; left out: no lower side.")
+@click.option("--mu-high", type=float, default=None, help="µ⁺ in standard deviations; left out: no upper side.")
+@click.option(
+    "--scope", type=click.Choice([str(scope) for scope in Scope]), default=None, help="On which tokens the method acts."
+)
+@click.option(
+    "--parameter",
+    "-p",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="One of the method's own, such as ratio=0.001; may be repeated. preset=trinity fills in what is left out.",
+)
+@click.option("--hold-target", type=float, default=None, metavar="NATS", help="Hold the mean entropy there.")
+@click.option("--hold-max-change", type=float, default=None, metavar="NATS", help="Largest correction in a step.")
+@click.option("--hold-mu-min", type=float, default=None, help="Lowest threshold the hold may set.")
+@click.option("--hold-mu-max", type=float, default=None, help="Highest threshold; beyond it nothing is clipped.")
+@click.option(
+    "--hold-side",
+    type=click.Choice([str(side) for side in HoldSide]),
+    default=None,
+    help="Which way the hold may move the entropy.",
+)
+@click.option("--no-hold", is_flag=True, help="End the hold: the thresholds stay as they are given.")
+@click.option("--reason", default=None, help="Why; kept in the history.")
+@click.option("--expires-in", type=click.IntRange(min=1), default=None, metavar="SECONDS", help="Time to live.")
+@click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless APPLIED.")
+@click.option("--wait-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="How long at most.")
+@as_json_option
+@url_option
+def control(
+    run: str,
+    parameters: tuple[str, ...],
+    no_hold: bool,
+    expires_in: int | None,
+    wait: bool,
+    wait_seconds: float,
+    as_json: bool,
+    url: str | None,
+    **given: Any,
+) -> None:
+    """Show the control of RUN, or change it.
+
+    With --method the new control is what the options say. Without it, the options change the newest control.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    hold = {field: changes.pop(option) for option, field in _HOLD_FIELDS.items() if option in changes}
+    if no_hold and hold:
+        raise click.UsageError("--no-hold ends what the other --hold options begin: give one or the other.")
+    if no_hold or hold:
+        changes["hold"] = hold or None
+    if parameters:
+        changes["parameters"] = _named(parameters)
+    if not changes:
+        if wait or expires_in is not None:
+            raise click.UsageError("--wait and --expires-in go with a change: give --method, --mu-low or another.")
+        _show_control(run, as_json, url)
+        return
+    _check_before_sending(changes)
+    with _client(url) as client:
+        before = client.control(run)
+        item = _change_control(client, run, before, changes, expires_in)
+        if not no_hold:
+            _say_what_ended(before, item)
+        if wait:
+            item = client.wait_for_control(run, item["version"], timeout_seconds=wait_seconds)
+    click.echo(json.dumps(item, indent=2) if as_json else printable(_control_line(item)))
+    if wait and item["state"] != "APPLIED":
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument(
+    "folder", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC, or as spooled]")
+@click.option(
+    "--give-up-after",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a server may stay away.",
+)
+@as_json_option
+def sync(folder: Path | None, target: str | None, give_up_after: float, as_json: bool) -> None:
+    """Upload the spools below DIR that training processes left behind. Safe to repeat.
+
+    Without DIR: those of this machine's home, in ISENTROPE_HOME/spool.
+    """
+    import os
+    from dataclasses import asdict
+
+    from isentrope.transport.spool_folder import find_spool_folders
+    from isentrope.transport.sync import NOT_TRIED, SpoolsLeft, SyncOutcome, sync_spools
+    from isentrope_wire import environment
+
+    folder = folder or environment.home() / "spool"
+    folders = find_spool_folders(folder)
+    if not folders and not as_json:
+        click.echo(f"Nothing to deliver in {folder}")
+    target = target or os.environ.get("ISENTROPE_GRPC") or None
+    results = []
+    for result in sync_spools(folders, target=target, give_up_after_seconds=give_up_after):
+        results.append(result)
+        if not as_json and result.outcome is not SyncOutcome.LEFT:
+            click.echo(_sync_line(result))
+    if as_json:
+        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+    left = [result for result in results if result.outcome is SyncOutcome.LEFT]
+    if left:
+        # One reason for all, an absent server or a wrong token, is told once, below.
+        if not as_json and len({result.detail.removeprefix(NOT_TRIED) for result in left}) > 1:
+            click.echo("\n".join(_sync_line(result) for result in left))
+        remedy = " Start the server, or name another with --grpc." if any(result.server_away for result in left) else ""
+        raise SpoolsLeft(
+            f"{len(left)} of {len(results)} spools stay where they are. "
+            f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
+        )
+
+
+def _sync_line(result: SyncResult) -> str:
+    return printable(f"{result.outcome:<10} {result.run} rank {result.rank}  {result.detail}")
+
+
+@click.command("import")
+@click.argument("path", metavar="FILE", type=click.Path(exists=True, path_type=Path))
+@click.option("--name", default=None, help="The run's name.  [default: the file's]")
+@click.option("--project", default="imported", show_default=True, help="The run's project.")
+@click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC]")
+@as_json_option
+def import_history(path: Path, name: str | None, project: str, target: str | None, as_json: bool) -> None:
+    """Make a run of what another tool wrote down.
+
+    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), what `isentrope export` wrote (.parquet, .csv,
+    .jsonl), or prime-rl's token_exports folder. Safe to repeat: the same file is the same run.
+    """
+    from dataclasses import asdict
+
+    from isentrope.imports.delivery import deliver
+    from isentrope.imports.history import read_history
+    from isentrope.imports.prime_rl import is_token_export, read_token_export
+    from isentrope_wire import environment
+
+    reports = read_token_export(path) if is_token_export(path) else read_history(path)
+    imported = deliver(
+        reports,
+        name=name or path.resolve().stem,
+        project=project,
+        source=path.name,
+        target=target or environment.grpc_target(),
+        token=environment.token(),
+    )
+    if as_json:
+        click.echo(json.dumps(asdict(imported), indent=2))
+        return
+    click.echo(f"run: {imported.run}")
+    reports_in_words = "1 report" if imported.reports == 1 else f"{imported.reports} reports"
+    click.echo(f"{reports_in_words}, steps {imported.first_step} to {imported.last_step}")
+
+
+@click.command()
+@as_json_option
+def doctor(as_json: bool) -> None:
+    """Check versions, home, server, token and ingest, and say what to do about problems."""
+    from isentrope.cli.doctor import as_json as to_json
+    from isentrope.cli.doctor import as_lines, examine
+
+    findings = examine()
+    click.echo(to_json(findings) if as_json else "\n".join(as_lines(findings)))
+    if not all(finding.ok for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _client(url: str | None) -> Client:
+    from isentrope.client.client import Client
+
+    return Client(url)
+
+
+def _check_before_sending(changes: Mapping[str, Any]) -> None:
+    """Refuse values no control can have, before anything is sent.
+
+    Raises:
+        ControlError: as `Control`.
+    """
+    from isentrope_wire.control import Control
+
+    if "method" in changes:
+        Control.from_document(changes)
+        return
+    # The options meet the newest control's method: any with thresholds checks theirs, parameters have to wait for it.
+    known = {name: value for name, value in changes.items() if name != "parameters"}
+    if changes.get("hold"):
+        # A field alone meets the target that is held already.
+        known["hold"] = {"target_entropy": 1.0, **changes["hold"]}
+    Control.from_document({"method": "clip_v", "mu_low": 1.0, **known})
+
+
+def _named(parameters: Sequence[str]) -> dict[str, object]:
+    try:
+        return dict(name_and_value(text) for text in parameters)
+    except ControlError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _change_control(
+    client: Client, run: str, newest: Mapping[str, Any], changes: Mapping[str, Any], expires_in: int | None
+) -> dict[str, Any]:
+    base = {} if "method" in changes else {name: newest[name] for name in _CONTROL_FIELDS if name != "reason"}
+    document = {**base, **changes}
+    if "parameters" in changes and base:
+        document["parameters"] = {**base["parameters"], **changes["parameters"]}
+    if changes.get("hold") and base.get("hold"):
+        document["hold"] = {**base["hold"], **changes["hold"]}
+    return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest["version"])
+
+
+def _say_what_ended(before: Mapping[str, Any], item: Mapping[str, Any]) -> None:
+    """A hold that a whole new control leaves out."""
+    came_to_nothing = before["state"] in ("REJECTED", "EXPIRED", "SUPERSEDED")
+    standing = (before.get("in_force") or {}) if came_to_nothing else before
+    hold = standing.get("hold")
+    if hold and not item.get("hold"):
+        target = f"{hold['target_entropy']:g} nats"
+        click.echo(f"This ends the hold at {target}; thresholds given without --method keep it.", err=True)
+
+
+def _show_control(run: str, as_json: bool, url: str | None) -> None:
+    with _client(url) as client:
+        newest = client.control(run)
+        dead = "" if as_json else _dead_knobs(client, run)
+    if as_json:
+        click.echo(json.dumps(newest, indent=2))
+        return
+    click.echo(printable(_control_line(newest)))
+    in_force = newest.get("in_force")
+    if in_force is not None and in_force["version"] != newest["version"]:
+        click.echo(printable(f"in force: {_control_line(in_force)}"))
+    if dead:
+        click.echo(printable(f"can't act: {dead}"))
+
+
+def _dead_knobs(client: Client, run: str) -> str:
+    """What the newest report says of knobs that did nothing in its step."""
+    step = client.run(run)["step"]
+    return "" if step is None else str(client.step(run, step)["labels"].get("control/dead", ""))
+
+
+def _control_line(item: Mapping[str, Any]) -> str:
+    thresholds = [
+        f"{sign} {item[name]:g}" for sign, name in (("µ⁻", "mu_low"), ("µ⁺", "mu_high")) if item[name] is not None
+    ]
+    words = [f"version {item['version']}:", str(item["method"]), *thresholds]
+    words += [f"{name} {'off' if value is None else _cell(value)}" for name, value in item["parameters"].items()]
+    if thresholds or item["scope"] != "all":
+        words.append(f"scope {item['scope']}")
+    if item.get("hold"):
+        hold = item["hold"]
+        words.append(f"holding {hold['target_entropy']:g} nats with µ {hold['mu_min']:g} to {hold['mu_max']:g}")
+        words.append(f"side {hold['side']}")
+    words.append(str(item["state"]))
+    if item["applied_step"] is not None:
+        words.append(f"at step {item['applied_step']}")
+    if item["code"]:
+        words.append(f"({item['code']}: {item.get('message', '')})")
+    words.append(f"by {item['author']}" + (f", because: {item['reason']}" if item["reason"] else ""))
+    return " ".join(words)
+
+
+def _step(run: Mapping[str, Any]) -> str:
+    step, planned = run["step"], run.get("planned_steps")
+    if step is None:
+        return "-"
+    return f"{step}/{planned}" if planned else str(step)
+
+
+def _age(at: float | None) -> str:
+    if at is None:
+        return "never"
+    seconds = max(0.0, time.time() - at)
+    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_seconds:
+            return f"{seconds / unit_seconds:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _json_safe(columns: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
+    """JSON has no NaN: spelled as the server spells it."""
+    import math
+
+    words = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+    def safe(value: object) -> object:
+        if isinstance(value, float) and not math.isfinite(value):
+            return words.get(value, "NaN")
+        return value
+
+    return {name: [safe(value) for value in column] for name, column in columns.items()}
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = [[printable(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(header))]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

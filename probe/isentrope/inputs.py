@@ -1,0 +1,319 @@
+"""What `score`, `gate`, `log` and `step` accept, and what they say about the rest.
+
+Scores with a look at what they are made from: the first calls of a run, when a person is watching, are checked.
+
+The learning rate of an update: by it the prediction of a step is scaled, and a held entropy's effect counted.
+
+An optimiser may have several groups of parameters. The rate that counts is that of the group with the most trainable
+parameters among those that move (rate above 0): a policy's entropy follows the bulk of its weights, while a small group,
+of a head or of norms, may well have the largest rate. A frozen group says nothing about the update, wherever it stands.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import InputError
+from isentrope.scores import TokenScores, importance_ratios, token_scores
+from isentrope.scores.linear_heads import AdaptedWeight
+from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
+from isentrope.scores.token_scores import check_token_inputs
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+_LARGEST_GROUP_ID = (1 << 52) - 1
+"""What a float64 holds to the last bit."""
+
+
+def check_token_ids(token_ids: Tensor, vocabulary: int, *, wait_for_device: bool) -> None:
+    """The ids' range, where looking at them costs nothing or the caller may wait."""
+    if token_ids.numel() == 0 or (token_ids.device.type != "cpu" and not wait_for_device):
+        return
+    lowest, highest = (int(bound) for bound in torch.aminmax(token_ids))
+    if lowest < 0 or highest >= vocabulary:
+        worst = lowest if lowest < 0 else highest
+        raise InputError(
+            f"token_ids must lie in [0, {vocabulary}) for a vocabulary of {vocabulary} tokens, got {worst}. "
+            "Replace padding ids (such as -100) by any real id and leave them out with the mask."
+        )
+
+
+def check_first_values(scores: TokenScores, mask: Tensor | None = None) -> None:
+    """One look at the values of the first step, when a person is watching and waiting for the device is fine.
+
+    Padding may hold anything: no row that `mask` (bool, of the tokens' shape) counts may be NaN, or, before there is a
+    mask, not all rows.
+    """
+    nan = scores.entropies.isnan()
+    broken, rows = int(nan.sum() if mask is None else (nan & mask).sum()), nan.numel() if mask is None else mask.sum()
+    if broken and (mask is not None or broken == rows):
+        raise InputError(
+            f"logits must hold numbers or -inf: {broken} of {int(rows)} rows hold NaN or +Inf, or mask the whole "
+            "vocabulary. Look at the model's forward pass, and leave padding out with the mask."
+        )
+
+
+def check_first_mask(mask: Tensor | None) -> None:
+    """A mask of the first step says yes or no. One of weights would be read as yes, and the weights be lost.
+
+    Raises:
+        InputError: a number that is neither 0 nor 1 in a mask of floating-point numbers.
+    """
+    if isinstance(mask, Tensor) and mask.is_floating_point():
+        odd = mask[(mask != 0) & (mask != 1)]
+        if odd.numel():
+            raise InputError(
+                f"mask says which tokens count: True or False, or 0 and 1; got {odd[0].item():g}. Weights of tokens belong "
+                "into the loss; tell the probe of them with loss_weights."
+            )
+
+
+def not_finite_advantages(advantages: Tensor, mask: Tensor) -> str:
+    """What to say of the first step's advantages; empty when they are well. Waits for the device."""
+    broken = int((mask & ~advantages.isfinite()).sum())
+    if not broken:
+        return ""
+    return (
+        f"{broken} of {int(mask.sum())} advantages are NaN or infinite where the mask counts them. Such tokens are left out "
+        "of what is measured (token/not_finite), but not out of the loss: are the rewards of a group all alike, and "
+        "divided by their spread?"
+    )
+
+
+def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
+    """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
+    if not isinstance(advantages, Tensor):
+        raise InputError(f"advantages must be a torch.Tensor, got {type(advantages).__name__}.")
+    _check_device("advantages", advantages, logprobs)
+    if advantages.shape == logprobs.shape:
+        return advantages.detach().clone()
+    if logprobs.dim() == 2 and advantages.shape in ((logprobs.shape[0],), (logprobs.shape[0], 1)):
+        return advantages.detach().clone().reshape(-1, 1).expand_as(logprobs)
+    per_sequence = f" or one per sequence [{logprobs.shape[0]}]" if logprobs.dim() == 2 else ""
+    raise InputError(
+        f"advantages must be one per token {list(logprobs.shape)}{per_sequence}, got {list(advantages.shape)}."
+    )
+
+
+def valid_mask(mask: Tensor | None, logprobs: Tensor) -> Tensor:
+    """The mask as bool, of the log-probs' shape."""
+    if mask is None:
+        return torch.ones_like(logprobs, dtype=torch.bool)
+    return matching("mask", mask, logprobs).detach() != 0
+
+
+def first_pass_parts(
+    scores: TokenScores | Sequence[TokenScores], mask: Tensor | Sequence[Tensor] | None
+) -> tuple[list[TokenScores], list[Tensor]]:
+    """The parts of a first pass and their masks as bool."""
+    parts = [scores] if isinstance(scores, TokenScores) else scores
+    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
+        raise InputError(f"first_pass takes TokenScores, such as probe.score gives, or a list of them; got {scores!r}.")
+    if mask is None:
+        masks: Sequence[Tensor | None] = [None] * len(parts)
+    else:
+        masks = [mask] if isinstance(mask, Tensor) else mask
+    if len(masks) != len(parts):
+        raise InputError(f"first_pass needs one mask per part: got {len(parts)} parts and {len(masks)} masks.")
+    valid = [valid_mask(one, part.logprobs) for one, part in zip(masks, parts, strict=True)]
+    return list(parts), valid
+
+
+def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
+    """`tensor` itself when its shape is the log-probs'."""
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+    if tensor.shape != logprobs.shape:
+        raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
+    _check_device(name, tensor, logprobs)
+    return tensor
+
+
+def _check_device(name: str, tensor: Tensor, logprobs: Tensor) -> None:
+    if tensor.device != logprobs.device:
+        raise InputError(f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other.")
+
+
+def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tensor | None:
+    """r = p_trainer / p_sampler per token; None when the sampler's log-probs were not given."""
+    if sampler_logprobs is None:
+        return None
+    return importance_ratios(logprobs.detach(), matching("sampler_logprobs", sampler_logprobs, logprobs).detach())
+
+
+def told_of_tokens(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
+    """One number per token that the loop may give or not; a copy, for loops overwrite theirs."""
+    return None if given is None else matching(name, given, logprobs).detach().clone()
+
+
+def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first_position: int) -> Tensor | None:
+    """Which group each sequence belongs to, [batch], float64: the same number wherever the group's other sequences are.
+
+    Args:
+        groups: a number per sequence that all ranks agree on, [batch] or [batch, 1]; or how many rows that follow each
+            other make a group. None: not known.
+        first_position: tokens of this step, padding included, that the rank gated before.
+    """
+    if groups is None:
+        return None
+    if logprobs.dim() != 2:
+        raise InputError(
+            f"groups needs one row per sequence, [batch, tokens], got scores of shape {list(logprobs.shape)}. "
+            "Leave it out where sequences are packed."
+        )
+    rows = logprobs.shape[0]
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 1 or rows % groups:
+            raise InputError(
+                f"groups must divide the {rows} rows of this call, got {groups}. Where a group is spread over calls or "
+                "ranks, pass a number per sequence."
+            )
+        # Below 0, where no number given lies, and never the same twice in a step.
+        first = -1 - (rank << 36) - first_position
+        return first - (torch.arange(rows, device=logprobs.device) // groups).double()
+    if not isinstance(groups, Tensor) or groups.is_floating_point() or groups.shape not in ((rows,), (rows, 1)):
+        raise InputError(
+            f"groups must be a whole number per sequence [{rows}], or the size of a group; got {groups!r}."
+        )
+    _check_device("groups", groups, logprobs)
+    return (groups.detach().reshape(-1).long() & _LARGEST_GROUP_ID).double()
+
+
+def loggable(name: str, value: float | Tensor) -> float | Tensor:
+    """One number, or a tensor of one number that stays on its device until the report is built."""
+    if not _is_text(name):
+        raise InputError(f"The name of a logged scalar must be text, such as reward/mean; got {name!r}.")
+    if isinstance(value, Tensor):
+        if value.is_complex():
+            raise InputError(f"{name} must be a real number, got a tensor of {value.dtype}.")
+        if value.numel() != 1:
+            raise InputError(
+                f"{name} must be one number, got a tensor of shape {list(value.shape)}. Log its mean, say."
+            )
+        return _on_this_rank(name, value.detach()).clone()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number, got {value!r}.") from None
+
+
+def _on_this_rank(name: str, value: Tensor) -> Tensor:
+    """Of a DTensor, what this rank holds. To read one that is not whole would be a collective, and the others may not come."""
+    placements = getattr(value, "placements", None)
+    if placements is None:
+        return value
+    if not all(placement.is_replicate() for placement in placements):
+        raise InputError(
+            f"{name} lies spread over ranks: {placements}. Call its full_tensor() on every rank and log what it gives."
+        )
+    local: Tensor = value.to_local()  # type: ignore[attr-defined]
+    return local
+
+
+def step_number(step: SupportsIndex) -> int:
+    """The number of an optimiser update as an int."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise InputError(f"step must be a whole number from 0 on, got {step!r}. Pass the count of optimiser updates.")
+    return number
+
+
+def _is_text(name: object) -> bool:
+    """Half a character can't be written to the spool."""
+    return isinstance(name, str) and name != "" and name.encode(errors="replace").decode() == name
+
+
+def checked_token_scores(
+    logits: Tensor, token_ids: Tensor, temperature: float, *, entropy_gradient: bool, first: bool
+) -> TokenScores:
+    """`token_scores`; on a `first` call the values are looked at, which waits for the device."""
+    check_token_inputs(logits, token_ids, temperature)
+    check_token_ids(token_ids, logits.shape[-1], wait_for_device=first)
+    scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
+    if first:
+        check_first_values(scores)
+    return scores
+
+
+def checked_linear_token_scores(
+    hidden: Tensor,
+    weight: Tensor | AdaptedWeight,
+    token_ids: Tensor,
+    bias: Tensor | None,
+    temperature: float,
+    softcap: float | None,
+    scale: float,
+    *,
+    entropy_gradient: bool,
+    logits_dtype: torch.dtype | None,
+    first: bool,
+) -> TokenScores:
+    """`linear_token_scores`; on a `first` call the values are looked at, which waits for the device."""
+    base = weight.base if isinstance(weight, AdaptedWeight) else weight
+    check_head_inputs(hidden, base, token_ids, bias)
+    check_token_ids(token_ids, base.shape[0], wait_for_device=first)
+    scores = linear_token_scores(
+        hidden,
+        weight,
+        token_ids,
+        bias,
+        temperature,
+        softcap,
+        scale,
+        entropy_gradient=entropy_gradient,
+        logits_dtype=logits_dtype,
+    )
+    if first:
+        check_first_values(scores)
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRates:
+    """Of an optimiser's groups, as they stood at one moment. Read off the training thread: a rate may lie on a device."""
+
+    groups: tuple[tuple[int, SupportsFloat], ...]
+    """Of each its number of trainable parameters, and its rate."""
+
+    def __float__(self) -> float:
+        """The one that counts, see above; 0 where no group moves, or no rate is a finite number."""
+        read = ((parameters, float(rate)) for parameters, rate in self.groups)
+        moving = [(parameters, rate) for parameters, rate in read if math.isfinite(rate) and rate > 0]
+        return max(moving, key=lambda group: group[0])[1] if moving else 0.0
+
+
+def learning_rates_of(optimizer: Optimizer | None) -> LearningRates | None:
+    """As they are now; waits for no device. None when there is no optimiser to ask, or it has no rates."""
+    groups = tuple(
+        (
+            sum(parameter.numel() for parameter in group["params"] if parameter.requires_grad),
+            # Schedulers change a tensor in place.
+            group["lr"].detach().clone() if isinstance(group["lr"], Tensor) else group["lr"],
+        )
+        for group in ([] if optimizer is None else optimizer.param_groups)
+        if isinstance(group.get("lr"), SupportsFloat)
+    )
+    return LearningRates(groups) if groups else None
+
+
+def momentum_of(optimizer: Optimizer | None) -> float | None:
+    """beta_1 of Adam's family, momentum of SGD's, 0 where there is none; None when there is no optimiser to ask."""
+    if optimizer is None:
+        return None
+    if not hasattr(optimizer, "param_groups"):
+        raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
+    group = optimizer.param_groups[0]
+    betas = group.get("betas")
+    return float(betas[0] if betas else group.get("momentum", 0.0))

@@ -1,0 +1,291 @@
+"""How a step becomes a report: sums on the device now, numbers and calibration later, off the training thread."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, SupportsFloat
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import InputError
+from isentrope.plain_state import plain, rebuilt
+from isentrope.scores import TokenScores
+from isentrope.statistics.alerts import AlertWatch
+from isentrope.statistics.calibration import Calibration
+from isentrope.statistics.contributions import read_driving_tokens
+from isentrope.statistics.covariance import group_scalars
+from isentrope.statistics.global_step import GlobalStep, read_ranks
+from isentrope.statistics.step import (
+    StepSummary,
+    calibration_scalars,
+    report_histograms,
+    selection_scalars,
+    summary_scalars,
+    unit_prediction,
+)
+from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
+from isentrope_wire.control import Control, Method
+from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
+from isentrope_wire.metrics import ENTROPY_OBSERVED_CHANGE, PROBE_FAILED_RANKS, PROBE_FAILURES, PROBE_RANKS_OUT_OF_STEP
+from isentrope_wire.reports import ControlOutcome, ControlSnapshot, StepReport
+from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
+
+logger = logging.getLogger(__name__)
+
+
+NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
+"""Waits for one vector of numbers per rank, as `across_ranks.rank_vector` made it. For the writer thread."""
+
+
+class StepCloser:
+    """Makes the reports of a run, in order; the calibration it carries learns from each.
+
+    Rank 0 reports what all ranks measured together; the others report what is their own, so that there is one truth.
+    """
+
+    def __init__(self, text_of: Callable[[int], str | None] = lambda token_id: None) -> None:
+        """
+        Args:
+            text_of: what a token id stands for; None: not known. Called off the training thread.
+        """
+        self._text_of = text_of
+        self.latest: StepReport | None = None
+        self._calibration = Calibration()
+        self._alerts = AlertWatch()
+        self._told = False
+        # Learning is the writer thread's; reading what was learnt, for a checkpoint, is not.
+        self._learning = threading.Lock()
+        self._closed = 0
+        """Number of the newest report to be built."""
+        self._built = 0
+        """Number of the newest report that was. The writer thread's."""
+
+    def state(self, wait_seconds: float) -> dict[str, Any]:
+        """What was learnt from the reports so far, as plain values: for a checkpoint.
+
+        Args:
+            wait_seconds: for how long at most the report of the last step is waited for.
+        """
+        end = time.monotonic() + wait_seconds
+        while self._built < self._closed and time.monotonic() < end:
+            time.sleep(0.005)
+        if self._built < self._closed:
+            logger.warning(
+                "The checkpoint lacks what the last step taught: its report was not built within %g s.", wait_seconds
+            )
+        with self._learning:
+            return {"calibration": plain(self._calibration), "alerts": plain(self._alerts)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave; no step may have closed before.
+
+        Raises:
+            CheckpointError: it is something else.
+        """
+        calibration = rebuilt(Calibration, state["calibration"], "calibration")
+        self._alerts, self._calibration = rebuilt(AlertWatch, state["alerts"], "alerts"), calibration
+
+    def not_sent(self) -> None:
+        """The report of the last step found no room: nobody will build it."""
+        self._closed -= 1
+
+    def close(
+        self,
+        *,
+        step: int,
+        measured: NumbersOfRanks | None,
+        logged: Mapping[str, float | Tensor],
+        in_force: ControlSnapshot,
+        outcomes: Sequence[ControlOutcome],
+        momentum: float | None,
+        learning_rate: SupportsFloat | None = None,
+        what_if_source: str = "",
+        control: Control | None = None,
+        action: Action | None = None,
+        take_numbers: Callable[[StepReport], None] | None = None,
+        failed: str = "",
+        count_delivered: Callable[[], Mapping[str, float]] = dict,
+    ) -> Callable[[], StepReport]:
+        """The function returned builds the report and is called once, later, in step order.
+
+        Args:
+            measured: on rank 0 the numbers of all ranks, None on the others.
+            momentum, learning_rate: of the optimiser, None without one.
+            what_if_source: which of THRESHOLD_SOURCES the what-if sums were counted from.
+            control: that the step ran under. None: the one in force, which nobody changed from step to step.
+            action: what was decided to hold the entropy; None: it is not held.
+            take_numbers: called with the report, once it is built.
+            failed: what failed inside the probe on this rank so far, in words.
+            count_delivered: metrics of the reports' way to the server, as they stand when the report is built.
+        """
+        recorded_at = time.time()
+        self._closed += 1
+        number = self._closed
+
+        def build() -> StepReport:
+            try:
+                return report_of_step(in_force.control if control is None else control)
+            finally:
+                self._built = number
+
+        def report_of_step(control: Control) -> StepReport:
+            together = None if measured is None else self._together(measured)
+            summary = None if together is None else together.summary
+            what_if = None if together is None else together.what_if
+            report = StepReport(
+                step=step,
+                recorded_at=recorded_at,
+                scalars=self._scalars(summary, momentum or 0.0, learning_rate, control)
+                | _selection(summary, control)
+                | ({} if together is None else group_scalars(together.groups))
+                | hold_scalars(action, in_force.control)
+                | {name: float(value) for name, value in logged.items()}
+                | dict(count_delivered())
+                | ({} if together is None else _health(together)),
+                histograms=() if summary is None else report_histograms(summary),
+                control_version=in_force.version,
+                outcomes=tuple(outcomes),
+                labels={
+                    "control/method": str(control.method),
+                    "control/scope": str(control.scope),
+                    "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
+                }
+                | ({"probe/failed": failed} if failed else {})
+                | _sources(summary)
+                | _dead(summary, control, what_if)
+                | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
+                | hold_labels(action)
+                | ({} if what_if is None else {"what_if/source": what_if_source}),
+                what_if=what_if,
+                tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
+            )
+            if summary is not None:
+                with self._learning:
+                    report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
+            self.latest = report
+            if take_numbers is not None:
+                take_numbers(report)
+            return report
+
+        return build
+
+    def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
+        """None when a rank is gone: what is known of the others is not the step."""
+        try:
+            together = read_ranks(measured())
+        except RuntimeError as error:
+            self._tell("A step's numbers did not come from all ranks, it is reported without them: %s", error)
+            return None
+        if len(together.steps) > 1:
+            self._tell("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
+        return together
+
+    def _tell(self, message: str, detail: object) -> None:
+        if not self._told:
+            self._told = True
+            logger.warning(message, detail)
+
+    def _scalars(
+        self, summary: StepSummary | None, momentum: float, learning_rate: SupportsFloat | None, control: Control
+    ) -> dict[str, float]:
+        if summary is None:
+            return {}
+        scalars = summary_scalars(summary, intervening=control.method != Method.NONE)
+        unit = unit_prediction(summary)
+        if unit is not None:
+            size = (1.0 if learning_rate is None else float(learning_rate)) * summary.entropies.mean
+            with self._learning:
+                prediction = self._calibration.step(unit, scalars.get(ENTROPY_OBSERVED_CHANGE), momentum, size)
+            scalars |= calibration_scalars(prediction)
+        return scalars
+
+
+def _health(together: GlobalStep) -> dict[str, float]:
+    """What went wrong on any rank; nothing where nothing did."""
+    counts = {
+        PROBE_FAILURES: together.failures,
+        PROBE_FAILED_RANKS: together.failed_ranks,
+        PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
+    }
+    return {name: float(count) for name, count in counts.items() if count}
+
+
+def _sources(summary: StepSummary | None) -> dict[str, str]:
+    """Where the step's thresholds came from; several where `gate` calls differed, nothing where none was counted."""
+    used = () if summary is None else summary.threshold_sources
+    names = [source for source, calls in zip(THRESHOLD_SOURCES, used, strict=False) if calls]
+    return {"threshold/source": "+".join(names)} if names else {}
+
+
+def _selection(summary: StepSummary | None, control: Control) -> dict[str, float]:
+    return {} if summary is None or control.method == Method.NONE else selection_scalars(summary)
+
+
+def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | None) -> dict[str, str]:
+    """Knobs that could not act in this step, in sentences; nothing where all could."""
+    if summary is None or not summary.tokens:
+        return {}
+    counts, ratios, scores = summary.sign_counts, summary.importance_ratios, summary.discriminator_scores
+    outside_low, outside_high = _outside(control, what_if) if counts.candidates else (0.0, 0.0)
+    reasons = dead_knobs(
+        control,
+        StepEvidence(
+            tokens=summary.tokens,
+            positive=counts.positive,
+            negative=counts.negative,
+            candidates=counts.candidates,
+            spared=counts.spared,
+            decreasing=counts.decreasing,
+            increasing=counts.increasing,
+            discriminator_mean=scores.mean,
+            discriminator_std=scores.standard_deviation,
+            vocab_centered_std=summary.vocab_centered_scores.standard_deviation,
+            largest_entropy=summary.largest_entropy,
+            largest_expected_score=summary.largest_expected_score,
+            ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
+            outside_low=outside_low,
+            outside_high=outside_high,
+        ),
+    )
+    return {"control/dead": " ".join(reasons)} if reasons else {}
+
+
+def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float]:
+    """Tokens beyond the lower and the upper threshold, which the sums count from where the gate did."""
+    if what_if is None or not control.method.thresholds:
+        return 0.0, 0.0
+    curve = WhatIfCurve(what_if, control.scope, control.method)
+    low, high = curve.at(control.mu_low, None), curve.at(None, control.mu_high)
+    return low.clip_fraction * what_if.tokens, high.clip_fraction * what_if.tokens
+
+
+def entropies_after_update(
+    rescore: Callable[[], TokenScores | Sequence[TokenScores]], batches: Sequence[TokenBatch]
+) -> list[Tensor]:
+    """H of the step's tokens under the updated policy, one tensor per batch.
+
+    Random numbers drawn while re-scoring are given back, so that observing leaves the run as it was.
+    """
+    # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        rescored = rescore()
+    if not batches:
+        return []
+    parts = [rescored] if isinstance(rescored, TokenScores) else rescored
+    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
+        raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
+    shapes = [list(part.entropies.shape) for part in parts]
+    expected = [list(batch.mask.shape) for batch in batches]
+    if shapes != expected:
+        raise InputError(
+            f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
+        )
+    return [part.entropies.detach() for part in parts]

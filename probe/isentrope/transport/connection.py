@@ -1,0 +1,283 @@
+"""One connection to the server's ingest: Hello, Push and the Watch that runs beside them. Only the shipper imports this.
+
+The gRPC channel to a server's ingest, encrypted where its address says so.
+
+The server's clock, seen from here: a control's time to live must not depend on whose clock is right.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from isentrope.client.credentials import Credentials, advice_on
+from isentrope.errors import ConfigurationError
+from isentrope_wire import environment
+from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb, unreadable_snapshot
+from isentrope_wire.errors import CodecError, IsentropeError
+from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
+from isentrope_wire.v1 import telemetry_pb2 as pb
+from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
+
+
+def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.Channel:
+    """A channel; nothing is sent yet.
+
+    Args:
+        target: host:port, with `https://` in front where the server has TLS.
+        options: of gRPC.
+
+    Raises:
+        ConfigurationError: a certificate file can't be read.
+    """
+    address = environment.host_and_port(target)
+    # A proxy could not reach this machine's own addresses.
+    given = [*options, ("grpc.enable_http_proxy", 0 if environment.is_on_this_machine(address) else 1)]
+    if not environment.is_encrypted(target):
+        return grpc.insecure_channel(address, options=given)
+    ca, key, certificate = Credentials.from_environment().pem()
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options=given)
+
+
+MOST_DISAGREEMENT_SECONDS = 60.0
+"""A heartbeat that is later than this says that the server's clock was set, or that this process was frozen."""
+
+
+class ServerClock:
+    """Turns the server's times into this machine's.
+
+    A change must not fire late because a message was: the difference of the clocks is taken from when a question was
+    asked, not from when its answer came, so an error makes a time to live shorter, by a round trip at most.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_seconds = 0.0
+        """How far this machine's clock is ahead of the server's."""
+        self._set_at = _wall_minus_monotonic()
+
+    def set(self, *, asked_at: float, server_time: float) -> None:
+        """Take the server's time from the answer to a question.
+
+        Args:
+            asked_at: this machine's time when it was asked, in seconds since the Unix epoch.
+            server_time: the server's when it answered, likewise.
+        """
+        self._ahead_seconds = asked_at - server_time
+        self._set_at = _wall_minus_monotonic()
+
+    def here(self, server_time: float) -> float:
+        """The moment as this machine's clock names it now."""
+        jumped_seconds = _wall_minus_monotonic() - self._set_at
+        return server_time + self._ahead_seconds + jumped_seconds
+
+    def disagrees(self, server_time: float) -> bool:
+        """Whether a time just heard from the server is far from what this clock expects."""
+        return abs(time.time() - self.here(server_time)) > MOST_DISAGREEMENT_SECONDS
+
+
+def _wall_minus_monotonic() -> float:
+    """Constant, until somebody sets this machine's clock."""
+    return time.time() - time.monotonic()
+
+
+CALL_SECONDS = 5.0
+"""A frozen server holds a call for ever; gRPC's own keep-alive notices after a minute."""
+SLOWEST_BYTES_PER_SECOND = 20_000.0
+"""Of a link that a call waits for as long as its message takes; over a slower one messages become smaller."""
+SILENCE_SECONDS = 45.0
+"""A Watch without even a heartbeat for so long is dead."""
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # Pauses between attempts are the shipper's; gRPC's own would grow to two minutes and be shared.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+
+_HOLD = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+class ServerAway(IsentropeError, ConnectionError):
+    """The server does not answer, or not in time. Try again."""
+
+
+class TooSlow(ServerAway):
+    """The server did not answer in the time the message should have taken. Less at once may get through."""
+
+
+class ServerRefuses(IsentropeError, ConnectionError):
+    """The server answers that it won't take this: token or format. Keep the data, say it loudly, try again later."""
+
+
+class TokenRefused(ServerRefuses):
+    """The token is missing, wrong, or of a scope that may not report: no repetition helps, another token does."""
+
+
+class TelemetryConnection:
+    """A channel and the calls on it. `with` closes it, and ends the Watch."""
+
+    def __init__(
+        self,
+        target: str,
+        token: str | None,
+        run: RunStarted,
+        *,
+        receive_control: Callable[[ControlSnapshot], None],
+        report_problem: Callable[[str], None],
+    ) -> None:
+        """
+        Args:
+            target: host:port, behind https:// where the server has TLS. Nothing is sent before `hello`.
+            receive_control: called with each desired control, also from the Watch's thread.
+            report_problem: called with a sentence about a control that can't be read, likewise.
+
+        Raises:
+            TokenRefused: the token can't even be sent.
+            ServerRefuses: a certificate file can't be read.
+        """
+        if token and not (token.isascii() and token.isprintable()):
+            raise TokenRefused(
+                "A token is plain ASCII, and this one is not. Set ISENTROPE_TOKEN to one of the server's."
+            )
+        self._run = run
+        self._receive_control = receive_control
+        self._report_problem = report_problem
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        try:
+            self._channel = open_channel(target, _CHANNEL_OPTIONS)
+        except ConfigurationError as error:
+            raise ServerRefuses(str(error)) from error
+        self._stub = TelemetryStub(self._channel)
+        self._watch_failure: str | None = None
+        self._heard_at = time.monotonic()
+        self._clock = ServerClock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def hello(self) -> int:
+        """Introduce the run and receive the desired control. Returns: the last record the server has.
+
+        Raises:
+            ServerAway, ServerRefuses
+        """
+        asked_at = time.time()
+        request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
+        try:
+            reply = self._stub.Hello(request, timeout=_seconds_for(request), metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _named(error) from error
+        if reply.server_time:
+            self._clock.set(asked_at=asked_at, server_time=reply.server_time)
+        if reply.HasField("control"):
+            self._hand_over(reply.control)
+        return reply.acked_through
+
+    def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
+        """Deliver records. Returns: the last record the server has stored, and those it keeps aside.
+
+        Raises:
+            ServerAway, ServerRefuses
+        """
+        request = pb.PushRequest(
+            run_id=self._run.run_id,
+            incarnation=self._run.incarnation,
+            rank=self._run.rank,
+            records=[record_to_pb(record) for record in records],
+        )
+        try:
+            reply = self._stub.Push(request, timeout=_seconds_for(request), metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _named(error) from error
+        aside = [Quarantined(seq=item.seq, code=item.code, message=item.message) for item in reply.quarantined]
+        return reply.acked_through, aside
+
+    def watch(self) -> None:
+        """Follow the desired control on a thread of its own until the connection ends."""
+        threading.Thread(target=self._watch, name="isentrope-watch", daemon=True).start()
+
+    def check_watch(self) -> None:
+        """
+        Raises:
+            ServerAway: the Watch ended, or has been silent for too long.
+        """
+        if self._watch_failure is not None:
+            raise ServerAway(self._watch_failure)
+        silent_seconds = time.monotonic() - self._heard_at
+        if silent_seconds > SILENCE_SECONDS:
+            raise ServerAway(f"The server has said nothing for {silent_seconds:.0f} s, not even a heartbeat.")
+
+    def _watch(self) -> None:
+        request = pb.WatchRequest(run_id=self._run.run_id, incarnation=self._run.incarnation, rank=self._run.rank)
+        try:
+            for reply in self._stub.Watch(request, metadata=self._metadata):
+                self._heard_at = time.monotonic()
+                is_control = reply.WhichOneof("body") == "control"
+                told_at = reply.server_time if is_control else reply.heartbeat.server_time
+                # An older server does not say when it sends a control.
+                if (told_at or not is_control) and self._clock.disagrees(told_at):
+                    # Hello asks anew what time it is there, and brings the control with it.
+                    self._watch_failure = "The server's clock was set, or this process stood still."
+                    return
+                if is_control:
+                    self._hand_over(reply.control)
+        except grpc.RpcError as error:
+            self._watch_failure = str(_named(error))
+        else:
+            self._watch_failure = "The server ended the Watch."
+
+    def _hand_over(self, control: pb.ControlSnapshot) -> None:
+        try:
+            snapshot = control_snapshot_from_pb(control)
+        except CodecError as error:
+            self._report_problem(
+                f"A control this probe can't read goes to the training process to be rejected: {error}"
+            )
+            snapshot = unreadable_snapshot(control, str(error))
+        if snapshot.expires_at is not None:
+            snapshot = replace(snapshot, expires_at=self._clock.here(snapshot.expires_at))
+        self._receive_control(snapshot)
+
+
+def _seconds_for(request: pb.HelloRequest | pb.PushRequest) -> float:
+    return CALL_SECONDS + request.ByteSize() / SLOWEST_BYTES_PER_SECOND
+
+
+def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
+    """One sentence about a failed call, as the kind of trouble it is."""
+    # Errors of a call are RpcError and Call at once; the type stubs can't say so.
+    assert isinstance(error, grpc.Call)
+    code, details = error.code(), error.details() or "no reason given"
+    sentence = f"{code.name}: {details}"
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        # A server that knows its way around has said what to set.
+        told = "ISENTROPE_TOKEN" in details
+        remedy = "Then deliver with" if told else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
+        return TokenRefused(f"{sentence} {remedy} `isentrope sync`.")
+    advice = advice_on(details)
+    sentence = f"{sentence} {advice}" if advice else sentence
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TooSlow(sentence)
+    return ServerRefuses(sentence) if code in _HOLD else ServerAway(sentence)

@@ -1,0 +1,219 @@
+"""What probe and server tell each other, as plain frozen dataclasses.
+
+Times are seconds since the Unix epoch, entropies and scores are in nats. A quantity that was not measured is absent
+from `scalars`, never 0.
+
+How much a run may say of itself. The probe checks it where it is built; the server cuts what comes beyond all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from isentrope_wire.control import Control
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    REWARD_MEAN,
+)
+from isentrope_wire.what_if import WhatIfSums
+
+PROTOCOL_VERSION = 1
+
+_SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
+"""Of a report's scalars, when it is printed; the rest are counted."""
+
+
+class OutcomeState(StrEnum):
+    """How one rank ended one control version. Each version ends in exactly one of these."""
+
+    APPLIED = "APPLIED"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+    SUPERSEDED = "SUPERSEDED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSnapshot:
+    """The whole desired control of a run at one version, so that one message after a reconnect is enough."""
+
+    version: int
+    control: Control
+    author: str
+    requested_at: float
+    expires_at: float | None = None
+    """A probe that reads the snapshot later than this does not apply it."""
+    unreadable: str = ""
+    """Why this probe can't read what was asked for: the version is to be rejected, and `control` says nothing.
+    Never sent; it is how the shipper tells the training process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlOutcome:
+    """What became of a control version on one rank; travels up with the next report."""
+
+    version: int
+    state: OutcomeState
+    at: float
+    step: int | None = None
+    """The first step the control was in force; only when APPLIED."""
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """One rank of one incarnation of a run says what it is. The first record of every spool, and the Hello."""
+
+    run_id: str
+    incarnation: str
+    rank: int
+    world_size: int
+    name: str
+    project: str
+    started_at: float
+    probe_version: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    """What this probe can be told to do, e.g. `method:clip_v`; the server refuses anything else at the door."""
+    planned_steps: int | None = None
+    initial_control: ControlSnapshot | None = None
+    """The control the run starts with: version 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreHistogram:
+    """Counts over equal bins of [low, high]; values that are not finite are counted apart."""
+
+    name: str
+    low: float
+    high: float
+    counts: tuple[int, ...]
+    not_finite: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivingToken:
+    """One of the tokens of a step that count most for the change of its entropy."""
+
+    rank: int
+    sequence: int | None
+    """Row of the token among the rank's rows of the step, in the order they were gated; None: it was not in rows."""
+    position: int
+    """In its row; among the tokens of its `gate` call where there are no rows."""
+    token_id: int | None
+    text: str | None
+    """At most 40 characters, as the model or a user wrote them: anything may stand there."""
+    logprob: float
+    entropy: float
+    vocab_centered_score: float
+    advantage: float
+    contribution: float
+    """-r A S_c in nats per unit gain, over no count; what it would have been where the token was left out."""
+    kept: bool
+    """Whether its gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something a person should know, said at the step it was found."""
+
+    kind: str
+    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob`, `zero_advantage` or `not_finite`."""
+    reason: str
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    """The numbers the reason is made from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """All that was measured in one optimiser update on one rank."""
+
+    step: int
+    recorded_at: float
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    histograms: tuple[ScoreHistogram, ...] = ()
+    control_version: int = 0
+    """The control in force during this step; 0 is the one the run started with."""
+    outcomes: tuple[ControlOutcome, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Facts that are words, e.g. `control/method`, `threshold/source`."""
+    what_if: WhatIfSums | None = None
+    """What other thresholds would have done to the step; None when it was not measured."""
+    tokens: tuple[DrivingToken, ...] = ()
+    """Those that count most, largest first."""
+    alerts: tuple[Alert, ...] = ()
+
+    def __repr__(self) -> str:
+        # Field by field it would fill some screens: thousands of sums and bins.
+        shown = {name: self.scalars[name] for name in _SHOWN_FIRST if name in self.scalars}
+        words = [f"step={self.step}", *(f"{name}={value:.4g}" for name, value in shown.items())]
+        words.append(f"{len(self.scalars) - len(shown)} more scalars")
+        for count, of in ((len(self.histograms), "histograms"), (len(self.tokens), "tokens")):
+            words += [f"{count} {of}"] if count else []
+        words += [f"alert {alert.kind}" for alert in self.alerts]
+        return f"StepReport({', '.join(words)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The training process said goodbye."""
+
+    status: str
+    """`finished` or `failed`."""
+    finished_at: float
+    step: int | None = None
+    error: str = ""
+    outcomes: tuple[ControlOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Records first_seq..last_seq will never come, and why."""
+
+    first_seq: int
+    last_seq: int
+    reason: str
+
+
+Payload = RunStarted | StepReport | RunFinished | Gap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One spooled payload. Its key is (run_id, incarnation, rank, seq)."""
+
+    seq: int
+    payload: bytes
+    payload_hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A record the server keeps aside because it can't use it."""
+
+    seq: int
+    code: str
+    message: str
+
+
+CONFIG_CHARACTERS = 256 * 1024
+"""Of the configuration as compact JSON."""
+TAGS = 50
+TAG_CHARACTERS = 100
+NAME_CHARACTERS = 500
+"""Of a run's, a project's, a metric's or a label's name: an index entry of PostgreSQL holds 2 700 bytes."""
+ERROR_CHARACTERS = 10_000
+"""Of why a run failed."""
+
+_CUT = " ... cut"
+
+
+def cut(text: str, characters: int) -> str:
+    """The text, or its beginning and the word that it was cut."""
+    return text if len(text) <= characters else text[: characters - len(_CUT)] + _CUT

@@ -1,0 +1,211 @@
+"""Alerts: what a run's probe thought a person should know.
+
+The tokens that counted most for the change of entropy in a step.
+
+What-if sums: what other thresholds would have done to a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Select, and_, insert, or_, select
+
+from isentrope_server.store import streams
+from isentrope_server.store.streams import Timeline
+from isentrope_server.store.tables import alerts, driving_tokens, what_if_sums
+from isentrope_wire.codec import decode_tokens, decode_what_if, encode_tokens, encode_what_if
+from isentrope_wire.reports import DrivingToken, StepReport
+from isentrope_wire.what_if import WhatIfSums
+
+_LONGEST_REASON = 2000
+_LONGEST_KIND = 64
+_MOST_IN_A_REPORT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAlert:
+    """One alert, of a report that speaks for its step."""
+
+    position: int
+    number: int
+    step: int
+    recorded_at: float
+    kind: str
+    reason: str
+    evidence: Mapping[str, float | None]
+    """None: not finite."""
+
+
+def append_alerts(
+    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
+) -> None:
+    """Store the alerts of these reports, which come with their positions."""
+    rows = [
+        {
+            "run_key": run_key,
+            "position": position,
+            "number": number,
+            "stream_key": stream_key,
+            "step": report.step,
+            "recorded_at": report.recorded_at,
+            # PostgreSQL takes no NUL.
+            "kind": alert.kind.replace("\0", "")[:_LONGEST_KIND],
+            "reason": alert.reason.replace("\0", "")[:_LONGEST_REASON],
+            "evidence": {
+                name.replace("\0", ""): value if np.isfinite(value) else None for name, value in alert.evidence.items()
+            },
+        }
+        for position, report in reports
+        for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
+    ]
+    if rows:
+        connection.execute(insert(alerts), rows)
+
+
+def was_reported(connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str) -> bool:
+    """Whether a stream has told an alert of this kind with a number of this name."""
+    table = alerts.c
+    of_stream = (table.run_key == run_key, table.stream_key == stream_key, table.kind == kind)
+    return any(evidence in told for told in connection.execute(select(table.evidence).where(*of_stream)).scalars())
+
+
+def newest_alerts(
+    connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int
+) -> list[StoredAlert]:
+    """At most `limit` alerts that came before (position, number), newest first; those taken back by a resume apart."""
+    speaking = _speaking(connection, run_key)
+    found: list[StoredAlert] = []
+    while len(found) < limit:
+        rows = connection.execute(_alerts_page(run_key, before, limit)).all()
+        found += [StoredAlert(**row._mapping) for row in rows if row.position in speaking]
+        if len(rows) < limit:
+            break
+        before = (rows[-1].position, rows[-1].number)
+    return found[:limit]
+
+
+def _speaking(connection: Connection, run_key: int) -> set[int]:
+    """The positions of the reports whose alerts count: the loudest of those that have any, for each step."""
+    table = alerts.c
+    rows = connection.execute(
+        select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
+    ).all()
+    columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
+    chosen = Timeline(streams.incarnations(connection, run_key)).speaking(*columns)
+    return {rows[int(index)].position for index in chosen}
+
+
+def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Select[*tuple[Any, ...]]:
+    """The next alerts as they are stored, newest first."""
+    table = alerts.c
+    columns = (table[name] for name in ("position", "number", "step", "recorded_at", "kind", "reason", "evidence"))
+    query = select(*columns).where(table.run_key == run_key)
+    if before is not None:
+        position, number = before
+        query = query.where(or_(table.position < position, and_(table.position == position, table.number < number)))
+    return query.order_by(table.position.desc(), table.number.desc()).limit(limit)
+
+
+_NEWEST_LOOKED_AT = 256
+"""Rows among which the newest step is looked for: more than the ranks that may report one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTokens:
+    """Those of the report that speaks for a step, largest first."""
+
+    step: int
+    tokens: tuple[DrivingToken, ...]
+
+
+def append_top_tokens(
+    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
+) -> None:
+    """Store the tokens of those reports that name any; `reports` come with their positions."""
+    rows = [
+        {
+            "run_key": run_key,
+            "position": position,
+            "stream_key": stream_key,
+            "step": report.step,
+            "packed": encode_tokens(report.tokens),
+        }
+        for position, report in reports
+        if report.tokens
+    ]
+    if rows:
+        connection.execute(insert(driving_tokens), rows)
+
+
+def find_top_tokens(connection: Connection, run_key: int, step: int | None = None) -> StoredTokens | None:
+    """The tokens of a step; of the newest one that names any when none is asked for. None: there are none."""
+    table = driving_tokens.c
+    query = select(table.step, table.stream_key, table.position, table.packed).where(table.run_key == run_key)
+    query = (
+        query.order_by(table.position.desc()).limit(_NEWEST_LOOKED_AT)
+        if step is None
+        else query.where(table.step == step)
+    )
+    rows = connection.execute(query).all()
+    speaking = Timeline(streams.incarnations(connection, run_key)).speaking(
+        *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
+    )
+    if not len(speaking):
+        return None
+    row = rows[int(speaking[-1])]
+    return StoredTokens(step=row.step, tokens=decode_tokens(row.packed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWhatIf:
+    """The sums of the report that speaks for a step."""
+
+    step: int
+    sums: WhatIfSums
+
+
+def append_what_if_sums(
+    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
+) -> None:
+    """Store the sums of those reports that have any; `reports` come with their positions."""
+    rows = [
+        {
+            "run_key": run_key,
+            "position": position,
+            "stream_key": stream_key,
+            "step": report.step,
+            "packed": encode_what_if(report.what_if),
+        }
+        for position, report in reports
+        # Of no tokens nothing can be told; such a step must not stand in front of one that can answer.
+        if report.what_if is not None and report.what_if.tokens > 0
+    ]
+    if rows:
+        connection.execute(insert(what_if_sums), rows)
+
+
+def find_what_if_sums(connection: Connection, run_key: int, step: int | None = None) -> StoredWhatIf | None:
+    """The sums of a step; of the newest one that has any when none is named. None: there are none."""
+    table = what_if_sums.c
+    query = select(table.step, table.stream_key, table.position).where(table.run_key == run_key)
+    query = (
+        query.order_by(table.position.desc()).limit(_NEWEST_LOOKED_AT)
+        if step is None
+        else query.where(table.step == step)
+    )
+    rows = connection.execute(query).all()
+    speaking = Timeline(streams.incarnations(connection, run_key)).speaking(
+        *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
+    )
+    if not len(speaking):
+        return None
+    row = rows[int(speaking[-1])]
+    packed = connection.execute(
+        select(table.packed).where(table.run_key == run_key, table.position == row.position)
+    ).scalar_one()
+    sums = decode_what_if(packed)
+    return StoredWhatIf(step=row.step, sums=sums) if sums.tokens > 0 else None
