@@ -17,7 +17,7 @@ endef
 AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-gpu check lock bench faults proto clean
+.PHONY: help setup setup-dev demo test test-all test-gpu check docs lock bench faults proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,7 +32,7 @@ setup-dev: .venv/.dev ## the .venv with all extras and the test tools
 
 .venv/.dev: pyproject.toml uv.lock set_up.py
 	$(PYTHON) set_up.py all dev
-	@touch $@ .venv/.demo
+	@touch $@ .venv/.demo .venv/.docs
 
 demo: setup ## server, dashboard and a training run whose entropy collapses; ARGS="--headless --steps 30"
 	$(BIN)/isentrope demo $(ARGS)
@@ -47,13 +47,21 @@ test-all: test ## everything: the quick suite, then what kills, fills, fuzzes an
 test-gpu: setup-dev ## the kernels on a CUDA or ROCm device; needs a torch built for it: make setup TORCH_INDEX=...
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: setup-dev ## uv.lock is fresh, ruff, mypy --strict, import contracts, architecture tests
+check: setup-dev docs ## uv.lock is fresh, ruff, mypy --strict, import contracts, architecture tests, the site without a warning
 	$(BIN)/uv lock --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/architecture
+
+docs: .venv/.docs ## guides and API reference as a site in site/; not one warning is let through
+	$(BIN)/python docs/site_pages.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+.venv/.docs: pyproject.toml uv.lock set_up.py
+	$(PYTHON) set_up.py docs
+	@touch $@
 
 lock: setup-dev ## bring uv.lock up to date with pyproject.toml; ARGS="--upgrade" for newer versions
 	$(BIN)/uv lock $(ARGS)

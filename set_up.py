@@ -50,7 +50,8 @@ def main(extras: list[str]) -> None:
     wanted = export(uv, extras, "--no-emit-package", "torch")
     run([uv, "pip", "install", "--python", PYTHON, "--no-deps", "--require-hashes", "-r", "-"], environment, wanted)
     run([uv, "pip", "install", "--python", PYTHON, "--no-deps", "--editable", str(ROOT)], environment)
-    compile_what_the_demo_imports()
+    if "trainer" in extras or "all" in extras:
+        compile_what_the_demo_imports()
 
 
 def uv_environment(pip_config: str, environment: dict[str, str] | os._Environ[str]) -> dict[str, str]:
