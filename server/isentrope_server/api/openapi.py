@@ -68,6 +68,7 @@ FIELD_VALUES: dict[str, Any] = {
     "source": Method.CLIP_V.source,
     "mu_low": 1.0,
     "mu_high": 1.0,
+    "scope": "negative",
     "parameters": {},
     "hold": None,
     "reason": "Entropy falls too fast.",
