@@ -15,7 +15,20 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
-from isentrope_server.api import admin, control, export, health, law, live, metrics, openapi, responses, runs, what_if
+from isentrope_server.api import (
+    admin,
+    control,
+    export,
+    health,
+    law,
+    live,
+    metrics,
+    openapi,
+    reference,
+    responses,
+    runs,
+    what_if,
+)
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
 from isentrope_server.api.schemas import ErrorBody
@@ -63,7 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Isentrope",
         version=version("isentrope"),
         lifespan=_lifespan,
-        # Both pages load their scripts from another host.
+        # Both pages load their scripts from another host; `api/reference.py` serves the first from this one.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -108,6 +121,7 @@ def create_app(settings: Settings) -> FastAPI:
 def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router)
     app.include_router(admin.browser_router)
+    app.include_router(reference.router)
     for router in _ROUTERS:
         app.include_router(router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
     # A page's catch-all would answer unknown addresses of the API with itself.

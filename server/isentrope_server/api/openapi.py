@@ -170,6 +170,15 @@ _ERROR_SCHEMA = {"$ref": "#/components/schemas/ErrorBody"}
 _GENERATED = ("HTTPValidationError", "ValidationError")
 """FastAPI's own error bodies, which this server never sends."""
 
+_DESCRIPTION = (
+    "Runs, what they reported, and their controls. Every request but those under *health* needs a token, as "
+    "`Authorization: Bearer TOKEN`, or comes from a browser that is logged in; `x-scope` is the scope the token needs. "
+    "Every error has the same body, `ErrorBody`."
+)
+_TOKEN_DESCRIPTION = (
+    "Made by `isentrope token create --scope SCOPE`. A browser that is logged in needs none; a token given here is used "
+    "instead of its cookie."
+)
 _PARAMETERS = {
     "cursor": "`next_cursor` of the page before.",
     "limit": "How many items at most.",
@@ -240,8 +249,9 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
         if path not in OPEN_PATHS:
             operation["security"] = [{"token": []}]
             operation["x-scope"] = str(required_scope(verb.upper(), path))
+    document["info"]["description"] = _DESCRIPTION
     document["components"]["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "`isentrope token create --scope SCOPE`"}
+        "token": {"type": "http", "scheme": "bearer", "description": _TOKEN_DESCRIPTION}
     }
     document["x-described"] = True
     return document

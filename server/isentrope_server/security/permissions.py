@@ -59,8 +59,10 @@ PAGE_SCOPES: dict[tuple[str, str], Scope] = {
     ("WEBSOCKET", "/_dash-ws-callback"): Scope.READ,
     # Ends the session the page was opened with.
     ("POST", "/logout"): Scope.READ,
+    ("GET", "/docs"): Scope.READ,
+    ("GET", "/docs/{file}"): Scope.READ,
 }
-"""What pages need besides addresses to GET."""
+"""What pages need besides the dashboard's addresses to GET."""
 
 GRPC_SCOPES: dict[str, Scope] = {
     "/isentrope_wire.v1.Telemetry/Hello": Scope.INGEST,
