@@ -35,7 +35,6 @@ from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
 from isentrope_server.housekeeping import house_kept, kept_book
-from isentrope_server.ingest.message_deadline import MessageDeadline
 from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
@@ -152,9 +151,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.sessions = await open_sessions(backend)
         app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
         gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend), app.state.refusals)
-        grpc_server, app.state.grpc_port = await start_grpc(
-            backend, [MessageDeadline(), MeasuredCalls(app.state.figures), gate]
-        )
+        grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
         async with kept_book(backend), house_kept(backend):
             try:
                 if settings.dashboard:

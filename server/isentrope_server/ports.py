@@ -1,8 +1,6 @@
-"""Opening ports, and saying which option to change when one can't be opened.
+"""The ports of a server: their sockets, their certificates, and where a server without TLS may listen.
 
-The PEM files a port proves itself with, and what OpenSSL and gRPC make of them.
-
-TLS for both ports, and where a server without it may listen: on this machine alone.
+Every error names the option to change.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from isentrope_server.errors import StartupError
 from isentrope_server.settings import Settings
 
 _ANY_IPV4 = "0.0.0.0"
+_log = logging.getLogger(__name__)
 
 
 class Port(StrEnum):
@@ -106,9 +106,10 @@ class Certificates:
     key: Path
     client_ca: Path | None
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return (self.certificate, self.key, *([] if self.client_ca is None else [self.client_ca]))
+    def modified_at(self) -> tuple[int | None, ...]:
+        """Time of each file's last change in nanoseconds; None for a file that is missing."""
+        files = [file for file in (self.certificate, self.key, self.client_ca) if file is not None]
+        return tuple(file.stat().st_mtime_ns if file.exists() else None for file in files)
 
     def context(self) -> ssl.SSLContext:
         """A server's context with the files as they are now.
@@ -156,6 +157,36 @@ class Certificates:
                 f"The clients' CA {client_ca} can't be used: {_reason(error)}. It must be a PEM file of certificates."
             ) from error
         context.verify_mode = ssl.CERT_REQUIRED
+
+
+def grpc_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Credentials of the gRPC port. Renewed files are used from the next connection on.
+
+    Files that can't be used are reported in the log; the port keeps the certificate it had.
+
+    Raises:
+        StartupError: the files can't be used.
+    """
+    read_at = certificates.modified_at()
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        # gRPC asks before each handshake; None keeps what it has.
+        nonlocal read_at
+        modified_at = certificates.modified_at()
+        if modified_at == read_at:
+            return None
+        read_at = modified_at
+        try:
+            return certificates.grpc_configuration()
+        except StartupError as error:
+            _log.error("The gRPC port keeps its certificate; the renewed files can't be used: %s", error)
+            return None
+
+    return grpc.dynamic_ssl_server_credentials(
+        certificates.grpc_configuration(),
+        renewed,  # type: ignore[arg-type]  # the stubs forbid None
+        require_client_authentication=certificates.client_ca is not None,
+    )
 
 
 def _read(option: str, file: Path) -> bytes:

@@ -1,12 +1,12 @@
-"""The process around the application: sockets, signals, and one sentence when it can't start."""
+"""The server process: opens the ports, serves until a signal, and reports in one sentence why it can't start."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
@@ -15,48 +15,24 @@ import uvicorn
 from fastapi import FastAPI
 
 from isentrope_server.app import create_app
-from isentrope_server.bounded_listener import BoundedListener, CalmExceptionHandler
-from isentrope_server.descriptors import raise_limit, shares
 from isentrope_server.errors import StartupError
 from isentrope_server.home import check_unlocked
-from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.ports import Certificates, Port, certificates_of, check_transport_security, listening_socket
-from isentrope_server.security.certificate_renewal import RenewedContext
 from isentrope_server.settings import Settings
-from isentrope_server.websocket_connection import QuietlyRefused
 
 _GRACEFUL_SHUTDOWN_SECONDS = 3
-_LONGEST_TURN_SECONDS = 0.001
-"""Whoever reads waits for Python's lock some dozen times; at Python's 5 ms a small answer took twice as long."""
+_OPEN_FILES = 65_536
+"""Every connection costs one; many systems start a process with 1 024."""
+_HTTP_CONNECTIONS = 2_000
+"""Of each HTTP port; beyond it requests are answered 503."""
+_SWITCH_INTERVAL_SECONDS = 0.001
+"""A request that reads waits for Python's lock some dozen times; at Python's 5 ms a small answer took twice as long."""
 _CONTAINERS_BETWEEN_COLLECTIONS = 50_000
 """A push of reports makes some thousands, none in a cycle: at Python's 700 a sixth of the time went into looking."""
 
 
-_HANDSHAKE_SECONDS = 10.0
-"""A browser's takes a few round trips."""
-
-
 class _Server(uvicorn.Server):
     """Leaves signals to `serve`: uvicorn would raise them again before the store is closed."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's for sockets that listen; it has no setting for how long a TLS handshake may take."""
-        patience = None if self.config.ssl is None else _HANDSHAKE_SECONDS
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                self._connection,
-                sock=listening,
-                ssl=self.config.ssl,
-                backlog=self.config.backlog,
-                ssl_handshake_timeout=patience,
-                ssl_shutdown_timeout=patience,
-            )
-            for listening in sockets or ()
-        ]
-        self.started = True
-
-    def _connection(self) -> PatientForAWhile:
-        return PatientForAWhile(config=self.config, server_state=self.server_state, app_state={})
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,26 +51,20 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     check_transport_security(settings)
     check_unlocked(settings.home)
     _check_ports(settings)
-    raise_limit()
-    asyncio.get_running_loop().set_exception_handler(CalmExceptionHandler())
+    _raise_open_files()
     with contextlib.ExitStack() as sockets:
-        most = shares().http
-        http_socket = sockets.enter_context(
-            BoundedListener(listening_socket(settings.host, settings.http_port, Port.HTTP), most)
-        )
+        http_socket = sockets.enter_context(listening_socket(settings.host, settings.http_port, Port.HTTP))
         listening = [(http_socket, certificates_of(settings))]
         settings = settings.model_copy(update={"http_port": http_socket.getsockname()[1]})
         if settings.has_tls:
-            local = sockets.enter_context(
-                BoundedListener(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL), most)
-            )
+            local = sockets.enter_context(listening_socket("127.0.0.1", settings.local_http_port, Port.LOCAL))
             listening.append((local, None))
             settings = settings.model_copy(update={"local_http_port": local.getsockname()[1]})
         app = create_app(settings)
         servers = [_server(app, certificates) for _, certificates in listening]
         async with app.router.lifespan_context(app):
             _stop_on_signals(servers, app.state.backend.hub.close)
-            _set_the_interpreter_up()
+            _tune_interpreter()
             announcing = asyncio.create_task(_announce_when_started(servers, app, announce))
             await asyncio.gather(
                 *(server.serve(sockets=[where]) for server, (where, _) in zip(servers, listening, strict=True))
@@ -102,35 +72,44 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
             announcing.cancel()
 
 
-def _set_the_interpreter_up() -> None:
-    """For many small objects, and for threads that take turns: those that decode pushes work, those that read wait."""
-    sys.setswitchinterval(_LONGEST_TURN_SECONDS)
+def _raise_open_files() -> None:
+    """Let this process open as many files as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # macOS reports a limit higher than it accepts.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _tune_interpreter() -> None:
+    """Tune for many small objects, and for decoding threads that must not delay requests that read."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     gc.collect()
-    # What was imported stays for good, and is not looked through again.
+    # Imported modules stay until the end; collections need not scan them.
     gc.freeze()
     gc.set_threshold(_CONTAINERS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
 
 
 def _server(app: FastAPI, certificates: Certificates | None) -> _Server:
-    config = uvicorn.Config(
-        app,
-        # Run here and not by uvicorn, so that what goes wrong can be said in one sentence.
-        lifespan="off",
-        # It would write login addresses, tokens and all, into the log.
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
-        server_header=False,
-        http=PatientForAWhile,
-        ws=QuietlyRefused,
-        h11_max_incomplete_event_size=16 << 10,
-        ws_max_size=16 << 20,
+    return _Server(
+        uvicorn.Config(
+            app,
+            # Run by `serve`, so that a failure is reported in one sentence.
+            lifespan="off",
+            # It would write login addresses, tokens included, to the log.
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
+            server_header=False,
+            http="h11",
+            ws="websockets-sansio",
+            limit_concurrency=_HTTP_CONNECTIONS,
+            h11_max_incomplete_event_size=16 << 10,
+            ws_max_size=16 << 20,
+            ssl_context_factory=None if certificates is None else lambda config, default: certificates.context(),
+        )
     )
-    if certificates is not None:
-        # Not by its arguments: it would read the files once, when it starts.
-        config.load()
-        config.ssl = RenewedContext.of(certificates)
-    return _Server(config)
 
 
 async def _announce_when_started(

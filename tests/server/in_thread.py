@@ -17,9 +17,7 @@ import uvicorn
 
 from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
-from isentrope_server.http_connection import PatientForAWhile
 from isentrope_server.settings import Settings
-from isentrope_server.websocket_connection import QuietlyRefused
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
@@ -96,8 +94,8 @@ class ServerInThread:
                     lifespan="off",
                     log_level="error",
                     timeout_graceful_shutdown=1,
-                    http=PatientForAWhile,
-                    ws=QuietlyRefused,
+                    http="h11",
+                    ws="websockets-sansio",
                 )
             )
             async with app.router.lifespan_context(app):

@@ -164,7 +164,7 @@ def test_no_websocket_opens_without_a_token(with_pages: ServerInThread) -> None:
     sockets = [path for method, path, _ in routes_of(app) if method == "WEBSOCKET"]
     assert sockets
     for path in (*sockets, "/api/v1/runs", "/anything"):
-        assert _websocket_status(with_pages, path, origin=with_pages.url) == 401
+        assert _websocket_status(with_pages, path, origin=with_pages.url) == 403
 
 
 def test_a_websocket_opens_for_a_page_of_this_server_only(with_pages: ServerInThread) -> None:

@@ -207,7 +207,6 @@ _ERRORS = {
     422: ("invalid_request", "query.limit: Input should be greater than or equal to 1."),
     428: ("if_match_required", "If-Match must name the version the change builds on."),
     429: ("too_many_open", "The token 'ada' holds 512 requests and streams open, as many as one may."),
-    431: ("headers_too_large", "A request's address and headers may have 16 KiB, these have more."),
     500: ("internal", "The server made a mistake; its log has the details."),
     503: ("store_unavailable", "The database can't answer now; try again, and look at the server's log."),
 }
@@ -302,8 +301,8 @@ def _complete_answers(verb: str, path: str, operation: dict[str, Any], component
 
 
 def _possible_errors(verb: str, path: str, operation: dict[str, Any]) -> list[int]:
-    # Told wrongly how long its body is, any address answers 413; and 431 where its parameters are too long.
-    possible = {413, 431, 500}
+    # Any address answers 413 to a body that is too long, or whose length is announced wrongly.
+    possible = {413, 500}
     if path not in OPEN_PATHS:
         possible |= {400, 401, 403, 429, 503}
     if path == "/readyz":

@@ -17,7 +17,6 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from isentrope_server.backend import Backend
 from isentrope_server.control.state import standing_snapshot
-from isentrope_server.descriptors import shares
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
 from isentrope_server.ingest.intake import (
     Receipt,
@@ -31,8 +30,15 @@ from isentrope_server.ingest.intake import (
 )
 from isentrope_server.ingest.limits import RECORDS_OF_A_PUSH, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import Welcome, open_stream
-from isentrope_server.ports import Certificates, Port, certificates_of, grpc_address, port_refused, without_ipv6
-from isentrope_server.security.certificate_renewal import renewed_grpc_credentials
+from isentrope_server.ports import (
+    Certificates,
+    Port,
+    certificates_of,
+    grpc_address,
+    grpc_credentials,
+    port_refused,
+    without_ipv6,
+)
 from isentrope_server.security.grpc_gate import principal_of_call
 from isentrope_server.store import runs, streams
 from isentrope_server.store.database import in_a_line
@@ -207,6 +213,8 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusC
 
 
 MESSAGE_LIMIT_BYTES = 16 << 20
+CONNECTIONS = 16_000
+"""A rank has one; more are closed at once."""
 CALLS_OF_A_CONNECTION = 1_000
 """At once; a rank has a Watch stream and a push or two, and ranks of one process may share a connection. What is beyond
 waits at the client, or is UNAVAILABLE: gRPC refuses calls that come faster than it forgets those before."""
@@ -237,7 +245,7 @@ async def start_grpc(
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.max_allowed_incoming_connections", shares().grpc),
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS),
             ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
             ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
@@ -258,4 +266,4 @@ async def start_grpc(
 def _add_port(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> int:
     if certificates is None:
         return server.add_insecure_port(address)
-    return server.add_secure_port(address, renewed_grpc_credentials(certificates))
+    return server.add_secure_port(address, grpc_credentials(certificates))

@@ -89,7 +89,9 @@ class Gate:
             return
         self._note(scope, answer)
         if scope["type"] == "websocket":
-            await _refuse_websocket(answer, scope, receive, send)
+            # 403 to the client; uvicorn logs any other answer to a handshake as an error.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
         else:
             await answer(scope, receive, send)
 
@@ -222,14 +224,6 @@ def _refusal_of(headers: Headers, status: int, code: str, message: str, page: st
 
 def _refusal(status: int, code: str, message: str, **details: object) -> Response:
     return JSONResponse(error_body(code, message, details), status_code=status)
-
-
-async def _refuse_websocket(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    await receive()  # websocket.connect
-    if "websocket.http.response" in scope.get("extensions", {}):
-        await answer(scope, receive, send)
-    else:
-        await send({"type": "websocket.close", "code": 1008})
 
 
 def _with_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
