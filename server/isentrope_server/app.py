@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -38,7 +37,6 @@ from isentrope_server.housekeeping import house_kept, kept_book
 from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
-from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.permissions import Refusals
 from isentrope_server.security.sessions import BrowserSessions, open_sessions
 from isentrope_server.security.tokens import TokenBook
@@ -108,8 +106,6 @@ def create_app(settings: Settings) -> FastAPI:
         sessions=lambda: _sessions(app),
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         script_hashes=lambda: _script_hashes(app),
-        open_streams=lambda: _open_streams(app),
-        open_streams_per_token=settings.open_streams_per_token,
         refusals=app.state.refusals,
         metrics_open=settings.metrics_open,
     )
@@ -149,8 +145,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with open_backend(settings) as backend:
         app.state.backend = backend
         app.state.sessions = await open_sessions(backend)
-        app.state.open_streams = OpenStreams(backend.tokens, asyncio.get_running_loop())
-        gate = GrpcGate(backend.tokens, app.state.open_streams, partial(_known_as, backend), app.state.refusals)
+        gate = GrpcGate(backend.tokens, partial(_known_as, backend), app.state.refusals)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
         async with kept_book(backend), house_kept(backend):
             try:
@@ -185,11 +180,6 @@ def _tokens(app: FastAPI) -> TokenBook:
 def _sessions(app: FastAPI) -> BrowserSessions:
     sessions: BrowserSessions = app.state.sessions
     return sessions
-
-
-def _open_streams(app: FastAPI) -> OpenStreams:
-    streams: OpenStreams = app.state.open_streams
-    return streams
 
 
 def _script_hashes(app: FastAPI) -> Sequence[str]:

@@ -57,6 +57,11 @@ class ServerFigures:
             registry=self.registry,
         )
         self.watches = Gauge("isentrope_watch_streams", "Watch streams that are open.", registry=self.registry)
+        self.open_requests = Gauge(
+            "isentrope_open_streams",
+            "HTTP requests, live streams and WebSockets that are open.",
+            registry=self.registry,
+        )
         self.request_seconds = Histogram(
             "isentrope_http_request_seconds",
             "From a request's arrival to the end of its answer; live streams are not among them.",
@@ -75,9 +80,16 @@ class MeasuredRequests:
         self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        with self._figures.open_requests.track_inprogress():
+            if scope["type"] == "http":
+                await self._timed(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+
+    async def _timed(self, scope: Scope, receive: Receive, send: Send) -> None:
         status, is_stream = 500, False
 
         async def note_and_send(message: Message) -> None:

@@ -46,8 +46,6 @@ class Settings(BaseSettings):
     """Host names besides localhost, the machine's own name and IP addresses under which browsers may come in."""
     metrics_open: bool = False
     """Whether `/metrics` answers without a token, for a scraper that can't send one."""
-    open_streams_per_token: int = Field(default=512, ge=1)
-    """How many requests, live streams and WebSockets one token may hold open at once."""
     series_per_run: int = Field(default=10_000, ge=1)
     """How many different metrics and histograms a run may report over its life, besides those every probe promises."""
     dashboard: bool = True

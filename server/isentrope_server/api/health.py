@@ -23,7 +23,6 @@ from isentrope_server.api.dependencies import BackendDep
 from isentrope_server.backend import Backend
 from isentrope_server.counters import ServerFigures
 from isentrope_server.errors import error_body
-from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.store.database import newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
 from isentrope_server.store.writer import Transaction, WriterStopped
@@ -114,10 +113,9 @@ def _nothing(transaction: Transaction) -> None:
 async def get_figures(request: Request, backend: BackendDep) -> PlainTextResponse:
     """What this server counts and times, and how much its database holds. No label names a run."""
     figures: ServerFigures = request.app.state.figures
-    open_streams: OpenStreams = request.app.state.open_streams
     silent_after = backend.settings.silent_after_seconds
     stored = await backend.read(lambda connection: totals(connection, silent_after_seconds=silent_after))
-    families = [*figures.registry.collect(), *_stored(stored), *_at_this_moment(backend, open_streams)]
+    families = [*figures.registry.collect(), *_stored(stored), *_at_this_moment(backend)]
     return PlainTextResponse(generate_latest(_Collected(families)), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -147,12 +145,11 @@ def _stored(stored: Totals) -> Iterator[Metric]:
     yield GaugeMetricFamily("isentrope_tokens", "Tokens in force.", stored.tokens_in_force)
 
 
-def _at_this_moment(backend: Backend, open_streams: OpenStreams) -> Iterator[Metric]:
+def _at_this_moment(backend: Backend) -> Iterator[Metric]:
     yield GaugeMetricFamily("isentrope_writer_jobs_waiting", "Work the writer has not begun.", backend.writer.waiting)
     yield GaugeMetricFamily(
         "isentrope_live_listeners", "Live and Watch streams that listen.", backend.hub.listener_count
     )
-    yield GaugeMetricFamily("isentrope_open_streams", "Requests and streams that are open.", open_streams.total)
     build = GaugeMetricFamily("isentrope_build", "Always 1.", labels=["version"])
     build.add_metric([version("isentrope")], 1)
     yield build

@@ -14,12 +14,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from isentrope_server.api.control_schemas import ControlItemOut
-from isentrope_server.api.dependencies import BackendDep, ReportCursor, RunDep, read_of, report_cursor
+from isentrope_server.api.dependencies import BackendDep, PrincipalDep, ReportCursor, RunDep, read_of, report_cursor
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.runs import describe
 from isentrope_server.api.schemas import LiveStep
 from isentrope_server.backend import Backend
 from isentrope_server.errors import NotFound
+from isentrope_server.security.tokens import Principal
 from isentrope_server.store import controls, runs
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.reports import steps
@@ -37,6 +38,7 @@ _CATCH_UP_STEPS = 500
 async def follow_run(
     run: RunDep,
     backend: BackendDep,
+    principal: PrincipalDep,
     since: Annotated[str | None, Query(description="`cursor` of a series answer: begin right after it.")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventSourceResponse:
@@ -46,7 +48,7 @@ async def follow_run(
     """
     given = last_event_id or since
     start = None if given is None else report_cursor(given)
-    stream = _LiveStream(backend, run, start)
+    stream = _LiveStream(backend, run, principal, start)
     return EventSourceResponse(
         _while_the_store_answers(stream.events()), ping=15, headers={"Cache-Control": "no-store"}
     )
@@ -69,14 +71,16 @@ async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> As
 class _LiveStream:
     """What one listener has been told so far, and what comes next."""
 
-    def __init__(self, backend: Backend, run: Run, start: ReportCursor | None) -> None:
+    def __init__(self, backend: Backend, run: Run, principal: Principal, start: ReportCursor | None) -> None:
         self._backend = backend
         self._run = run
+        self._principal = principal
         self._start = start
         self._place = ReportCursor(position=0, timeline=0)
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """What was missed since `start`, then what is committed, until the run is deleted or the server stops."""
+        """What was missed since `start`, then what is committed, until the run is deleted, the token revoked or the server
+        stopped."""
         # Listening before reading: what is committed in between comes twice, and is told once.
         with self._backend.hub.listening(self._run.id) as listener:
             self._place = self._begin_at(
@@ -87,6 +91,8 @@ class _LiveStream:
                 yield event
             while not self._backend.hub.closing.is_set():
                 committed = await listener.get(self._backend.settings.heartbeat_seconds)
+                if not self._backend.tokens.is_active(self._principal):
+                    return
                 if listener.dropped > dropped:
                     # Too slow for its queue; the store still has everything.
                     dropped = listener.dropped

@@ -206,7 +206,6 @@ _ERRORS = {
     413: ("body_too_large", "A request's body may have 1048576 bytes, this one has more."),
     422: ("invalid_request", "query.limit: Input should be greater than or equal to 1."),
     428: ("if_match_required", "If-Match must name the version the change builds on."),
-    429: ("too_many_open", "The token 'ada' holds 512 requests and streams open, as many as one may."),
     500: ("internal", "The server made a mistake; its log has the details."),
     503: ("store_unavailable", "The database can't answer now; try again, and look at the server's log."),
 }
@@ -304,7 +303,7 @@ def _possible_errors(verb: str, path: str, operation: dict[str, Any]) -> list[in
     # Any address answers 413 to a body that is too long, or whose length is announced wrongly.
     possible = {413, 500}
     if path not in OPEN_PATHS:
-        possible |= {400, 401, 403, 429, 503}
+        possible |= {400, 401, 403, 503}
     if path == "/readyz":
         possible |= {503}
     if operation.get("parameters") or "requestBody" in operation:

@@ -17,7 +17,6 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
-from isentrope_server.security.open_streams import OpenStreams, while_allowed
 from isentrope_server.security.permissions import Door, Reason, Refusals, changes_something, is_open, required_scope
 from isentrope_server.security.sessions import (
     EARLIER_COOKIE,
@@ -52,8 +51,6 @@ class Gate:
         sessions: Callable[[], BrowserSessions],
         allowed_hosts: Iterable[str],
         script_hashes: Callable[[], Sequence[str]],
-        open_streams: Callable[[], OpenStreams],
-        open_streams_per_token: int,
         refusals: Refusals,
         metrics_open: bool = False,
     ) -> None:
@@ -63,16 +60,12 @@ class Gate:
             sessions: what browsers logged in with.
             allowed_hosts: names under which browsers may come in.
             script_hashes: CSP hashes of the inline scripts the pages need.
-            open_streams: what is open, so that it ends when its token is revoked.
-            open_streams_per_token: how many requests and streams of HTTP one token may hold open.
             refusals: told of whoever is not let in.
             metrics_open: whether the server's figures answer without a token.
         """
         self._app = app
         self._tokens = tokens
         self._sessions = sessions
-        self._open_streams = open_streams
-        self._open_streams_per_token = open_streams_per_token
         self._refusals = refusals
         self._metrics_open = metrics_open
         self._allowed_hosts = tuple(allowed_hosts)
@@ -85,7 +78,7 @@ class Gate:
         send = _with_headers(send, security_headers(self._script_hashes()))
         answer = await self._admit(scope)
         if answer is None:
-            await self._let_in(scope, receive, send)
+            await self._app(scope, self._while_active(scope, receive), send)
             return
         self._note(scope, answer)
         if scope["type"] == "websocket":
@@ -95,13 +88,22 @@ class Gate:
         else:
             await answer(scope, receive, send)
 
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = scope.get("state", {}).get("principal")
+    def _while_active(self, scope: Scope, receive: Receive) -> Receive:
+        """Messages of the client, until its token is revoked: a request may begin with an active token and end later."""
+        principal: Principal | None = scope.get("state", {}).get("principal")
         if principal is None:
-            await self._app(scope, receive, send)
-            return
-        with self._open_streams().opened(principal, Door.HTTP) as leave:
-            await while_allowed(self._app, leave)(scope, receive, send)
+            return receive
+
+        async def receive_while_active() -> Message:
+            message = await receive()
+            if not self._tokens().is_active(principal):
+                if message["type"] == "http.request":
+                    raise TokenRevoked
+                if message["type"] == "websocket.receive":
+                    return {"type": "websocket.disconnect", "code": 1008, "reason": TokenRevoked.message}
+            return message
+
+        return receive_while_active
 
     def _note(self, scope: Scope, answer: Response) -> None:
         reason = _REASONS.get(answer.status_code)
@@ -139,14 +141,6 @@ class Gate:
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
-        if self._open_streams().count(principal, Door.HTTP) >= self._open_streams_per_token:
-            return _refusal(
-                429,
-                "too_many_open",
-                f"The token {principal.name!r} holds {self._open_streams_per_token} requests and streams open, as many "
-                "as one may. Close some, or use a token of its own for each program.",
-                limit=self._open_streams_per_token,
-            )
         scope.setdefault("state", {})["principal"] = principal
         return None
 
@@ -240,17 +234,36 @@ PAGE_BODY_BYTES = 16 << 20
 """A page's callback may carry the state of a whole figure."""
 
 
-class BodyTooLarge(HTTPException):
-    """FastAPI lets an HTTPException out of its body parser as it is; anything else it calls a bad request."""
+class RequestRefused(HTTPException):
+    """A request refused while its body is read. FastAPI turns any other exception there into a bad request."""
 
-    code = "body_too_large"
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(413, f"A request's body may have {limit_bytes} bytes, this one has more.")
-        self.limit_bytes = limit_bytes
+    def __init__(self, status: int, code: str, message: str, **details: object) -> None:
+        super().__init__(status, message)
+        self._body = error_body(code, message, details)
 
     def answer(self) -> JSONResponse:
-        return JSONResponse(error_body(self.code, self.detail, {"limit_bytes": self.limit_bytes}), self.status_code)
+        return JSONResponse(self._body, self.status_code)
+
+
+class BodyTooLarge(RequestRefused):
+    """The body has more bytes than allowed."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            413,
+            "body_too_large",
+            f"A request's body may have {limit_bytes} bytes, this one has more.",
+            limit_bytes=limit_bytes,
+        )
+
+
+class TokenRevoked(RequestRefused):
+    """The token was revoked between the headers and the end of the body."""
+
+    message = "The token was revoked."
+
+    def __init__(self) -> None:
+        super().__init__(401, "unauthenticated", self.message)
 
 
 class BodyLimit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from sqlalchemy.exc import SQLAlchemyError
 
-from isentrope_server.security.open_streams import OpenStreams
 from isentrope_server.security.permissions import Door, Reason, Refusals, required_grpc_scope
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.store.database import in_a_line
@@ -46,11 +44,10 @@ def principal_of_call() -> Principal:
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Refuses every method, known or not, without a token of the scope it needs; ends streams of a revoked token."""
+    """Refuses every method, known or not, without a token of the scope it needs, and ends streams of a revoked token."""
 
-    def __init__(self, tokens: TokenBook, open_streams: OpenStreams, find_run: FindRun, refusals: Refusals) -> None:
+    def __init__(self, tokens: TokenBook, find_run: FindRun, refusals: Refusals) -> None:
         self._tokens = tokens
-        self._open_streams = open_streams
         self._find_run = find_run
         self._refusals = refusals
 
@@ -86,9 +83,8 @@ class GrpcGate(grpc.aio.ServerInterceptor):
     def _answer(self, method: Any, principal: Principal) -> Any:
         async def answer(request: _Request | None, context: _Context) -> object:
             request = await _read(request, context)
-            # A call may be begun with a token in force, and its message sent at any time after.
-            if not self._tokens.is_in_force(principal):
-                await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
+            # A call may begin with an active token and send its message at any time after.
+            await self._check_active(context, principal)
             await self._check_run(request, context, principal)
             _calling.set(principal)
             return await method(request, context)
@@ -99,17 +95,20 @@ class GrpcGate(grpc.aio.ServerInterceptor):
         async def stream(request: _Request | None, context: _Context) -> AsyncIterator[object]:
             request = await _read(request, context)
             await self._check_run(request, context, principal)
-            with self._open_streams.opened(principal, Door.GRPC) as leave:
-                gone = asyncio.ensure_future(leave.wait_withdrawn())
-                try:
-                    async for reply in _until(gone, method(request, context)):
-                        yield reply
-                finally:
-                    gone.cancel()
-            if leave.is_withdrawn:
-                await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
+            replies = method(request, context)
+            try:
+                async for reply in replies:
+                    # Heartbeats are replies, too: a revoked token's stream ends with the next one.
+                    await self._check_active(context, principal)
+                    yield reply
+            finally:
+                await replies.aclose()
 
         return stream
+
+    async def _check_active(self, context: _Context, principal: Principal) -> None:
+        if not self._tokens.is_active(principal):
+            await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
 
     async def _check_run(self, request: _Request, context: _Context, principal: Principal) -> None:
         """A bound token reports its own run: as the request describes it, and as the store knows it."""
@@ -157,28 +156,6 @@ async def _read(request: _Request | None, context: _Context) -> _Request:
     if request is None:
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "The request is no message of this protocol version.")
     return request
-
-
-async def _until(gone: asyncio.Future[None], replies: Any) -> AsyncIterator[object]:
-    """The replies, until `gone` is done."""
-    following: asyncio.Future[Any] | None = None
-    try:
-        while not gone.done():
-            following = asyncio.ensure_future(anext(replies, _END))
-            await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() or (reply := following.result()) is _END:
-                return
-            yield reply
-    finally:
-        if following is not None:
-            # Also when the client hangs up, which cancels the wait above but not what it waits for: a generator can't
-            # be closed while it runs, and gRPC would try to tell the client, who is gone, of that mistake.
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        await replies.aclose()
-
-
-_END = object()
 
 
 def _refusal(principal: Principal | None, method: str) -> tuple[grpc.StatusCode, str] | None:

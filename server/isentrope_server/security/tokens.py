@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -136,10 +136,9 @@ class TokenBook:
     def __init__(self) -> None:
         self._principals: dict[bytes, Principal] = {}
         self._sessions: dict[bytes, _Session] = {}
-        self._in_force: frozenset[str] = frozenset()
+        self._active: frozenset[str] = frozenset()
         self._reloading = threading.Lock()
         self._lookups: dict[str, float] = {}
-        self._on_change: list[Callable[[], None]] = []
 
     def reload(self, connection: Connection) -> None:
         """Read the tokens anew; call it after every change, on a connection that has read nothing yet."""
@@ -169,21 +168,11 @@ class TokenBook:
             for session in stored_sessions
             if session.token_id in by_id
         }
-        tokens_before, sessions_before = self._in_force, self._sessions
-        self._principals, self._sessions, self._in_force = principals, sessions, frozenset(by_id)
-        if tokens_before - self._in_force or sessions_before.keys() - sessions.keys():
-            for tell in list(self._on_change):
-                tell()
+        self._principals, self._sessions, self._active = principals, sessions, frozenset(by_id)
 
-    def is_in_force(self, principal: Principal) -> bool:
+    def is_active(self, principal: Principal) -> bool:
         """Whether its token is, and its session where it came with one."""
-        return principal.token_id in self._in_force and (
-            principal.session is None or principal.session in self._sessions
-        )
-
-    def on_revocation(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called, from any thread, whenever a token or a session that was in force no longer is."""
-        self._on_change.append(tell)
+        return principal.token_id in self._active and (principal.session is None or principal.session in self._sessions)
 
     def of_secret(self, secret: str) -> Principal | None:
         """Whoever holds this secret. Comparing hashes leaks no timing that helps to guess a secret."""
