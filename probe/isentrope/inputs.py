@@ -143,6 +143,11 @@ def _check_device(name: str, tensor: Tensor, logprobs: Tensor) -> None:
         raise InputError(f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other.")
 
 
+def token_ids_of(scores: TokenScores) -> Tensor | None:
+    """The ids of the scored tokens; None where they are not known."""
+    return None if scores.token_ids is None else matching("token_ids", scores.token_ids, scores.logprobs)
+
+
 def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tensor | None:
     """r = p_trainer / p_sampler per token; None when the sampler's log-probs were not given."""
     if sampler_logprobs is None:

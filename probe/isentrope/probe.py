@@ -46,11 +46,11 @@ from isentrope.inputs import (
     group_ids_of,
     learning_rates_of,
     loggable,
-    matching,
     momentum_of,
     not_finite_advantages,
     ratios_to_sampler,
     step_number,
+    token_ids_of,
     told_of_tokens,
     valid_mask,
 )
@@ -60,7 +60,7 @@ from isentrope.methods.gate import CAPABILITIES, gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
-from isentrope.statistics.contributions import ScoredTokens, Tokenizer, TokenTexts
+from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.thresholds import threshold_sums
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
@@ -152,7 +152,6 @@ class Probe:
         self._mirrors = OpenMirrors(self.config.mirrors if mirrored else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
         self._closer = StepCloser(texts)
-        self._scored = ScoredTokens()
         self._pilot = Pilot()
         self._guard = Guard()
         self._stopwatch = Stopwatch()
@@ -221,7 +220,7 @@ class Probe:
             scores = checked_token_scores(
                 logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
             )
-            self._remember(scores, token_ids)
+            self._scores_to_gate |= token_ids.numel() > 0
             return scores
 
     def score_hidden(
@@ -263,7 +262,7 @@ class Probe:
                 logits_dtype=logits_dtype,
                 first=not self._guard.settled,
             )
-            self._remember(scores, token_ids)
+            self._scores_to_gate |= token_ids.numel() > 0
             return scores
 
     def first_pass(
@@ -301,7 +300,6 @@ class Probe:
         mask: Tensor | None = None,
         sampler_logprobs: Tensor | None = None,
         *,
-        token_ids: Tensor | None = None,
         groups: Tensor | int | None = None,
         loss_weights: Tensor | None = None,
         kl_strengths: Tensor | None = None,
@@ -316,8 +314,6 @@ class Probe:
                 and 1; other numbers are an error in the first step.
             sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy,
                 and lets the methods act that look at the importance ratio.
-            token_ids: of the tokens, same shape, to be shown with those that count most. Default: those that `score`
-                was given, where the scores are its very own.
             groups: which sequences are rollouts of one prompt, for the covariance within groups: a whole number per
                 sequence, [batch], the same on whatever rank; or how many rows that follow each other make a group.
             loss_weights: what the loop's own loss makes of each token's r A, same shape: 0 where its clip silences the
@@ -327,7 +323,7 @@ class Probe:
 
         Raises:
             InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
-                has closed only, later it is counted and logged. `token_ids`, `groups` and `kl_strengths`, which serve
+                has closed only, later it is counted and logged. `groups` and `kl_strengths`, which serve
                 the diagnosis alone, then count as not known, and the batch is gated all the same.
         """
         if self._inactive():
@@ -348,7 +344,7 @@ class Probe:
                 mask,
                 mask,
                 ratios,
-                token_ids=self._told("token_ids", lambda: self._ids_of(scores, token_ids)),
+                token_ids=self._told("token_ids", lambda: token_ids_of(scores)),
                 loss_weights=told_of_tokens("loss_weights", loss_weights, scores.logprobs),
                 kl_strengths=self._told(
                     "kl_strengths", lambda: told_of_tokens("kl_strengths", kl_strengths, scores.logprobs)
@@ -567,10 +563,6 @@ class Probe:
             self._logged[TOKEN_NOT_RECORDED] = float(self._ledger.tokens)
         return self._ledger.take()
 
-    def _remember(self, scores: TokenScores, token_ids: Tensor) -> None:
-        self._scored.remember(scores.logprobs, token_ids)
-        self._scores_to_gate |= token_ids.numel() > 0
-
     def _check_step(self, step: int, batches: Sequence[TokenBatch]) -> None:
         if self._scores_to_gate and not batches and not self._ledger.overflowed:
             self._tell_once(
@@ -651,11 +643,6 @@ class Probe:
         with self._guard.protect(f"reading {name}"):
             return read()
         return None
-
-    def _ids_of(self, scores: TokenScores, token_ids: Tensor | None) -> Tensor | None:
-        if token_ids is None:
-            token_ids = self._scored.ids_of(scores.logprobs)
-        return None if token_ids is None else matching("token_ids", token_ids, scores.logprobs).detach()
 
     def _inactive(self) -> bool:
         """A forked child (a DataLoader worker, say) must not report in its parent's name."""

@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isentrope
@@ -39,25 +38,24 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def some_scores(rows: int, tokens: int) -> tuple[TokenScores, Tensor]:
-    """And the ids that were scored."""
+def some_scores(rows: int, tokens: int) -> TokenScores:
     torch.manual_seed(0)
     logits = 2 * torch.randn(rows, tokens, VOCABULARY)
     token_ids = torch.distributions.Categorical(logits=logits).sample()
-    return token_scores(logits.requires_grad_(), token_ids), token_ids
+    return token_scores(logits.requires_grad_(), token_ids)
 
 
 class Steps:
     """Observed steps of the same tokens."""
 
     def __init__(self, rows: int, tokens: int) -> None:
-        self._scores, self._token_ids = some_scores(rows, tokens)
+        self._scores = some_scores(rows, tokens)
         self._advantages, self._mask = torch.randn(rows), torch.rand(rows, tokens) < 0.9
         self._probe = isentrope.Probe("benchmark", mode="offline")
         self._number = 0
 
     def one(self) -> None:
-        self._probe.gate(self._scores, self._advantages, self._mask, token_ids=self._token_ids, groups=GROUP)
+        self._probe.gate(self._scores, self._advantages, self._mask, groups=GROUP)
         self._probe.log({"reward/mean": 0.5})
         self._probe.step(self._number)
         self._number += 1

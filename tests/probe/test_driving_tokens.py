@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -92,12 +93,13 @@ def test_a_tokenizer_that_fails_costs_the_text_alone(monkeypatch: pytest.MonkeyP
         isentrope.Probe("test", mode="disabled", tokenizer=3)  # type: ignore[arg-type]
 
 
-def test_ids_given_to_gate_name_tokens_that_were_scored_elsewhere() -> None:
+def test_scores_without_ids_name_no_token() -> None:
     loop = TinyLoop()
     logits, token_ids, advantages = loop.sample()
     probe, transport = probe_and_transport()
     for step, named in enumerate((None, token_ids)):
-        probe.gate(isentrope.scores.token_scores(logits, token_ids), advantages, loop.mask, token_ids=named)
+        scores = replace(isentrope.scores.token_scores(logits, token_ids), token_ids=named)
+        probe.gate(scores, advantages, loop.mask)
         probe.step(step)
     unknown, known = reports(transport)
     assert all(token.token_id is None for token in unknown.tokens)

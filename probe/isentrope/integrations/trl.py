@@ -15,6 +15,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 import torch
@@ -313,11 +314,10 @@ class Attachment(StepReports):
         with self._guard.protect("telling the pull of the KL term"):
             kl_strengths = loss_kl_strengths(self._trainer, inputs, logprobs, ratios)
         gated = self._probe.gate(
-            scores,
+            replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],
             token_mask(inputs),
             old,
-            token_ids=inputs["completion_ids"],
             groups=groups,
             loss_weights=None if ratios is None else loss_weights(self._trainer, inputs, logprobs, ratios),
             kl_strengths=kl_strengths,

@@ -35,13 +35,13 @@ def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> Token
     Args:
         records: one per chunk of rows, [rows, tokens - 1].
         logprobs: as TRL returned them, [batch, completion].
-    Returns: scores of the log-probs' shape, with these very log-probs.
+    Returns: scores of the log-probs' shape, with these very log-probs, without token ids.
     """
     completion = logprobs.shape[1]
     joined = {
         field.name: torch.cat([getattr(record, field.name)[:, -completion:] for record in records])
         for field in fields(TokenScores)
-        if field.name != "logprobs"
+        if field.name not in ("logprobs", "token_ids")
     }
     return TokenScores(logprobs=logprobs, **joined)
 

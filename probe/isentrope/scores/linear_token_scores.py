@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def linear_token_scores(
         logits_dtype or product_dtype(hidden, base),
         entropy_gradient,
     )
-    return TokenScores(*results)
+    return replace(TokenScores(*results), token_ids=token_ids)
 
 
 def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def differentiable_once(backward: Backward) -> Backward:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Scores of sampled tokens; every field has the token ids' shape and is in nats.
+    """Scores of sampled tokens; every field has the token ids' shape. Scores are in nats.
 
     float32, or float64 when the logits were float64.
     """
@@ -59,6 +59,8 @@ class TokenScores:
     """E_p[S] (detached)."""
     vocab_centered_scores: Tensor
     """S_c = S* - E_p[S] (detached), subtracted in float64."""
+    token_ids: Tensor | None = None
+    """Ids of the scored tokens, integer, as they were given; None where only merged moments of them are known."""
 
 
 def token_scores(
@@ -87,7 +89,7 @@ def token_scores(
     results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits, token_ids, float(temperature), entropy_gradient
     )
-    return TokenScores(*results)
+    return replace(TokenScores(*results), token_ids=token_ids)
 
 
 def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float) -> None:

@@ -6,6 +6,7 @@ the numbers counted from it gives every rank the same whole row; no logits trave
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -106,7 +107,7 @@ def sharded_token_scores(
     results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits_shard, token_ids, start, float(temperature), group, entropy_gradient
     )
-    return TokenScores(*results)
+    return replace(TokenScores(*results), token_ids=token_ids)
 
 
 def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float) -> None:

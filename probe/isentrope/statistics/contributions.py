@@ -2,13 +2,12 @@
 
 A token that an intervention left out is among them too, and says so: its contribution is what it would have been.
 
-Names of tokens: the ids a loop scored, and the text a tokenizer has for them.
+The text a tokenizer has for their ids.
 """
 
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -142,19 +141,3 @@ class TokenTexts:
             text = self._tokenizer.decode([token_id])
             return text if isinstance(text, str) else None
         return None
-
-
-class ScoredTokens:
-    """Which ids a loop's scores are of, without a field in the scores that every user of them would have to carry."""
-
-    def __init__(self) -> None:
-        self._known: list[tuple[weakref.ref[Tensor], Tensor]] = []
-
-    def remember(self, logprobs: Tensor, token_ids: Tensor) -> None:
-        """Keep the ids for as long as their log-probs live."""
-        self._known = [pair for pair in self._known if pair[0]() is not None]
-        self._known.append((weakref.ref(logprobs), token_ids.detach()))
-
-    def ids_of(self, logprobs: Tensor) -> Tensor | None:
-        """The ids that these very log-probs were scored for; None: others."""
-        return next((token_ids for known, token_ids in self._known if known() is logprobs), None)

@@ -46,7 +46,7 @@ class TokenBatch:
     candidates: Tensor | None = None
     """True where the intervention asked for the token; None when none was in force."""
     token_ids: Tensor | None = None
-    """None when the loop scored its tokens elsewhere and did not name them."""
+    """None where the loop made its scores without them."""
     loss_weights: Tensor | None = None
     """By what the loop's own loss multiplies the plain surrogate's r A: 0 where its clip silences the token. None: not
     known, and taken as 1."""
@@ -92,7 +92,7 @@ class TokenLedger:
 
 
 def detached(scores: TokenScores) -> TokenScores:
-    """The same scores with no tie to the graph, so that keeping them does not keep the logits alive.
+    """The same scores, without token ids and with no tie to the graph: keeping them does not keep the logits alive.
 
     Log-probs and entropies are copies: loops change theirs in place.
     """

@@ -14,6 +14,7 @@ from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS as ROWS
 from isentrope_wire.methods import threshold_methods
 from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
+from tests.probe.scores.exact_heads import FIELDS
 
 
 def control(method: str, **parameters: object) -> Control:
@@ -68,7 +69,7 @@ def test_only_candidates_are_acted_on(one: Control) -> None:
 @pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
 def test_the_same_tokens_are_chosen_whatever_shape_they_come_in(one: Control) -> None:
     of = many(400)
-    scores = type(of.scores)(*(getattr(of.scores, name).reshape(20, 20) for name in of.scores.__slots__))
+    scores = type(of.scores)(*(getattr(of.scores, name).reshape(20, 20) for name in FIELDS))
     assert of.importance_ratios is not None
     advantages, mask, ratios = (x.reshape(20, 20) for x in (of.advantages, of.mask, of.importance_ratios))
     folded = GatedTokens(scores, advantages, mask, ratios)

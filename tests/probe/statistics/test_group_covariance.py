@@ -17,6 +17,7 @@ from isentrope.statistics import covariance
 from isentrope.statistics.covariance import group_scalars
 from isentrope.statistics.global_step import rank_vector, read_ranks
 from isentrope.statistics.tokens import TokenBatch
+from tests.probe.scores.exact_heads import FIELDS
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
 
@@ -91,7 +92,7 @@ def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
 
     def rows(first: int, last: int) -> TokenBatch:
         part = slice(first, last)
-        scores = TokenScores(*(getattr(batch.scores, name)[part] for name in TokenScores.__slots__))
+        scores = TokenScores(*(getattr(batch.scores, name)[part] for name in FIELDS))
         assert batch.group_ids is not None
         mask = batch.mask[part]
         return TokenBatch(scores, batch.advantages[part], mask, mask, None, group_ids=batch.group_ids[part])

@@ -19,6 +19,7 @@ from isentrope.statistics.step import (
     summary_scalars,
 )
 from isentrope.statistics.tokens import TokenBatch
+from tests.probe.scores.exact_heads import FIELDS
 
 
 def batch_of(rows: int, tokens: int, seed: int) -> TokenBatch:
@@ -108,7 +109,7 @@ def test_whatever_stands_on_padding_never_enters_a_sum() -> None:
     batch = batch_of(4, 6, 5)
     poison = torch.where(batch.mask, 0.0, math.nan)
     poisoned = TokenBatch(
-        TokenScores(*(getattr(batch.scores, field) + poison for field in TokenScores.__slots__)),
+        TokenScores(*(getattr(batch.scores, field) + poison for field in FIELDS)),
         batch.advantages + poison,
         batch.mask,
         batch.keep_mask,
