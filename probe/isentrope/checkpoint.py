@@ -13,7 +13,6 @@ step's tokens; a share of a step's tokens is kept as the value at which it begin
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,20 +20,21 @@ from typing import Any
 
 import isentrope
 from isentrope.config import ProbeConfig
-from isentrope.control import ControlDesk, StepBoundary, decode_snapshot, encode_snapshot
+from isentrope.control import ControlDesk, StepBoundary
 from isentrope.distributed import RankMeeting, ResumeWord
 from isentrope.errors import CheckpointError, CodecError
 from isentrope.hold import Pilot
 from isentrope.methods.gate import CAPABILITIES
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.step_report import StepCloser
+from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.reports import ControlSnapshot
 
 logger = logging.getLogger(__name__)
 
 FORMAT = "isentrope probe state"
-LAYOUT = 1
+LAYOUT = 2
 """Raised when the state's layout changes."""
 
 REPORT_SECONDS = 10.0
@@ -88,7 +88,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
         "run_id": memory.config.run_id,
         "rank": memory.config.rank,
         "step": memory.boundary.last_step,
-        "control": json.loads(encode_snapshot(memory.boundary.in_force)),
+        "control": encode_control(memory.boundary.in_force).hex(),
         "decided": memory.boundary.newest_decided,
         "thresholds": memory.thresholds.state(),
         "selection": memory.basis.state(memory.pilot.control),
@@ -219,8 +219,8 @@ def _snapshot(state: Mapping[str, Any]) -> ControlSnapshot:
     if type(state["decided"]) is not int:
         raise _damaged(f"its newest decided version must be a whole number, got {state['decided']!r}")
     try:
-        snapshot = decode_snapshot(json.dumps(state["control"]).encode())
-    except (CodecError, TypeError, ValueError, OverflowError) as error:
+        snapshot = decode_control(bytes.fromhex(state["control"]))
+    except (CodecError, TypeError, ValueError) as error:
         raise _damaged(str(error)) from error
     if snapshot.unreadable:
         raise _damaged(snapshot.unreadable)

@@ -32,10 +32,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.control import decode_snapshot, encode_snapshot
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.statistics.global_step import ADDITIVE_FROM, MEANS_COLUMNS, THRESHOLD_COLUMNS, failed_rank_vector
 from isentrope.statistics.thresholds import no_threshold_sums
+from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.reports import ControlSnapshot
 
@@ -88,7 +88,7 @@ class ControlRelay:
             note: at most LONGEST_NOTE bytes for this step alone; rank 0's counts.
         """
         assert len(note) <= LONGEST_NOTE, "a note must fit in the first message"
-        document = b"" if desired is None else encode_snapshot(desired)
+        document = b"" if desired is None else encode_control(desired)
         fits = _HEADER.size + len(note) + len(document) <= self._capacity
         message = _HEADER.pack(now, len(document), len(note)) + note + (document if fits else b"")
         self._on_its_way = self._broadcast(message, self._capacity)
@@ -107,7 +107,7 @@ class ControlRelay:
         start = _HEADER.size + note_length
         end = start + length
         if end <= self._capacity:
-            self._heard = decode_snapshot(message[start:end]) if length else None
+            self._heard = decode_control(message[start:end]) if length else None
         else:
             self._capacity = 2 * end
         return Heard(self._heard, now, message[_HEADER.size : start])

@@ -127,6 +127,37 @@ def run_started_from_pb(run: pb.RunStarted) -> RunStarted:
     )
 
 
+def encode_control(snapshot: ControlSnapshot) -> bytes:
+    """The snapshot as it lies in the control file and in a checkpoint, and as rank 0 broadcasts it."""
+    return control_snapshot_to_pb(snapshot).SerializeToString(deterministic=True)
+
+
+def decode_control(content: bytes) -> ControlSnapshot:
+    """Read `encode_control` back; see `received_control`.
+
+    Raises:
+        CodecError: the bytes are no snapshot of this protocol version.
+    """
+    try:
+        return received_control(pb.ControlSnapshot.FromString(content))
+    except DecodeError as error:
+        raise CodecError(f"Expected a serialised control snapshot, got {len(content)} other bytes.") from error
+
+
+def received_control(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
+    """Read a snapshot on its way to a probe: one it can't read comes as `unreadable`, so that the probe can reject it."""
+    try:
+        return control_snapshot_from_pb(snapshot)
+    except CodecError as error:
+        return ControlSnapshot(
+            version=snapshot.version,
+            control=Control(),
+            author=snapshot.author,
+            requested_at=snapshot.requested_at,
+            unreadable=str(error),
+        )
+
+
 def control_snapshot_to_pb(snapshot: ControlSnapshot) -> pb.ControlSnapshot:
     control = snapshot.control
     return pb.ControlSnapshot(
@@ -141,6 +172,7 @@ def control_snapshot_to_pb(snapshot: ControlSnapshot) -> pb.ControlSnapshot:
         author=snapshot.author,
         requested_at=snapshot.requested_at,
         expires_at=snapshot.expires_at,
+        unreadable=snapshot.unreadable,
     )
 
 
@@ -170,17 +202,7 @@ def control_snapshot_from_pb(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
         author=snapshot.author,
         requested_at=snapshot.requested_at,
         expires_at=snapshot.expires_at if snapshot.HasField("expires_at") else None,
-    )
-
-
-def unreadable_snapshot(snapshot: pb.ControlSnapshot, reason: str) -> ControlSnapshot:
-    """A snapshot that `control_snapshot_from_pb` can't read, as something a probe can reject."""
-    return ControlSnapshot(
-        version=snapshot.version,
-        control=Control(),
-        author=snapshot.author,
-        requested_at=snapshot.requested_at,
-        unreadable=reason,
+        unreadable=snapshot.unreadable,
     )
 
 

@@ -48,8 +48,8 @@ class ControlSnapshot:
     expires_at: float | None = None
     """A probe that reads the snapshot later than this does not apply it."""
     unreadable: str = ""
-    """Why this probe can't read what was asked for: the version is to be rejected, and `control` says nothing.
-    Never sent; it is how the shipper tells the training process."""
+    """Why this probe can't read the control: the version is to be rejected, and `control` means nothing. Set by the
+    shipper for the training process; the server never sends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

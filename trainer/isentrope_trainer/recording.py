@@ -15,8 +15,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.control import decode_snapshot, encode_snapshot
-from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.codec import decode_control, decode_payload, encode_control, encode_payload
 from isentrope_wire.reports import ControlSnapshot, Payload, RunStarted, StepReport
 
 SHIPPED = Path(__file__).with_name("recorded_run.tar.xz")
@@ -35,7 +34,7 @@ class Recording:
 def write_recording(recording: Recording, path: Path) -> None:
     """Write the file; the same recording gives the same bytes."""
     members = {"run": encode_payload(recording.run)}
-    members |= {f"control-{snapshot.version}": encode_snapshot(snapshot) for snapshot in recording.pushed}
+    members |= {f"control-{snapshot.version}": encode_control(snapshot) for snapshot in recording.pushed}
     members |= {f"step-{report.step:04}": encode_payload(report) for report in recording.reports}
     with tarfile.open(path, "w:xz") as archive:
         for name, content in members.items():
@@ -57,7 +56,7 @@ def read_recording(path: Path) -> Recording:
             file = archive.extractfile(member)
             content = b"" if file is None else file.read()
             if member.name.startswith("control-"):
-                pushed.append(decode_snapshot(content))
+                pushed.append(decode_control(content))
             else:
                 messages.append(decode_payload(content))
     run, *reports = messages

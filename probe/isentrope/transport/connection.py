@@ -19,8 +19,8 @@ import grpc
 from isentrope.client.credentials import Credentials, advice_on
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
-from isentrope_wire.codec import control_snapshot_from_pb, record_to_pb, run_started_to_pb, unreadable_snapshot
-from isentrope_wire.errors import CodecError, IsentropeError
+from isentrope_wire.codec import received_control, record_to_pb, run_started_to_pb
+from isentrope_wire.errors import IsentropeError
 from isentrope_wire.reports import PROTOCOL_VERSION, ControlSnapshot, Quarantined, Record, RunStarted
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -249,13 +249,9 @@ class TelemetryConnection:
             self._watch_failure = "The server ended the Watch."
 
     def _hand_over(self, control: pb.ControlSnapshot) -> None:
-        try:
-            snapshot = control_snapshot_from_pb(control)
-        except CodecError as error:
-            self._report_problem(
-                f"A control this probe can't read goes to the training process to be rejected: {error}"
-            )
-            snapshot = unreadable_snapshot(control, str(error))
+        snapshot = received_control(control)
+        if snapshot.unreadable:
+            self._report_problem(f"The training process will reject a control it can't read: {snapshot.unreadable}")
         if snapshot.expires_at is not None:
             snapshot = replace(snapshot, expires_at=self._clock.here(snapshot.expires_at))
         self._receive_control(snapshot)

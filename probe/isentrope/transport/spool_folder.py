@@ -9,7 +9,7 @@
         end               the last record's number, see `spool_end`   training process, when it closes the spool
         trainer.lock      held while the training process lives
         shipper.lock      held while a shipper works on the folder
-        control.json      the desired control                         shipper writes, training process reads
+        control           the desired control                         shipper writes, training process reads
         status.json       how far the shipper is, and its trouble     shipper writes, training process reads
         shipper.log       what the shipper has to say; bounded
         shipper.errors    what a shipper that died had not caught
@@ -88,7 +88,7 @@ class SpoolFolder:
         self.path = path.absolute()
         self.trainer_lock = self.path / "trainer.lock"
         self.shipper_lock = self.path / "shipper.lock"
-        self.control = self.path / "control.json"
+        self.control = self.path / "control"
         self.status = self.path / "status.json"
         self.log = self.path / "shipper.log"
         self.errors = self.path / "shipper.errors"

@@ -686,6 +686,7 @@ class ControlSnapshot(google.protobuf.message.Message):
     AUTHOR_FIELD_NUMBER: builtins.int
     REQUESTED_AT_FIELD_NUMBER: builtins.int
     EXPIRES_AT_FIELD_NUMBER: builtins.int
+    UNREADABLE_FIELD_NUMBER: builtins.int
     version: builtins.int
     method: builtins.str
     mu_low: builtins.float
@@ -697,6 +698,8 @@ class ControlSnapshot(google.protobuf.message.Message):
     author: builtins.str
     requested_at: builtins.float
     expires_at: builtins.float
+    unreadable: builtins.str
+    """Between the processes of one trainer alone: why this version can't be read. The server never sends it."""
     def __init__(
         self,
         *,
@@ -711,9 +714,10 @@ class ControlSnapshot(google.protobuf.message.Message):
         author: builtins.str = ...,
         requested_at: builtins.float = ...,
         expires_at: builtins.float | None = ...,
+        unreadable: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "_hold_json", b"_hold_json", "_mu_high", b"_mu_high", "_mu_low", b"_mu_low", "expires_at", b"expires_at", "hold_json", b"hold_json", "mu_high", b"mu_high", "mu_low", b"mu_low"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "_hold_json", b"_hold_json", "_mu_high", b"_mu_high", "_mu_low", b"_mu_low", "author", b"author", "expires_at", b"expires_at", "hold_json", b"hold_json", "method", b"method", "mu_high", b"mu_high", "mu_low", b"mu_low", "parameters_json", b"parameters_json", "reason", b"reason", "requested_at", b"requested_at", "scope", b"scope", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "_hold_json", b"_hold_json", "_mu_high", b"_mu_high", "_mu_low", b"_mu_low", "author", b"author", "expires_at", b"expires_at", "hold_json", b"hold_json", "method", b"method", "mu_high", b"mu_high", "mu_low", b"mu_low", "parameters_json", b"parameters_json", "reason", b"reason", "requested_at", b"requested_at", "scope", b"scope", "unreadable", b"unreadable", "version", b"version"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_expires_at", b"_expires_at"]) -> typing.Literal["expires_at"] | None: ...
     @typing.overload

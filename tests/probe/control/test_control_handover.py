@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class FileOnABadDisk(ControlFile):
         self.first_is_being_written = threading.Event()
         self._another_was_written = threading.Event()
 
-    def write(self, snapshot: ControlSnapshot, deadline: float | None = None) -> None:
+    def write(self, snapshot: ControlSnapshot, deadline: float = math.nan) -> None:
         if not self.has_room:
             raise OSError(errno.ENOSPC, "No space left on device")
         if snapshot.version == 1:
@@ -35,7 +36,7 @@ class FileOnABadDisk(ControlFile):
 
 
 def test_an_older_control_that_waited_for_room_never_overwrites_a_newer_one(tmp_path: Path) -> None:
-    file = FileOnABadDisk(tmp_path / "control.json")
+    file = FileOnABadDisk(tmp_path / "control")
     handover = ControlHandover(file)
     file.has_room = False
     handover.receive(version(1))
@@ -51,7 +52,7 @@ def test_an_older_control_that_waited_for_room_never_overwrites_a_newer_one(tmp_
 
 
 def test_an_older_control_that_comes_late_is_ignored(tmp_path: Path) -> None:
-    file = ControlFile(tmp_path / "control.json")
+    file = ControlFile(tmp_path / "control")
     handover = ControlHandover(file)
     handover.receive(version(5))
     handover.receive(version(4))
@@ -59,7 +60,7 @@ def test_an_older_control_that_comes_late_is_ignored(tmp_path: Path) -> None:
 
 
 def test_a_server_that_counts_from_an_earlier_version_is_believed_once_it_is_connected_to_anew(tmp_path: Path) -> None:
-    file = ControlFile(tmp_path / "control.json")
+    file = ControlFile(tmp_path / "control")
     handover = ControlHandover(file)
     handover.receive(version(5))
     handover.connecting()
@@ -68,7 +69,7 @@ def test_a_server_that_counts_from_an_earlier_version_is_believed_once_it_is_con
 
 
 def test_a_control_there_was_no_room_for_is_handed_over_once_there_is(tmp_path: Path) -> None:
-    file = FileOnABadDisk(tmp_path / "control.json")
+    file = FileOnABadDisk(tmp_path / "control")
     handover = ControlHandover(file)
     file.has_room = False
     handover.receive(version(7))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import isentrope
-from isentrope.control import encode_snapshot
 from isentrope.distributed import FIRST_CAPACITY, ControlRelay
+from isentrope_wire.codec import encode_control
 from isentrope_wire.reports import ControlSnapshot
 from tests.probe.tiny_loop import pushed
 
@@ -75,7 +75,7 @@ def test_a_note_of_rank_0_reaches_every_rank_in_its_step_also_beside_a_control_t
 def test_a_control_that_fits_alone_but_not_beside_a_note_waits_for_a_longer_message() -> None:
     air = Air()
     snapshot = pushed(1, isentrope.Control(method="clip_v", mu_low=1.0))
-    room = FIRST_CAPACITY - len(encode_snapshot(snapshot)) - 30
+    room = FIRST_CAPACITY - len(encode_control(snapshot)) - 30
     snug = pushed(1, isentrope.Control(method="clip_v", mu_low=1.0, reason="x" * room))
     for rank in (0, 1):
         relay = ControlRelay(air.of_rank(rank))
