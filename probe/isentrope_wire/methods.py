@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from isentrope_wire.errors import ControlError
 from isentrope_wire.numbers import is_finite_number, shown
@@ -56,6 +56,11 @@ class Parameter:
         if self.minimum is not None and (value < self.minimum or (self.minimum_excluded and value == self.minimum)):
             return False
         return self.maximum is None or value <= self.maximum
+
+    @property
+    def kind(self) -> Literal["number", "whole", "choice"]:
+        """What it takes."""
+        return "choice" if self.choices else "whole" if self.whole else "number"
 
     @property
     def range_in_words(self) -> str:

@@ -1,18 +1,20 @@
-"""Which values of a JSON document are numbers that can be computed with, and how a refused one is shown.
+"""How values travel in JSON, which has no NaN: checked, written and read; and text of others in one line.
 
-Text of others in a line of ours: a terminal obeys some characters, and a line break forges a line.
-
-How numbers and times travel in JSON, which has neither NaN nor dates.
-
-Numbers in JSON, which has no NaN: `"NaN"`, `"Infinity"`, `"-Infinity"` as strings. What is missing is absent.
+Numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that was not measured is absent or null.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Literal, TypeGuard
+from enum import StrEnum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
@@ -38,6 +40,86 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
+class _TextIfNotFinite:
+    """Describes a number of an answer in OpenAPI; the server's JSON library looks for this method."""
+
+    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, object]:
+        return {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
+Number = Annotated[float, _TextIfNotFinite()]
+"""A float that may be NaN or infinite, and is a text then in JSON."""
+
+
+class Answer:
+    """Base of the REST API's answers. Their fields are documented by the text below each."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
+        "use_attribute_docstrings": True,
+        "ser_json_inf_nan": "strings",
+    }
+
+
+def read(kind: type[_T], document: object) -> _T:
+    """An answer from its JSON document. Fields that `kind` does not have are ignored.
+
+    Raises:
+        KeyError, TypeError, ValueError: the document is not of this kind.
+    """
+    answer: _T = _reader(cast(Hashable, kind))(document)
+    return answer
+
+
+@cache
+def _reader(kind: Hashable) -> Callable[[Any], Any]:
+    """What makes a value of type `kind` from JSON."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is float:
+        return float  # reads "NaN" and "Infinity", too
+    if is_dataclass(origin or kind):
+        return _dataclass_reader(origin or kind, arguments)
+    if origin is list:
+        item = _reader(arguments[0])
+        return lambda values: [item(value) for value in values]
+    if origin is dict:
+        inner = _reader(arguments[1])
+        return lambda values: {name: inner(value) for name, value in values.items()}
+    if origin in (Union, UnionType):
+        choices = [choice for choice in arguments if choice is not NoneType]
+        some = _reader(choices[0]) if len(choices) == 1 else _unchanged
+        return lambda value: None if value is None else some(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind
+    return _unchanged
+
+
+def _dataclass_reader(kind: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
+    hints = get_type_hints(kind)
+    generic = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=True))
+    readers = {field.name: _reader(_filled_in(hints[field.name], generic)) for field in fields(kind)}
+    return lambda document: kind(**{name: value(document[name]) for name, value in readers.items()})
+
+
+def _filled_in(hint: Any, generic: Mapping[Any, Any]) -> Any:
+    """`list[T]` with the type that T stands for."""
+    parameters = getattr(hint, "__parameters__", ())
+    return hint[tuple(generic[parameter] for parameter in parameters)] if parameters else hint
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def number(value: float) -> float | str:
+    """As JSON holds it."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
 def measured(value: object) -> float | None:
     """A JSON value as a float: null is missing, "NaN" and "Infinity" are numbers that came as text."""
     if value is None or isinstance(value, bool):
@@ -55,21 +137,6 @@ def seconds_since_epoch(value: object) -> float | None:
         moment = datetime.fromisoformat(value)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return None
-
-
-Number = float | Literal["NaN", "Infinity", "-Infinity"]
-
-
-def number(value: float) -> Number:
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
-
-
-def named_numbers(values: Mapping[str, float]) -> dict[str, Number]:
-    return {name: number(value) for name, value in values.items()}
 
 
 def plain_json(value: object) -> object:

@@ -30,7 +30,6 @@ from isentrope_server.api import (
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
-from isentrope_server.api.schemas import ErrorBody
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
 from isentrope_server.housekeeping import house_kept, kept_book
@@ -42,6 +41,7 @@ from isentrope_server.security.sessions import BrowserSessions, open_sessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
 from isentrope_server.store import runs as run_store
+from isentrope_wire.answers import ErrorBody
 
 API_PREFIX = "/api/v1"
 PAGES_GROUP = "isentrope.pages"

@@ -6,13 +6,13 @@ import asyncio
 import builtins
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from isentrope_server.api.admin import AuditEntryOut, VerificationOut
-from isentrope_server.api.schemas import CreatedToken, TokenOut
+from isentrope_server.api.admin import access_token, audit_entry, audit_verification, created_token
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.errors import NotFound, Unprocessable
 from isentrope_server.home import running_server_url
@@ -89,13 +89,13 @@ class _InDatabase:
             issued = await backend.write(
                 lambda t: issue_token(t, name, Scope(scope), by=_ACTOR, now=time.time(), run=run, project=project)
             )
-            return CreatedToken(**TokenOut.of(issued.stored).model_dump(), token=issued.secret).model_dump(mode="json")
+            return asdict(created_token(issued))
 
         return self._run(work)
 
     def list(self) -> list[dict[str, object]]:
         async def work(backend: Backend) -> list[dict[str, object]]:
-            return [TokenOut.of(token).model_dump(mode="json") for token in await backend.read(access.all_tokens)]
+            return [asdict(access_token(token)) for token in await backend.read(access.all_tokens)]
 
         return self._run(work)
 
@@ -109,7 +109,7 @@ class _InDatabase:
     def audit(self, limit: int) -> builtins.list[dict[str, object]]:
         async def work(backend: Backend) -> builtins.list[dict[str, object]]:
             found = await backend.read(lambda connection: access.audit_page(connection, before_key=None, limit=limit))
-            return [AuditEntryOut.of(entry).model_dump(mode="json") for entry in found]
+            return [asdict(audit_entry(entry)) for entry in found]
 
         return self._run(work)
 
@@ -118,7 +118,7 @@ class _InDatabase:
 
         async def work(backend: Backend) -> dict[str, object]:
             found = await backend.read(lambda connection: access.verify_audit(connection, earlier_head=earlier))
-            return VerificationOut.of(found).model_dump(mode="json")
+            return asdict(audit_verification(found))
 
         return self._run(work)
 

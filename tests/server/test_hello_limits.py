@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 import grpc
 import pytest
@@ -14,6 +13,7 @@ from isentrope_server.api.responses import json_answer
 from isentrope_server.ingest.limits import cut_to_size
 from isentrope_wire.codec import run_started_to_pb
 from isentrope_wire.control import Control
+from isentrope_wire.numbers import Answer
 from isentrope_wire.reports import (
     CONFIG_CHARACTERS,
     TAG_CHARACTERS,
@@ -119,7 +119,7 @@ def test_the_list_of_runs_is_encoded_where_it_is_read(server: ServerInThread, mo
     rank = Rank(server, config={"seed": 3, "rate": float("inf")})
     threads: list[threading.Thread] = []
 
-    def noted(document: Mapping[str, object]) -> Response:
+    def noted(document: Answer) -> Response:
         threads.append(threading.current_thread())
         return json_answer(document)
 

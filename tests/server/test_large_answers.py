@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from fastapi import Response
 
 from isentrope_server.api import metrics, responses
 from isentrope_server.api.responses import json_answer
+from isentrope_wire.answers import LatestMetric, Page, SeriesAnswer, SeriesColumns
+from isentrope_wire.numbers import Answer
 from isentrope_wire.reports import ScoreHistogram
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -19,17 +22,24 @@ from tests.server.rank import Rank, step_report
 
 @pytest.mark.parametrize("length", [0, 1, 999, 1_000, 1_001, 2_500])
 def test_pieces_make_the_same_document(length: int) -> None:
-    document = {
-        'na"me': {"step": list(range(length)), "value": [index / 7 for index in range(length)], "min": None},
-        "counts": [[index, 2**63] for index in range(length)],
-        "words": ["NaN", "é", "\n"],
+    columns = SeriesColumns(
+        step=list(range(length)), value=[index / 7 for index in range(length)], min=[math.inf, math.nan], max=None
+    )
+    made = json_answer(SeriesAnswer(series={'na"me': columns}, cursor="é\n", reset=True))
+    expected = {
+        "series": {'na"me': asdict(columns) | {"min": ["Infinity", "NaN"]}},
+        "cursor": "é\n",
         "reset": True,
-        "none": {},
     }
-    answer = json_answer(document)
-    expected = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    assert bytes(answer.body) == expected
-    assert answer.headers["content-type"] == "application/json"
+    assert bytes(made.body) == json.dumps(expected, ensure_ascii=False, separators=(",", ":")).encode()
+    assert made.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_items_of_a_list_make_the_same_document(length: int) -> None:
+    items = [LatestMetric(name=f"m{index}", step=index, value=0.5) for index in range(length)]
+    made = json_answer(Page(items=items, next_cursor=None))
+    assert json.loads(bytes(made.body)) == {"items": [asdict(item) for item in items], "next_cursor": None}
 
 
 def test_no_call_encodes_many_numbers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +51,8 @@ def test_no_call_encodes_many_numbers_at_once(monkeypatch: pytest.MonkeyPatch) -
             return super().encode(o)
 
     monkeypatch.setattr(responses, "_JSON", Counting())
-    json_answer({"series": {"a": {"value": [0.5] * 10_000}}})
+    columns = SeriesColumns(step=[1], value=[0.5] * 10_000, min=None, max=None)
+    json_answer(SeriesAnswer(series={"a": columns}, cursor="", reset=True))
     assert len(lengths) > 9
     assert max(lengths) <= 1_000
 
@@ -56,7 +67,7 @@ def test_answers_are_encoded_where_they_are_read(
     rank.send(step_report(3, {"x": 1.5}, histograms=[ScoreHistogram(name="h", low=0.0, high=1.0, counts=(1, 2))]))
     threads: list[threading.Thread] = []
 
-    def noted(document: Mapping[str, object]) -> Response:
+    def noted(document: Answer) -> Response:
         threads.append(threading.current_thread())
         return json_answer(document)
 

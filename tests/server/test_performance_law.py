@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from isentrope_server.api.performance_law import (
     CONFIDENCE,
-    Estimate,
     LawRefused,
     block_means,
     fit_law,
     forecast,
     t_quantile,
 )
+from isentrope_wire.control_answers import Estimate
 
 Floats = NDArray[np.float64]
 A, B = 0.15, 1.1

@@ -13,7 +13,7 @@ import pytest
 
 from isentrope_dashboard.components.control_panel import method_props
 from isentrope_dashboard.records import RunSummary
-from isentrope_server.api.control import MethodOut
+from isentrope_server.api.control import method_description
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ControlError
 from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods
@@ -45,7 +45,7 @@ def test_toy_method_is_validated(toy: Method) -> None:
 
 
 def test_toy_method_is_in_rest_and_form(toy: Method) -> None:
-    answer = MethodOut.of(toy)
+    answer = method_description(toy)
     assert (answer.label, answer.thresholds, answer.presets, answer.parameters[0].name) == (
         "Toy",
         True,

@@ -1,7 +1,8 @@
-"""REST under /api/v1: one router per noun, one error body.
+"""REST under /api/v1. The answers are the dataclasses of `isentrope_wire.answers` and `control_answers`.
 
-- `dependencies`: look-ups that may fail, written once; `error_answers`: every failure becomes the one body
-- `schemas`, `control_schemas`: what goes over the line, `request_body`: what every body keeps to; `numbers`: NaN and infinities in JSON; `cursors`: opaque places in lists
-- `runs`, `metrics`, `export`, `steps`, `histograms`, `tokens`, `alerts`, `law`, `what_if`, `control`, `methods`, `live`, `access_tokens`: the routes
-- `health`: /healthz, /readyz, /metrics; `log_out`: /logout; `reference`: /docs
+- `dependencies`: what routes share: the run in the path, steps in the query, cursors, the strict body
+- `runs`, `metrics`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes; `health`: /healthz, /readyz, /metrics
+- `performance_law`: the fit of reward against entropy, pure
+- `responses`: errors in the one body, large answers as JSON; `openapi`: the description with its examples;
+  `reference`: /docs
 """

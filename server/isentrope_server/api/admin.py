@@ -1,35 +1,66 @@
-"""Access tokens: made, listed and revoked by whoever holds an admin token.
-
-The audit trail: who changed what, and whether it is whole.
-
-Logging a browser out.
-"""
+"""Administration: access tokens, the audit trail, and a browser's log-out."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Self
+from dataclasses import asdict
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from isentrope_server.api import dependencies
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep
-from isentrope_server.api.schemas import CreatedToken, Page, TokenOut, TokenRequest
+from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep
 from isentrope_server.errors import NotFound
 from isentrope_server.security.sessions import BrowserSessions, ended_cookie
-from isentrope_server.security.tokens import issue_token, revoke_token
+from isentrope_server.security.tokens import NewToken, issue_token, revoke_token
 from isentrope_server.store import access
-from isentrope_server.store.access import AuditEntry, Verification
+from isentrope_server.store.access import AuditEntry as StoredEntry
+from isentrope_server.store.access import StoredToken, Verification
+from isentrope_wire.answers import AccessToken, AuditEntry, AuditVerification, CreatedToken, Page, TokenScope
 from isentrope_wire.numbers import plain_json
 
 router = APIRouter(tags=["administration"])
 
 
+class TokenRequest(Body):
+    """The token to make."""
+
+    scope: TokenScope
+    name: str | None = Field(
+        default=None, min_length=1, max_length=128, description="Author of every change made with it; null: the scope."
+    )
+    run: str | None = Field(
+        default=None, min_length=1, max_length=128, description="Only with ingest: the one run it reports, id or name."
+    )
+    project: str | None = Field(
+        default=None, min_length=1, max_length=500, description="Only with ingest: the project whose runs it reports."
+    )
+
+
 @router.get("/access-tokens")
-async def list_tokens(backend: BackendDep) -> Page[TokenOut]:
+async def list_tokens(backend: BackendDep) -> Page[AccessToken]:
     """Every token, revoked ones too, without its secret."""
-    return Page(items=[TokenOut.of(token) for token in await backend.read(access.all_tokens)], next_cursor=None)
+    return Page(items=[access_token(token) for token in await backend.read(access.all_tokens)], next_cursor=None)
+
+
+def access_token(token: StoredToken) -> AccessToken:
+    """The token without its secret."""
+    return AccessToken(
+        id=token.id,
+        name=token.name,
+        scope=TokenScope(token.scope),
+        created_at=token.created_at,
+        revoked_at=token.revoked_at,
+        last_used_at=token.last_used_at,
+        run=token.run,
+        project=token.project,
+    )
+
+
+def created_token(issued: NewToken) -> CreatedToken:
+    """The token with its secret."""
+    return CreatedToken(**asdict(access_token(issued.stored)), token=issued.secret)
 
 
 @router.post("/access-tokens", status_code=201)
@@ -49,7 +80,7 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
         )
     )
     await backend.reload_tokens()
-    return CreatedToken(**TokenOut.of(issued.stored).model_dump(), token=issued.secret)
+    return created_token(issued)
 
 
 @router.delete("/access-tokens/{token_id}", status_code=204)
@@ -64,54 +95,6 @@ async def delete_token(token_id: str, backend: BackendDep, principal: PrincipalD
     return Response(status_code=204)
 
 
-class AuditEntryOut(BaseModel):
-    """One change."""
-
-    number: int = Field(description="Rises from entry to entry; numbers may be left out.")
-    at: float
-    actor: str = Field(description="Name of a token, `rank N`, server, or command line.")
-    token_id: str | None = Field(description="Id of the token the actor came with; names may repeat.")
-    action: str
-    subject: str
-    change: dict[str, Any] = Field(description="What is different, old and new where both exist.")
-    chain_hash: str = Field(description="SHA-256 over the hash before and this entry.")
-
-    @classmethod
-    def of(cls, entry: AuditEntry) -> Self:
-        return cls(
-            number=entry.key,
-            at=entry.at,
-            actor=entry.actor,
-            token_id=entry.token_id,
-            action=entry.action,
-            subject=entry.subject,
-            change={name: plain_json(value) for name, value in entry.change.items()},
-            chain_hash=entry.chain_hash.hex(),
-        )
-
-
-class VerificationOut(BaseModel):
-    """What a look at every entry found."""
-
-    is_whole: bool
-    entries: int
-    head: str = Field(description="Hash of the newest entry. Keep it elsewhere, and ask later whether it still stands.")
-    broken_at: int | None = Field(description="Number of the first entry whose hash doesn't fit.")
-    is_cut: bool = Field(description="Entries are missing at the end, or were added past it.")
-    knows_earlier_head: bool | None = Field(description="Whether the hash asked for is one of the chain's.")
-
-    @classmethod
-    def of(cls, found: Verification) -> Self:
-        return cls(
-            is_whole=found.is_whole,
-            entries=found.entries,
-            head=found.head.hex(),
-            broken_at=found.broken_at,
-            is_cut=found.is_cut,
-            knows_earlier_head=found.knows_earlier_head,
-        )
-
-
 EarlierHead = Annotated[
     str | None,
     Query(pattern="^[0-9a-f]{64}$", description="`head` of an earlier verification: does it still stand?"),
@@ -121,23 +104,48 @@ EarlierHead = Annotated[
 @router.get("/audit")
 async def list_audit(
     backend: BackendDep, cursor: str | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
-) -> Page[AuditEntryOut]:
+) -> Page[AuditEntry]:
     """Every change of controls, runs and tokens, newest first."""
     before = None if cursor is None else dependencies.decode(cursor, 1)[0]
     found = await backend.read(lambda connection: access.audit_page(connection, before_key=before, limit=limit + 1))
     items = found[:limit]
     return Page(
-        items=[AuditEntryOut.of(item) for item in items],
+        items=[audit_entry(item) for item in items],
         next_cursor=dependencies.encode(items[-1].key) if len(found) > limit else None,
     )
 
 
+def audit_entry(entry: StoredEntry) -> AuditEntry:
+    """The entry as users read it."""
+    return AuditEntry(
+        number=entry.key,
+        at=entry.at,
+        actor=entry.actor,
+        token_id=entry.token_id,
+        action=entry.action,
+        subject=entry.subject,
+        change={name: plain_json(value) for name, value in entry.change.items()},
+        chain_hash=entry.chain_hash.hex(),
+    )
+
+
 @router.get("/audit/verification")
-async def verify_audit(backend: BackendDep, head: EarlierHead = None) -> VerificationOut:
+async def verify_audit(backend: BackendDep, head: EarlierHead = None) -> AuditVerification:
     """Read the whole trail and check each link: a changed, missing, moved or cut entry shows."""
     earlier = None if head is None else bytes.fromhex(head)
-    return VerificationOut.of(
-        await backend.read(lambda connection: access.verify_audit(connection, earlier_head=earlier))
+    found = await backend.read(lambda connection: access.verify_audit(connection, earlier_head=earlier))
+    return audit_verification(found)
+
+
+def audit_verification(found: Verification) -> AuditVerification:
+    """The result as users read it."""
+    return AuditVerification(
+        is_whole=found.is_whole,
+        entries=found.entries,
+        head=found.head.hex(),
+        broken_at=found.broken_at,
+        is_cut=found.is_cut,
+        knows_earlier_head=found.knows_earlier_head,
     )
 
 

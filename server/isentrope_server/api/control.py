@@ -1,37 +1,63 @@
-"""Control: what a run should do, asked for with If-Match, so that nobody overwrites what they haven't seen.
-
-The methods a control can name, and what each can be told: what a form or a script needs to ask for one.
-"""
+"""Control: the requested and the active one, its history, and the methods. A change needs If-Match, so that none is lost."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import ConfigDict, Field
 
 from isentrope_server.api import dependencies
-from isentrope_server.api.control_schemas import ControlDocument, ControlItemOut, ControlView
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there, read_of
-from isentrope_server.api.schemas import ErrorBody, Page
+from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
-from isentrope_server.control.state import standing
+from isentrope_server.control.state import ControlStanding, standing
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
+from isentrope_wire.answers import ErrorBody, Page
+from isentrope_wire.control_answers import (
+    ControlVersion,
+    MethodDescription,
+    ParameterDescription,
+    RankOutcome,
+    RunControl,
+)
 from isentrope_wire.methods import METHODS, Method, Parameter
+from isentrope_wire.numbers import plain_json
 
 router = APIRouter(tags=["control"])
+
+
+class ControlDocument(Body):
+    """The requested control."""
+
+    # Text is no number and true is no threshold: such a document is a mistake.
+    model_config = ConfigDict(strict=True)
+
+    method: str
+    mu_low: float | None = None
+    mu_high: float | None = None
+    scope: str | None = Field(default=None, description="null: all, or the preset's.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, description="The method's own, see GET /methods; `preset` sets those that are not given."
+    )
+    hold: dict[str, Any] | None = None
+    reason: str = Field(default="", max_length=2_000)
+    expires_in_seconds: int | None = Field(
+        default=None, ge=1, le=7 * 24 * 3600, description="null: the server's default; every change expires."
+    )
+
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (409, 412, 422, 428)}
 
 
 @router.get("/runs/{run_id}/control")
-async def get_control(run: RunDep, backend: BackendDep, response: Response) -> ControlView:
-    """The newest version and where it stands; `in_force` is what the newest report was made under."""
-    view = ControlView.of(await read_of(backend, run, lambda connection: standing(connection, run)))
+async def get_control(run: RunDep, backend: BackendDep, response: Response) -> RunControl:
+    """The newest version with its state; `in_force` is the version active when the newest report was made."""
+    view = run_control(await read_of(backend, run, lambda connection: standing(connection, run)))
     response.headers["ETag"] = _etag(view.version)
     return view
 
@@ -39,7 +65,7 @@ async def get_control(run: RunDep, backend: BackendDep, response: Response) -> C
 @router.put(
     "/runs/{run_id}/control",
     status_code=202,
-    responses={200: {"model": ControlItemOut}, **_REFUSALS},
+    responses={200: {"model": ControlVersion}, **_REFUSALS},
 )
 async def put_control(
     run: RunDep,
@@ -49,8 +75,8 @@ async def put_control(
     response: Response,
     if_match: Annotated[str | None, Header(description='ETag of the version it builds on, e.g. `"3"`.')] = None,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
-) -> ControlItemOut:
-    """Ask for a new version. 202: recorded, its probe will say what became of it. 200: this request had come before."""
+) -> ControlVersion:
+    """Request a new version. 202: stored; its probe will report the outcome. 200: the same request came before."""
     fields = document.model_dump(exclude={"expires_in_seconds"})
     request = ControlRequest(
         control=control_from(fields),
@@ -64,7 +90,7 @@ async def put_control(
     if not requested.is_new:
         response.status_code = 200
     response.headers["ETag"] = _etag(requested.item.version)
-    return ControlItemOut.of(requested.item)
+    return control_version(requested.item)
 
 
 @router.get("/runs/{run_id}/control/history")
@@ -73,15 +99,15 @@ async def list_history(
     backend: BackendDep,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> Page[ControlItemOut]:
-    """Every version ever asked for, newest first."""
+) -> Page[ControlVersion]:
+    """Every requested version, newest first."""
     before = None if cursor is None else dependencies.decode(cursor, 1)[0]
     found = await read_of(
         backend, run, lambda connection: controls.page(connection, run.key, before_version=before, limit=limit + 1)
     )
     items = found[:limit]
     return Page(
-        items=[ControlItemOut.of(item) for item in items],
+        items=[control_version(item) for item in items],
         next_cursor=dependencies.encode(items[-1].version) if len(found) > limit else None,
     )
 
@@ -89,6 +115,48 @@ async def list_history(
 def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Requested:
     check_still_there(transaction.connection, run)
     return request_control(transaction, run, request, time.time())
+
+
+def run_control(found: ControlStanding) -> RunControl:
+    """The newest version and the active one."""
+    return RunControl(
+        **_fields(found.newest),
+        in_force=None if found.in_force is None else control_version(found.in_force),
+        outcomes=[
+            RankOutcome(
+                incarnation=outcome.incarnation,
+                rank=outcome.rank,
+                state=outcome.state,
+                step=outcome.step,
+                at=outcome.at,
+                code=outcome.code,
+                message=outcome.message,
+            )
+            for outcome in found.outcomes
+        ],
+    )
+
+
+def control_version(item: ControlItem) -> ControlVersion:
+    """One version as users read it."""
+    return ControlVersion(**_fields(item))
+
+
+def _fields(item: ControlItem) -> dict[str, Any]:
+    """The fields of a `ControlVersion`."""
+    return {name: plain_json(value) for name, value in item.document.items()} | {
+        "version": item.version,
+        "state": item.state,
+        "author": item.author,
+        "requested_at": item.requested_at,
+        "requested_step": item.requested_step,
+        "expires_at": item.expires_at,
+        "applied_step": item.applied_step,
+        "applied_at": item.applied_at,
+        "ended_at": item.ended_at,
+        "code": item.code,
+        "message": item.message,
+    }
 
 
 def _etag(version: int) -> str:
@@ -106,63 +174,35 @@ def _version_in(if_match: str | None) -> int:
     return int(version)
 
 
-class ParameterOut(BaseModel):
-    """One entry of a control's `parameters`."""
-
-    name: str
-    kind: Literal["number", "whole", "choice"]
-    default: float | int | str | None = Field(description="What a control that leaves it out means; null: off.")
-    minimum: float | None
-    minimum_excluded: bool
-    maximum: float | None
-    choices: list[str]
-    range: str = Field(description="The same in words.")
-    sense: str
-
-    @classmethod
-    def of(cls, parameter: Parameter) -> Self:
-        return cls(
-            name=parameter.name,
-            kind="choice" if parameter.choices else "whole" if parameter.whole else "number",
-            default=parameter.default,
-            minimum=parameter.minimum,
-            minimum_excluded=parameter.minimum_excluded,
-            maximum=parameter.maximum,
-            choices=list(parameter.choices),
-            range=parameter.range_in_words,
-            sense=parameter.sense,
-        )
-
-
-class MethodOut(BaseModel):
-    """One method; whether a run's probe can carry it out stands in the run's capabilities."""
-
-    method: str
-    label: str = Field(description="For a person.")
-    does: str = Field(description="What becomes of a token's gradient.")
-    source: str = Field(description="Where it was published; empty: nowhere.")
-    thresholds: bool = Field(description="Whether mu_low and mu_high act.")
-    presets: list[str] = Field(description="What `parameters.preset` may name.")
-    preset_values: dict[str, dict[str, Any]] = Field(
-        description="The fields of a control that each of them stands for."
-    )
-    parameters: list[ParameterOut]
-
-    @classmethod
-    def of(cls, method: Method) -> Self:
-        return cls(
-            method=method,
-            label=method.label,
-            does=method.does,
-            source=method.source,
-            thresholds=method.thresholds,
-            presets=list(method.presets),
-            preset_values={name: dict(stands_for) for name, stands_for in method.presets.items()},
-            parameters=[ParameterOut.of(parameter) for parameter in method.parameters.values()],
-        )
-
-
 @router.get("/methods")
-async def list_methods() -> Page[MethodOut]:
+async def list_methods() -> Page[MethodDescription]:
     """Every method this server knows, with its parameters, their bounds and defaults."""
-    return Page(items=[MethodOut.of(method) for method in METHODS.values()], next_cursor=None)
+    return Page(items=[method_description(method) for method in METHODS.values()], next_cursor=None)
+
+
+def method_description(method: Method) -> MethodDescription:
+    """The row of METHODS as users read it."""
+    return MethodDescription(
+        method=method,
+        label=method.label,
+        does=method.does,
+        source=method.source,
+        thresholds=method.thresholds,
+        presets=list(method.presets),
+        preset_values={name: dict(fields) for name, fields in method.presets.items()},
+        parameters=[_parameter(parameter) for parameter in method.parameters.values()],
+    )
+
+
+def _parameter(parameter: Parameter) -> ParameterDescription:
+    return ParameterDescription(
+        name=parameter.name,
+        kind=parameter.kind,
+        default=parameter.default,
+        minimum=parameter.minimum,
+        minimum_excluded=parameter.minimum_excluded,
+        maximum=parameter.maximum,
+        choices=list(parameter.choices),
+        range=parameter.range_in_words,
+        sense=parameter.sense,
+    )

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from pydantic import BaseModel
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,6 +25,7 @@ from isentrope_server.errors import error_body
 from isentrope_server.store.database import newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
 from isentrope_server.store.writer import Transaction, WriterStopped
+from isentrope_wire.answers import Health
 
 router = APIRouter(tags=["health"])
 
@@ -33,12 +33,6 @@ WRITER_SECONDS = 2.0
 """A writer that has not come to a piece of work by then is stuck, or its disk is."""
 _REMEMBERED_SECONDS = 0.5
 """Anybody may ask; what was found is told again for so long, so that asking often costs nothing."""
-
-
-class Health(BaseModel):
-    """One word."""
-
-    status: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,15 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from pydantic import BaseModel
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from isentrope_server.api.control_schemas import ControlItemOut
+from isentrope_server.api.control import control_version
 from isentrope_server.api.dependencies import BackendDep, PrincipalDep, ReportCursor, RunDep, read_of, report_cursor
 from isentrope_server.api.metrics import current_cursor
+from isentrope_server.api.responses import json_text
 from isentrope_server.api.runs import describe
-from isentrope_server.api.schemas import LiveStep
 from isentrope_server.backend import Backend
 from isentrope_server.errors import NotFound
 from isentrope_server.security.tokens import Principal
@@ -26,6 +25,8 @@ from isentrope_server.store.database import in_a_line
 from isentrope_server.store.reports import steps
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, RunChanged, StepStored
+from isentrope_wire.answers import LiveStep
+from isentrope_wire.numbers import Answer
 
 router = APIRouter(tags=["live"])
 _log = logging.getLogger(__name__)
@@ -134,19 +135,29 @@ class _LiveStream:
         # The timeline stays the one this listener began with: whoever reads series with a later cursor is told to
         # read all of them anew if an incarnation began meanwhile.
         self._place = ReportCursor(position=stored.position, timeline=self._place.timeline)
-        return ServerSentEvent(event="step", id=str(self._place), data=LiveStep.of(stored).model_dump_json())
+        return ServerSentEvent(event="step", id=str(self._place), data=json_text(_live_step(stored)))
 
     async def _tell(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
         """A control or the run as it stands now; None when the run is gone."""
         backend, run = self._backend, self._run
         if isinstance(committed, ControlChanged):
             item = await backend.read(lambda c: controls.find(c, run.key, committed.version))
-            return None if item is None else self._event("control", ControlItemOut.of(item))
+            return None if item is None else self._event("control", control_version(item))
         silent_after = backend.settings.silent_after_seconds
         current = await backend.read(lambda c: runs.find(c, run.id, silent_after_seconds=silent_after))
         if current is None:
             return None
         return self._event("run", await describe(backend, current))
 
-    def _event(self, name: str, data: BaseModel) -> ServerSentEvent:
-        return ServerSentEvent(event=name, id=str(self._place), data=data.model_dump_json())
+    def _event(self, name: str, data: Answer) -> ServerSentEvent:
+        return ServerSentEvent(event=name, id=str(self._place), data=json_text(data))
+
+
+def _live_step(stored: StepStored) -> LiveStep:
+    return LiveStep(
+        step=stored.step,
+        recorded_at=stored.recorded_at,
+        control_version=stored.control_version,
+        rank=stored.rank,
+        scalars=dict(stored.scalars),
+    )

@@ -1,19 +1,11 @@
-"""Metrics: names with newest values, and series.
-
-One distribution over steps.
-
-One step's whole report.
-
-The tokens that counted most for the change of entropy in a step.
-"""
+"""Metrics: names and newest values, series, histograms, the report of a step, its top contributing tokens."""
 
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import (
@@ -25,8 +17,7 @@ from isentrope_server.api.dependencies import (
     read_of,
     report_cursor,
 )
-from isentrope_server.api.responses import json_answer, numbers
-from isentrope_server.api.schemas import HistogramColumns, MetricOut, Page, SeriesAnswer, StepOut
+from isentrope_server.api.responses import json_answer
 from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
 from isentrope_server.store import runs
 from isentrope_server.store.reports import attachments, histograms, series, steps
@@ -34,18 +25,29 @@ from isentrope_server.store.reports.attachments import StoredTokens
 from isentrope_server.store.reports.histograms import StoredHistogram
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
+from isentrope_wire.answers import (
+    HistogramColumns,
+    LatestMetric,
+    Page,
+    SeriesAnswer,
+    SeriesColumns,
+    StepHistogram,
+    StepReport,
+    TopToken,
+    TopTokens,
+)
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
-from isentrope_wire.numbers import Number, number
 from isentrope_wire.reports import DrivingToken
 
 router = APIRouter(tags=["metrics"])
 
 
 @router.get("/runs/{run_id}/metrics")
-async def list_metrics(run: RunDep, backend: BackendDep) -> Page[MetricOut]:
+async def list_metrics(run: RunDep, backend: BackendDep) -> Page[LatestMetric]:
     """Every metric the run has reported, with its newest value."""
     latest = await read_of(backend, run, lambda connection: series.latest(connection, run.key))
-    return Page(items=[MetricOut.of(value) for value in latest], next_cursor=None)
+    items = [LatestMetric(name=value.name, step=value.step, value=value.value) for value in latest]
+    return Page(items=items, next_cursor=None)
 
 
 @router.get("/runs/{run_id}/metrics/series", response_model=SeriesAnswer)
@@ -65,7 +67,7 @@ async def get_series(
     preferred. Reduced series keep the minimum and maximum of every bucket, so that no spike is lost.
     """
     cursor = None if since is None else report_cursor(since)
-    # Columns go out as they are: checking a million numbers against a schema would cost more than reading them.
+    # Sent as they are: checking a million numbers against a schema would cost more than reading them.
     return await read_of(
         backend, run, lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor))
     )
@@ -78,21 +80,19 @@ def _answer(
     wanted: StepRange,
     points: int | None,
     since: ReportCursor | None,
-) -> dict[str, object]:
+) -> SeriesAnswer:
     check_known(run, names, series.names(connection, run.key))
     now = current_cursor(connection, run)
     reset = since is None or since.timeline != now.timeline or since.position > now.position
     after = 0 if since is None or reset else since.position
     found = series.read(connection, run.key, list(dict.fromkeys(names)), wanted, after_position=after)
-    return {
-        "series": {name: _columns(one, points) for name, one in found.items()},
-        "cursor": str(now),
-        "reset": reset,
-    }
+    return SeriesAnswer(
+        series={name: _columns(one, points) for name, one in found.items()}, cursor=str(now), reset=reset
+    )
 
 
 def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
-    """Raises UnknownMetric where all names must be mistaken. Among known ones a stranger only has no points."""
+    """Raises UnknownMetric where all names must be mistaken. Among known ones an unknown name only has no points."""
     if not reported or not (reported | promised_metrics()).isdisjoint(names):
         return
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
@@ -110,16 +110,16 @@ def current_cursor(connection: Connection, run: Run) -> ReportCursor:
     )
 
 
-def _columns(one: Series, points: int | None) -> dict[str, object]:
+def _columns(one: Series, points: int | None) -> SeriesColumns:
     reduced = None if points is None else series.reduce(one, points)
     if reduced is None:
-        return {"step": one.steps.tolist(), "value": numbers(one.values), "min": None, "max": None}
-    return {
-        "step": reduced.steps.tolist(),
-        "value": numbers(reduced.values),
-        "min": numbers(reduced.minima),
-        "max": numbers(reduced.maxima),
-    }
+        return SeriesColumns(step=one.steps.tolist(), value=one.values.tolist(), min=None, max=None)
+    return SeriesColumns(
+        step=reduced.steps.tolist(),
+        value=reduced.values.tolist(),
+        min=reduced.minima.tolist(),
+        max=reduced.maxima.tolist(),
+    )
 
 
 @router.get("/runs/{run_id}/histograms/{name:path}", response_model=HistogramColumns)
@@ -139,16 +139,15 @@ async def get_histograms(
     )
 
 
-def _histogram_columns(name: str, found: list[StoredHistogram]) -> dict[str, object]:
-    """A `HistogramColumns`, unchecked: that would cost more than reading it."""
-    return {
-        "name": name,
-        "step": [histogram.step for histogram in found],
-        "low": [number(histogram.low) for histogram in found],
-        "high": [number(histogram.high) for histogram in found],
-        "counts": [histogram.counts.tolist() for histogram in found],
-        "not_finite": [histogram.not_finite for histogram in found],
-    }
+def _histogram_columns(name: str, found: list[StoredHistogram]) -> HistogramColumns:
+    return HistogramColumns(
+        name=name,
+        step=[histogram.step for histogram in found],
+        low=[histogram.low for histogram in found],
+        high=[histogram.high for histogram in found],
+        counts=[histogram.counts.tolist() for histogram in found],
+        not_finite=[histogram.not_finite for histogram in found],
+    )
 
 
 def _read_histograms(
@@ -167,61 +166,57 @@ def _read_histograms(
 
 
 @router.get("/runs/{run_id}/steps/{step}")
-async def get_step(run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], backend: BackendDep) -> StepOut:
+async def get_step(run: RunDep, step: Annotated[int, Path(ge=0, le=2**63 - 1)], backend: BackendDep) -> StepReport:
     """The report of one step: scalars, histograms, labels, and the control it was made under."""
     stored = await read_of(backend, run, lambda connection: steps.find(connection, run.key, step))
     if stored is None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
-    return StepOut.of(stored)
+    return StepReport(
+        step=stored.step,
+        recorded_at=stored.recorded_at,
+        received_at=stored.received_at,
+        control_version=stored.control_version,
+        incarnation=stored.incarnation,
+        rank=stored.rank,
+        scalars=dict(stored.scalars),
+        histograms=[_histogram(histogram) for histogram in stored.histograms],
+        labels=dict(stored.labels),
+    )
 
 
-class TokenOut(BaseModel):
-    """One token. Its text is whatever a model or a user wrote: show it as text, never as markup."""
-
-    rank: int
-    sequence: int | None = Field(description="Row among the rank's rows of the step; null where there are no rows.")
-    position: int
-    token_id: int | None
-    text: str | None = Field(description="At most 40 characters; null without a tokenizer.")
-    logprob: Number
-    entropy: Number
-    vocab_centered_score: Number
-    advantage: Number
-    contribution: Number = Field(description="-r A S_c, nats per unit gain; what it would be where it was left out.")
-    kept: bool
-
-    @classmethod
-    def of(cls, token: DrivingToken) -> Self:
-        return cls(
-            rank=token.rank,
-            sequence=token.sequence,
-            position=token.position,
-            token_id=token.token_id,
-            text=token.text,
-            logprob=number(token.logprob),
-            entropy=number(token.entropy),
-            vocab_centered_score=number(token.vocab_centered_score),
-            advantage=number(token.advantage),
-            contribution=number(token.contribution),
-            kept=token.kept,
-        )
-
-
-class TokensOut(BaseModel):
-    """Largest first; none where the step names no token."""
-
-    step: int | None
-    items: list[TokenOut]
-    next_cursor: None = None
+def _histogram(histogram: StoredHistogram) -> StepHistogram:
+    return StepHistogram(
+        name=histogram.name,
+        low=histogram.low,
+        high=histogram.high,
+        counts=histogram.counts.tolist(),
+        not_finite=histogram.not_finite,
+    )
 
 
 @router.get("/runs/{run_id}/tokens")
-async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TokensOut:
+async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TopTokens:
     """At most 16 tokens of a step by |r A S_c|; by default of the newest step that names any."""
     found = await read_of(backend, run, lambda connection: _read_tokens(connection, run, step))
     if found is None:
-        return TokensOut(step=step, items=[])
-    return TokensOut(step=found.step, items=[TokenOut.of(token) for token in found.tokens])
+        return TopTokens(step=step, items=[])
+    return TopTokens(step=found.step, items=[_top_token(token) for token in found.tokens])
+
+
+def _top_token(token: DrivingToken) -> TopToken:
+    return TopToken(
+        rank=token.rank,
+        sequence=token.sequence,
+        position=token.position,
+        token_id=token.token_id,
+        text=token.text,
+        logprob=token.logprob,
+        entropy=token.entropy,
+        vocab_centered_score=token.vocab_centered_score,
+        advantage=token.advantage,
+        contribution=token.contribution,
+        kept=token.kept,
+    )
 
 
 def _read_tokens(connection: Connection, run: Run, step: int | None) -> StoredTokens | None:

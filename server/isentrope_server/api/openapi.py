@@ -1,15 +1,14 @@
-"""The description of the API: what FastAPI knows of the routes, and what holds for all of them.
+"""The description of the API: the routes as FastAPI knows them, and what holds for all of them.
 
-A summary is the name of the route's function, a description its docstring. Every error a route can answer stands beside it, with its code.
-
-Examples for the description of the API, made from its schemas: they can't fall behind them.
-
-A field is shown with the value below that its name has; one without a value, with the plainest of its type.
+A summary is the name of the route's function, a description its docstring. Answers are described by the docstrings of
+their dataclasses, and every possible error is listed with its code. Examples are made from the schemas: a field is shown
+with its value in `FIELD_VALUES`; one without a value, with the plainest of its type.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +16,7 @@ from fastapi import FastAPI
 
 from isentrope_server.errors import error_body
 from isentrope_server.security.permissions import OPEN_PATHS, required_scope
+from isentrope_wire import answers, control_answers
 from isentrope_wire.methods import Method
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
@@ -222,7 +222,7 @@ _STREAMS = {"/api/v1/runs/{run_id}/live": "text/event-stream"}
 
 
 def install(app: FastAPI) -> None:
-    """Have `/openapi.json` tell all of it."""
+    """Complete the document of `/openapi.json`."""
     plain = app.openapi
 
     def described() -> dict[str, Any]:
@@ -237,6 +237,7 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     components = document["components"]["schemas"]
     for name in _GENERATED:
         components.pop(name, None)
+    _describe_answers(components)
     for verb, path, operation in _operations(document):
         _summarise(operation)
         for parameter in operation.get("parameters", ()):
@@ -253,6 +254,20 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
     }
     document["x-described"] = True
     return document
+
+
+def _describe_answers(components: dict[str, Any]) -> None:
+    """Add the docstrings of the answers, and those of the fields that an answer has from another."""
+    for module in (answers, control_answers):
+        for name, answer in vars(module).items():
+            if name not in components or not (isinstance(answer, type) and is_dataclass(answer)):
+                continue
+            schema = components[name]
+            schema["description"] = answer.__doc__
+            for base in (components[base.__name__] for base in answer.__mro__[1:] if base.__name__ in components):
+                for field, described in base["properties"].items():
+                    if "description" in described:
+                        schema["properties"][field].setdefault("description", described["description"])
 
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -282,9 +297,9 @@ def _show(content: dict[str, Any], components: dict[str, Any]) -> None:
 
 
 def _complete_answers(verb: str, path: str, operation: dict[str, Any], components: dict[str, Any]) -> None:
-    answers = operation["responses"]
-    answers.pop("default", None)
-    for status, answer in answers.items():
+    responses = operation["responses"]
+    responses.pop("default", None)
+    for status, answer in responses.items():
         if status.startswith("2") and path in _STREAMS:
             answer["content"] = {_STREAMS[path]: {"schema": {"type": "string"}}}
         _show(answer.get("content", {}), components)
@@ -292,11 +307,11 @@ def _complete_answers(verb: str, path: str, operation: dict[str, Any], component
             answer["description"] = HTTPStatus(int(status)).phrase
     for error in _possible_errors(verb, path, operation):
         code, message = _ERRORS[error]
-        answers[str(error)] = {
+        responses[str(error)] = {
             "description": f"{HTTPStatus(error).phrase}, e.g. `{code}`.",
             "content": {"application/json": {"schema": _ERROR_SCHEMA, "example": error_body(code, message)}},
         }
-    operation["responses"] = dict(sorted(answers.items()))
+    operation["responses"] = dict(sorted(responses.items()))
 
 
 def _possible_errors(verb: str, path: str, operation: dict[str, Any]) -> list[int]:

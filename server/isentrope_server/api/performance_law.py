@@ -20,6 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from isentrope_wire.control_answers import Estimate
 from isentrope_wire.errors import IsentropeError
 
 Floats = NDArray[np.float64]
@@ -42,15 +43,6 @@ class LawRefused(IsentropeError, ValueError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A number and its interval at CONFIDENCE."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,4 +224,4 @@ def _estimate(
     direction = np.array(weights)
     value = float(direction @ np.array(coefficients))
     margin = quantile * math.sqrt(max(0.0, float(direction @ covariance @ direction)))
-    return Estimate(value, value - margin, value + margin)
+    return Estimate(value=value, low=value - margin, high=value + margin)

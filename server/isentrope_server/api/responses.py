@@ -1,15 +1,11 @@
-"""Every failure becomes the one error body.
-
-Large answers: their JSON is made where they are read, in pieces, so that no other answer waits for it.
-
-A thread of its own is not enough: encoding a list is one call, and nothing else of the process runs until it is over.
-"""
+"""Errors in the one error body, and large answers as JSON."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from http import HTTPStatus
 
 import numpy as np
@@ -24,7 +20,7 @@ from starlette.exceptions import HTTPException
 from isentrope_server.errors import RequestError, error_body
 from isentrope_server.security.gate import RequestRefused
 from isentrope_server.store.writer import WriterStopped
-from isentrope_wire.numbers import Number, number, printable
+from isentrope_wire.numbers import Answer, number, plain_json, printable
 
 _log = logging.getLogger(__name__)
 
@@ -80,38 +76,61 @@ async def _bug(request: Request, error: Exception) -> JSONResponse:
 
 
 _ITEMS_AT_ONCE = 1_000
-"""A millisecond for numbers, some for rows of them. Documents go one by one: a run's may be large."""
+"""Items encoded in one call, a millisecond of numbers. Answers in a list go one by one: a run's may be large."""
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def json_answer(document: Mapping[str, object]) -> Response:
-    """The answer to a request. Call it in the thread that read the document.
+def json_answer(answer: Answer) -> Response:
+    """The response of a large answer, made in pieces so that no other request waits for it.
 
-    Raises:
-        ValueError: a number in it is not finite; `numbers.number` spells those.
+    Call it in the thread that read the answer. A thread alone is not enough: encoding a list is one call, and no other
+    Python code runs until it ends.
     """
-    return Response("".join(_pieces(document)).encode(), media_type="application/json")
+    return Response(json_text(answer).encode(), media_type="application/json")
+
+
+def json_text(answer: Answer) -> str:
+    """The answer as JSON; numbers that are not finite as text."""
+    return "".join(_pieces(answer))
 
 
 def _pieces(value: object) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        yield "{"
-        for index, (name, inner) in enumerate(value.items()):
-            yield f"{',' if index else ''}{_JSON.encode(name)}:"
+    if isinstance(value, Answer):
+        yield from _object((field.name, getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
+    elif isinstance(value, Mapping):
+        yield from _object(value.items())
+    elif isinstance(value, list) and value and isinstance(value[0], Answer):
+        for index, inner in enumerate(value):
+            yield "," if index else "["
             yield from _pieces(inner)
-        yield "}"
+        yield "]"
     elif isinstance(value, list):
         yield "["
-        at_once = 1 if value and isinstance(value[0], Mapping) else _ITEMS_AT_ONCE
-        for start in range(0, len(value), at_once):
-            yield f"{',' if start else ''}{_JSON.encode(value[start : start + at_once])[1:-1]}"
+        for start in range(0, len(value), _ITEMS_AT_ONCE):
+            yield f"{',' if start else ''}{_encoded(value[start : start + _ITEMS_AT_ONCE])[1:-1]}"
         yield "]"
     else:
-        yield _JSON.encode(value)
+        yield _encoded(value)
 
 
-def numbers(values: NDArray[np.float64]) -> list[Number]:
+def _object(fields: Iterable[tuple[str, object]]) -> Iterator[str]:
+    yield "{"
+    for index, (name, inner) in enumerate(fields):
+        yield f"{',' if index else ''}{_JSON.encode(name)}:"
+        yield from _pieces(inner)
+    yield "}"
+
+
+def _encoded(value: object) -> str:
+    try:
+        return _JSON.encode(value)
+    except ValueError:  # a number that is not finite
+        return _JSON.encode(plain_json(value))
+
+
+def numbers(values: NDArray[np.float64]) -> list[float | str]:
+    """A column of an export in JSON."""
     if bool(np.isfinite(values).all()):
-        finite: list[Number] = values.tolist()
+        finite: list[float | str] = values.tolist()
         return finite
     return [number(value) for value in values.tolist()]

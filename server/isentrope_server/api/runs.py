@@ -1,24 +1,18 @@
-"""Runs: list, look at, write on, delete.
-
-What a run's record lacks, and why.
-
-What a run's probe thought a person should know.
-"""
+"""Runs: list, read, edit, delete; the gaps in a run's record, and its alerts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy import Connection
 
 from isentrope_server.api import dependencies
-from isentrope_server.api.dependencies import BackendDep, PrincipalDep, RunDep, check_still_there, read_of
+from isentrope_server.api.control import run_control
+from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.responses import json_answer
-from isentrope_server.api.schemas import Page, RunDetail, RunEdit, RunSummary
 from isentrope_server.backend import Backend
 from isentrope_server.control.state import standing
 from isentrope_server.errors import Conflict
@@ -26,11 +20,20 @@ from isentrope_server.security.tokens import Principal
 from isentrope_server.store import access, removal, runs, streams
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.attachments import StoredAlert
-from isentrope_server.store.runs import Run, RunFilter, Status
+from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
+from isentrope_wire.answers import Alert, Gap, Page, RunDetail, RunSummary, Status
+from isentrope_wire.numbers import plain_json
 
 router = APIRouter(tags=["runs"])
+
+
+class RunEdit(Body):
+    """What people may write on a run. Fields that are not given stay as they are."""
+
+    tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(default=None, max_length=50)
+    notes: str | None = Field(default=None, max_length=20_000)
 
 
 @router.get("/runs", response_model=Page[RunSummary])
@@ -42,9 +45,9 @@ async def list_runs(
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Runs by when the server first heard of them, newest first.
+    """Runs by the time of their first report, newest first.
 
-    A cursor stands behind a run of that order: runs that begin while somebody reads on are neither told nor shift a page.
+    Runs that begin while a client reads on from a cursor appear on no later page and shift none.
     """
     before_key = None if cursor is None else dependencies.decode(cursor, 1)[0]
     wanted = RunFilter(project=project, status=status, text=q)
@@ -55,10 +58,10 @@ async def list_runs(
         items = found[:limit]
         # Each holds its whole configuration, and pages ask every few seconds.
         return json_answer(
-            {
-                "items": [RunSummary.of(run).model_dump(mode="json") for run in items],
-                "next_cursor": dependencies.encode(items[-1].key) if len(found) > limit else None,
-            }
+            Page(
+                items=[RunSummary(**_summary(run)) for run in items],
+                next_cursor=dependencies.encode(items[-1].key) if len(found) > limit else None,
+            )
         )
 
     return await backend.read(read)
@@ -66,7 +69,7 @@ async def list_runs(
 
 @router.get("/runs/{run_id}")
 async def get_run(run: RunDep, backend: BackendDep) -> RunDetail:
-    """One run, with the control it has and should have."""
+    """One run, with its newest and its active control."""
     return await describe(backend, run)
 
 
@@ -96,9 +99,36 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
     """The run as users read it.
 
     Raises:
-        NotFound: it was deleted since it was looked up.
+        NotFound: The run was deleted meanwhile.
     """
-    return RunDetail.described(run, await read_of(backend, run, lambda connection: standing(connection, run)))
+    found = await read_of(backend, run, lambda connection: standing(connection, run))
+    return RunDetail(
+        **_summary(run),
+        notes=run.notes,
+        finished_at=run.finished_at,
+        error=run.error,
+        world_size=run.world_size,
+        probe_version=run.probe_version,
+        capabilities=list(run.capabilities),
+        incarnations=run.incarnations,
+        control=run_control(found),
+    )
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """The fields of a `RunSummary`."""
+    return {
+        "id": run.id,
+        "name": run.name,
+        "project": run.project,
+        "status": run.status,
+        "step": run.step,
+        "planned_steps": run.planned_steps,
+        "created_at": run.created_at,
+        "last_report_at": run.last_report_at,
+        "tags": list(run.tags),
+        "config": plain_json(run.config),
+    }
 
 
 def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:
@@ -132,24 +162,14 @@ def _delete(transaction: Transaction, run: Run, principal: Principal) -> None:
     transaction.announce(RunChanged(run_id=run.id))
 
 
-class GapOut(BaseModel):
-    """Records of one rank that were lost before they reached the server."""
-
-    incarnation: str
-    rank: int
-    first_seq: int
-    last_seq: int
-    reason: str = Field(description="What the probe's spool says: a full queue, a full disk, a damaged segment.")
-
-    @classmethod
-    def of(cls, gap: StoredGap) -> Self:
-        return cls(
-            incarnation=gap.incarnation,
-            rank=gap.rank,
-            first_seq=gap.first_seq,
-            last_seq=gap.last_seq,
-            reason=gap.reason,
-        )
+def _gap(gap: StoredGap) -> Gap:
+    return Gap(
+        incarnation=gap.incarnation,
+        rank=gap.rank,
+        first_seq=gap.first_seq,
+        last_seq=gap.last_seq,
+        reason=gap.reason,
+    )
 
 
 @router.get("/runs/{run_id}/gaps")
@@ -158,7 +178,7 @@ async def list_gaps(
     backend: BackendDep,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> Page[GapOut]:
+) -> Page[Gap]:
     """Newest first. What is not lost but late is no gap."""
     before = None
     if cursor is not None:
@@ -167,31 +187,19 @@ async def list_gaps(
     found = await read_of(backend, run, lambda c: streams.newest_gaps(c, run.key, before=before, limit=limit + 1))
     items = found[:limit]
     return Page(
-        items=[GapOut.of(item) for item in items],
+        items=[_gap(item) for item in items],
         next_cursor=dependencies.encode(items[-1].stream_key, items[-1].first_seq) if len(found) > limit else None,
     )
 
 
-class AlertOut(BaseModel):
-    """One alert, said at the step it was found."""
-
-    step: int
-    recorded_at: float
-    kind: str = Field(
-        description="collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or left_out."
+def _alert(alert: StoredAlert) -> Alert:
+    return Alert(
+        step=alert.step,
+        recorded_at=alert.recorded_at,
+        kind=alert.kind,
+        reason=alert.reason,
+        evidence=dict(alert.evidence),
     )
-    reason: str
-    evidence: Mapping[str, float | None] = Field(description="The numbers the reason is made from.")
-
-    @classmethod
-    def of(cls, alert: StoredAlert) -> Self:
-        return cls(
-            step=alert.step,
-            recorded_at=alert.recorded_at,
-            kind=alert.kind,
-            reason=alert.reason,
-            evidence=alert.evidence,
-        )
 
 
 @router.get("/runs/{run_id}/alerts")
@@ -200,7 +208,7 @@ async def list_alerts(
     backend: BackendDep,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> Page[AlertOut]:
+) -> Page[Alert]:
     """Newest first. A resumed run's alerts replace those of the steps it repeats."""
     before = None
     if cursor is not None:
@@ -211,6 +219,6 @@ async def list_alerts(
     )
     items = found[:limit]
     return Page(
-        items=[AlertOut.of(item) for item in items],
+        items=[_alert(item) for item in items],
         next_cursor=dependencies.encode(items[-1].position, items[-1].number) if len(found) > limit else None,
     )

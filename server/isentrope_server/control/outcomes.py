@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 
 from isentrope_server.control.state import RANKS_SILENT, RUN_ENDED, UNANSWERED, move_to
 from isentrope_server.store import controls, streams
-from isentrope_server.store.controls import ControlItem, RankOutcome, State
+from isentrope_server.store.controls import ControlItem, RankOutcome
 from isentrope_server.store.streams import Stream
 from isentrope_server.store.writer import Transaction
+from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlOutcome, OutcomeState, RunFinished, StepReport
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from isentrope_server.control.state import as_begun, move_to
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
 from isentrope_server.store import access, controls, runs, streams
-from isentrope_server.store.controls import ControlItem, State
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, Transaction
 from isentrope_wire.control import Control
+from isentrope_wire.control_answers import State
 from isentrope_wire.errors import ControlError
 
 _HIGHEST_VERSION = 10**17

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from isentrope_server.store import access, controls, streams
-from isentrope_server.store.controls import ControlItem, RankOutcome, State
+from isentrope_server.store.controls import ControlItem, RankOutcome
 from isentrope_server.store.reports import steps
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import InitialControl
 from isentrope_server.store.writer import ControlChanged, Transaction
 from isentrope_wire.control import Control
+from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlSnapshot
 
 UNANSWERED = "unanswered"

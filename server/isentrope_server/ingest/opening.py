@@ -20,11 +20,12 @@ from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.ingest.limits import STREAMS_OF_A_RUN
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import access, controls, runs, streams
-from isentrope_server.store.controls import ControlItem, State
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.streams import Incarnation
 from isentrope_server.store.tables import LARGEST_INTEGER
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.control import Control
+from isentrope_wire.control_answers import State
 from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 

@@ -17,7 +17,6 @@ import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -28,20 +27,9 @@ from isentrope_server.store import access, browser_sessions
 from isentrope_server.store.access import StoredToken
 from isentrope_server.store.browser_sessions import StoredSession
 from isentrope_server.store.writer import TokensChanged, Transaction
+from isentrope_wire.answers import TokenScope
 
-
-class Scope(StrEnum):
-    """What a token may do."""
-
-    READ = "read"
-    """See everything."""
-    INGEST = "ingest"
-    """Report runs, and nothing else: for machines that train."""
-    CONTROL = "control"
-    """Read, push controls, write tags and notes."""
-    ADMIN = "admin"
-    """All of it, and delete runs, and make tokens."""
-
+Scope = TokenScope
 
 _GRANTS: dict[Scope, frozenset[Scope]] = {
     Scope.READ: frozenset({Scope.READ}),

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from isentrope_server.store.tables import control_outcomes, controls, runs, streams
+from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlOutcome, OutcomeState
 
 _LONGEST_MESSAGE = 10_000
 """Characters. No probe writes so many."""
-
-
-class State(StrEnum):
-    """Where a control version stands. The first two are open, the rest are final."""
-
-    PENDING = "PENDING"
-    """Recorded; handed to nobody yet."""
-    DELIVERED = "DELIVERED"
-    """On its way to a probe; only the probe knows what becomes of it."""
-    APPLIED = "APPLIED"
-    PARTIAL = "PARTIAL"
-    """Some ranks applied it, some did not."""
-    REJECTED = "REJECTED"
-    EXPIRED = "EXPIRED"
-    SUPERSEDED = "SUPERSEDED"
 
 
 OPEN_STATES = (State.PENDING, State.DELIVERED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, or_, select, update
@@ -13,17 +12,8 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 from isentrope_server.store.database import Change
 from isentrope_server.store.removal import DELETING
 from isentrope_server.store.tables import deleted_runs, runs, streams
+from isentrope_wire.answers import Status
 from isentrope_wire.reports import RunFinished, RunStarted
-
-
-class Status(StrEnum):
-    """How a run is doing, as shown to people."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    SILENT = "silent"
-    """Neither goodbye nor report for a while: frozen, killed, or cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,13 @@ from operator import itemgetter
 from sqlalchemy import Connection, func, insert, select, update
 
 from isentrope_server.store import runs
-from isentrope_server.store.controls import State
 from isentrope_server.store.database import COPIED_TYPES, POSTGRESQL, Change, copied_type
 from isentrope_server.store.reports import attachments, blocks, layouts
 from isentrope_server.store.reports.layouts import Layout, PackedReport
-from isentrope_server.store.runs import Status
 from isentrope_server.store.tables import LARGEST_INTEGER, controls, gaps, json_text, quarantine, records, tokens
+from isentrope_wire.answers import Status
 from isentrope_wire.codec import payload_hash
+from isentrope_wire.control_answers import State
 from isentrope_wire.reports import Gap, Payload, Record, RunFinished, RunStarted, StepReport
 
 

@@ -1,0 +1,302 @@
+"""The answers of the REST API: runs, metrics, steps, alerts, tokens, gaps, access tokens, the audit trail.
+
+One dataclass an answer: the server returns it, `/openapi.json` describes it, the client reads it and the pages show it.
+Times are seconds since the Unix epoch, entropies and scores in nats. Answers about controls are in `control_answers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from isentrope_wire.control_answers import RunControl
+from isentrope_wire.numbers import Answer, Number
+
+_T = TypeVar("_T")
+
+
+class Status(StrEnum):
+    """State of a run."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    SILENT = "silent"
+    """No report and no finish for a while: frozen, killed or cut off."""
+
+
+class TokenScope(StrEnum):
+    """What an access token allows."""
+
+    READ = "read"
+    """Read everything."""
+    INGEST = "ingest"
+    """Report runs and nothing else: for machines that train."""
+    CONTROL = "control"
+    """Read, push controls, write tags and notes."""
+    ADMIN = "admin"
+    """All of it, and delete runs and manage tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Answer, Generic[_T]):
+    """Part of a list."""
+
+    items: list[_T]
+    next_cursor: str | None
+    """The `cursor` of the next page; null at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorDetail(Answer):
+    """What went wrong."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBody(Answer):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health(Answer):
+    """The server's health in one word."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary(Answer):
+    """A run in a list."""
+
+    id: str
+    name: str
+    project: str
+    status: Status
+    step: int | None
+    planned_steps: int | None
+    created_at: float
+    last_report_at: float | None
+    tags: list[str]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetail(RunSummary):
+    """One run."""
+
+    notes: str
+    finished_at: float | None
+    error: str
+    world_size: int
+    probe_version: str
+    capabilities: list[str]
+    """What its probe can carry out."""
+    incarnations: int
+    """Number of times the run was started or resumed."""
+    control: RunControl
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that the run's probe can carry out."""
+        return [name.removeprefix("method:") for name in self.capabilities if name.startswith("method:")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestMetric(Answer):
+    """A metric with its newest value."""
+
+    name: str
+    step: int
+    value: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesColumns(Answer):
+    """One metric over steps, as columns of one length, by rising step."""
+
+    step: list[int]
+    value: list[Number]
+    min: list[Number] | None
+    """Of each bucket; null when the series was not reduced."""
+    max: list[Number] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesAnswer(Answer):
+    """Several metrics over steps."""
+
+    series: dict[str, SeriesColumns]
+    cursor: str
+    """The `since` of the next request, which then returns only what is new."""
+    reset: bool
+    """True: these are all points and replace earlier ones. False: add them; a known step is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepHistogram(Answer):
+    """Counts over equal bins of [low, high]; values that are not finite are counted apart."""
+
+    name: str
+    low: Number
+    high: Number
+    counts: list[int]
+    not_finite: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramColumns(Answer):
+    """One histogram over steps."""
+
+    name: str
+    step: list[int]
+    low: list[Number]
+    high: list[Number]
+    counts: list[list[int]]
+    not_finite: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport(Answer):
+    """The whole report of one step."""
+
+    step: int
+    recorded_at: float
+    received_at: float
+    control_version: int
+    incarnation: str
+    rank: int
+    scalars: dict[str, Number]
+    histograms: list[StepHistogram]
+    labels: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStep(Answer):
+    """The data of a live `step` event."""
+
+    step: int
+    recorded_at: float
+    control_version: int
+    rank: int
+    scalars: dict[str, Number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopToken(Answer):
+    """One token. Its text is whatever a model or a user wrote: show it as text, never as markup."""
+
+    rank: int
+    sequence: int | None
+    """Row among the rank's rows of the step; null where there are no rows."""
+    position: int
+    token_id: int | None
+    text: str | None
+    """At most 40 characters; null without a tokenizer."""
+    logprob: Number
+    entropy: Number
+    vocab_centered_score: Number
+    advantage: Number
+    contribution: Number
+    """-r A S_c in nats per unit gain; of a clipped token, what it would have been."""
+    kept: bool
+    """Whether the token's gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopTokens(Answer):
+    """The top contributing tokens of a step, largest first; empty where the step reported none."""
+
+    step: int | None
+    items: list[TopToken]
+    next_cursor: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert(Answer):
+    """One alert of a step."""
+
+    step: int
+    recorded_at: float
+    kind: str
+    """collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or left_out."""
+    reason: str
+    evidence: dict[str, float | None]
+    """The numbers behind the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap(Answer):
+    """Records of one rank that were lost before they reached the server."""
+
+    incarnation: str
+    rank: int
+    first_seq: int
+    last_seq: int
+    reason: str
+    """The cause that the probe's spool reported: a full queue, a full disk, a damaged segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessToken(Answer):
+    """A token without its secret."""
+
+    id: str
+    name: str
+    scope: TokenScope
+    created_at: float
+    revoked_at: float | None
+    last_used_at: float | None
+    """To within some seconds; null: never."""
+    run: str | None
+    """The only run it may report, by id or name; null: any."""
+    project: str | None
+    """The only project it may report; null: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedToken(AccessToken):
+    """A new token. Its secret is shown only here."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry(Answer):
+    """One change."""
+
+    number: int
+    """Rises from entry to entry; numbers may be missing."""
+    at: float
+    actor: str
+    """Name of a token, `rank N`, server, or command line."""
+    token_id: str | None
+    """Id of the actor's token; names may repeat."""
+    action: str
+    subject: str
+    change: dict[str, Any]
+    """What changed, old and new where both exist."""
+    chain_hash: str
+    """SHA-256 over the hash before and this entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditVerification(Answer):
+    """Result of checking every entry of the audit trail."""
+
+    is_whole: bool
+    entries: int
+    head: str
+    """Hash of the newest entry. Keep it elsewhere, and pass it later to check that the trail still contains it."""
+    broken_at: int | None
+    """Number of the first entry whose hash doesn't fit."""
+    is_cut: bool
+    """Entries are missing at the end, or were added past it."""
+    knows_earlier_head: bool | None
+    """Whether the hash passed as `head` is one of the chain's."""

@@ -1,0 +1,280 @@
+"""The answers of the REST API about controls: versions, methods, what-if, and the fit of reward against entropy.
+
+One dataclass an answer, as in `answers`. Thresholds are in standard deviations, entropies in nats, times in seconds since
+the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from isentrope_wire.control import Control, Scope
+from isentrope_wire.numbers import Answer, Number
+
+
+class State(StrEnum):
+    """State of a control version. The first two are open, the others are final."""
+
+    PENDING = "PENDING"
+    """Stored, and not yet handed to a probe."""
+    DELIVERED = "DELIVERED"
+    """Sent to a probe, which has not answered yet."""
+    APPLIED = "APPLIED"
+    PARTIAL = "PARTIAL"
+    """Some ranks applied it, some did not."""
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+    SUPERSEDED = "SUPERSEDED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the version keeps this state."""
+        return self not in (State.PENDING, State.DELIVERED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlVersion(Answer):
+    """One version of a run's control."""
+
+    version: int
+    state: State
+    method: str
+    mu_low: float | None
+    mu_high: float | None
+    scope: str
+    parameters: dict[str, Any]
+    hold: dict[str, Any] | None
+    reason: str
+    author: str
+    requested_at: float
+    requested_step: int | None
+    expires_at: float | None
+    applied_step: int | None
+    applied_at: float | None
+    ended_at: float | None
+    code: str
+    message: str
+
+    @property
+    def control(self) -> Control:
+        """What the version asks for."""
+        return Control(
+            method=self.method,
+            mu_low=self.mu_low,
+            mu_high=self.mu_high,
+            scope=self.scope,
+            parameters=self.parameters,
+            hold=self.hold,
+            reason=self.reason,
+        )
+
+    @property
+    def was_applied(self) -> bool:
+        """Whether the trainer ever ran with this version; a later one may have replaced it."""
+        return self.applied_step is not None or self.state in (State.APPLIED, State.PARTIAL)
+
+    @property
+    def latency_seconds(self) -> float | None:
+        """From the request to the trainer's acknowledgement; None before it."""
+        return None if self.applied_at is None else max(0.0, self.applied_at - self.requested_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOutcome(Answer):
+    """What one rank made of a version."""
+
+    incarnation: str
+    rank: int
+    state: str
+    step: int | None
+    at: float
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunControl(ControlVersion):
+    """The newest version of a run's control, and the active one."""
+
+    in_force: ControlVersion | None
+    """The version that was active when the newest report was made."""
+    outcomes: list[RankOutcome]
+    """What each rank made of the newest version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterDescription(Answer):
+    """One entry of a control's `parameters`."""
+
+    name: str
+    kind: Literal["number", "whole", "choice"]
+    default: float | int | str | None
+    """Value of a control that does not name it; null: off."""
+    minimum: float | None
+    minimum_excluded: bool
+    maximum: float | None
+    choices: list[str]
+    range: str
+    """The bounds or choices in words."""
+    sense: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodDescription(Answer):
+    """One method. The run's capabilities list the methods that its probe can carry out."""
+
+    method: str
+    label: str
+    """The name that people read."""
+    does: str
+    """What the method makes of a token's gradient."""
+    source: str
+    """Where it was published; empty: nowhere."""
+    thresholds: bool
+    """Whether mu_low and mu_high act."""
+    presets: list[str]
+    """The values of `parameters.preset`."""
+    preset_values: dict[str, dict[str, Any]]
+    """The fields of a control that each preset sets."""
+    parameters: list[ParameterDescription]
+
+
+ThresholdMethod = Literal["clip_b", "clip_v"]
+Denominator = Literal["keep", "shrink"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveColumns(Answer):
+    """The step at every bin edge of one side, as columns of one length; exact there."""
+
+    mu: list[float]
+    clip_fraction: list[float]
+    unit_predicted_change: list[Number]
+    predicted_change: list[Number] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfCurves(Answer):
+    """One side's threshold over all edges, with the other side as requested."""
+
+    low: CurveColumns
+    high: CurveColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfAnswer(Answer):
+    """One step under thresholds it did not have. All its valid tokens count, also those that were clipped then."""
+
+    step: int
+    method: ThresholdMethod
+    scope: Scope
+    mu_low: float | None
+    mu_high: float | None
+    max_fraction: float | None
+    denominator: Denominator
+    not_included: list[str]
+    """Parameters of the method that the answer does not consider."""
+    tokens: int
+    capped: bool
+    """Whether max_fraction binds, so that moving the thresholds changes nothing."""
+    clip_fraction: float
+    """Share of the step's tokens that these thresholds would have clipped."""
+    unit_predicted_change: Number
+    """-mean(keep r A S_c), in nats per unit gain."""
+    predicted_change: Number | None
+    """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has forgotten the gradients
+    before these thresholds. Null while the gain is not known."""
+    gain: Number | None
+    clip_fraction_bound: float
+    """The true share differs by at most this much; 0 at a bin edge."""
+    unit_predicted_change_bound: Number
+    unclipped_unit_predicted_change: Number
+    """With no threshold at all."""
+    curve: WhatIfCurves | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate(Answer):
+    """A number and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit(Answer):
+    """R = -a exp(H) + b, by least squares. Intervals allow for autocorrelated residuals."""
+
+    a: Estimate
+    b: Estimate
+    ceiling: Estimate
+    """b - a, the reward at zero entropy."""
+    conclusive: bool
+    """False: the interval of a reaches 0, so that no ceiling follows."""
+    r2: float
+    autocorrelation: float
+    effective_blocks: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCurve(Answer):
+    """The fitted curve from H = 0 on, with the interval of the mean reward."""
+
+    entropy: list[float]
+    reward: list[float]
+    low: list[float]
+    high: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Answer):
+    """The last rewards as the first 15 % of the steps predict them, given the entropy of the last steps."""
+
+    through_step: int
+    """The last step that the fit used."""
+    at_entropy: float
+    reward: Estimate
+    actual: float
+    """Mean reward of the last steps."""
+    error: float
+    """Forecast minus actual."""
+    final_steps: int
+    run_over: bool
+    """False: of the last steps so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal(Answer):
+    """Why there is no fit or no forecast."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitPoints(Answer):
+    """The run as the fit sees it: means over neighbouring steps."""
+
+    step: list[int]
+    """The last one of each mean."""
+    entropy: list[float]
+    reward: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyPerformance(Answer):
+    """The fit of reward against entropy, or the reason why there is none."""
+
+    steps: int
+    """Number of steps with both entropy and reward."""
+    confidence: float
+    fit: Fit | None
+    reason: Refusal | None
+    """Why there is no fit."""
+    curve: FitCurve | None
+    forecast: Forecast | None
+    forecast_reason: Refusal | None
+    points: FitPoints
