@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -19,9 +18,6 @@ import pytest
 from sqlalchemy import Connection, func, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError, InternalError
 
-from isentrope_server.backend import open_backend
-from isentrope_server.errors import StartupError
-from isentrope_server.settings import Settings
 from isentrope_server.store.database import Database, with_driver
 from isentrope_server.store.tables import deleted_runs
 from isentrope_server.store.writer import Transaction, Writer
@@ -233,18 +229,6 @@ def test_a_database_that_is_away_is_one_sentence_at_the_start_without_the_passwo
     assert "ada:***@" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert "secret" not in result.stderr
-
-
-def test_a_database_of_a_newer_version_is_refused(database: Database, database_url: str, tmp_path: Path) -> None:
-    with database.writing_engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-
-    async def start() -> None:
-        async with open_backend(Settings(home=tmp_path / "home", database_url=database_url, token=None)):
-            raise AssertionError("it started")
-
-    with pytest.raises(StartupError, match="newer Isentrope"):
-        asyncio.run(start())
 
 
 def test_nothing_of_a_session_waits_for_ever(database: Database) -> None:

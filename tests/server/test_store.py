@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from isentrope_server.errors import NotFound
+from isentrope_server.backend import open_backend
+from isentrope_server.errors import NotFound, StartupError
+from isentrope_server.settings import Settings
 from isentrope_server.store.database import Database, upgrade
 from isentrope_server.store.tables import deleted_runs, metadata
 from isentrope_server.store.writer import Event, RunChanged, Transaction, Writer, WriterStopped
@@ -51,6 +54,19 @@ def test_migrations_lead_to_exactly_the_tables_in_the_code(database: Database) -
 def test_migrating_again_changes_nothing(database: Database) -> None:
     with database.writing_engine.begin() as connection:
         upgrade(connection)
+
+
+def test_newer_database_is_refused(database: Database, tmp_path: Path) -> None:
+    with database.writing_engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    url = database.writing_engine.url.render_as_string(hide_password=False)
+
+    async def start() -> None:
+        async with open_backend(Settings(home=tmp_path / "home", database_url=url, token=None)):
+            raise AssertionError("it started")
+
+    with pytest.raises(StartupError, match="9999"):
+        asyncio.run(start())
 
 
 def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> None:
