@@ -26,7 +26,7 @@ from tests.server.rank import Rank, step_report, wire_record
 
 DATABASES = ("sqlite", "postgresql")
 
-KEPT = {"alembic_version", "audit", "audit_head", "browser_sessions", "deleted_runs", "session_cookie", "tokens"}
+KEPT = {"alembic_version", "audit", "audit_head", "deleted_runs", "session_key", "tokens"}
 """Tables that tell of no run that is there."""
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from isentrope_server.housekeeping import give_space_back, remove_deleted
 from isentrope_server.store import database
 from isentrope_server.store.database import Database
-from tests.server.compaction import NEVER, finished_run, unpacked_reports
+from tests.server.compaction import NEVER, finished_run
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
@@ -45,23 +44,6 @@ def checkpoint(server: ServerInThread) -> None:
     raw = database.writing_engine.raw_connection()
     raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     raw.close()
-
-
-def test_a_database_that_could_not_become_smaller_is_written_anew_once(tmp_path: Path, make_server: MakeServer) -> None:
-    home = tmp_path / "old"
-    server = make_server(home, housekeeping_interval_seconds=NEVER)
-    rank = finished_run(server, 20)
-    server.stop()
-    database = Database(server.backend.settings.resolved_database_url)
-    raw = database.writing_engine.raw_connection()
-    raw.cursor().execute("PRAGMA auto_vacuum = NONE")
-    raw.cursor().execute("VACUUM")
-    raw.close()
-    again = make_server(home, housekeeping_interval_seconds=NEVER)
-    with again.backend.database.reading() as connection:
-        assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == 2
-    assert again.http.get(f"{rank.path}/steps/19").status_code == 200
-    assert unpacked_reports(again, rank) == 20
 
 
 def file_bytes(server: ServerInThread) -> int:

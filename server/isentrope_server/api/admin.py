@@ -12,7 +12,7 @@ from pydantic import Field
 from isentrope_server.api import dependencies
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep
 from isentrope_server.errors import NotFound
-from isentrope_server.security.sessions import BrowserSessions, ended_cookie
+from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import NewToken, issue_token, revoke_token
 from isentrope_server.store import access
 from isentrope_server.store.access import AuditEntry as StoredEntry
@@ -153,11 +153,9 @@ browser_router = APIRouter(include_in_schema=False)
 
 
 @browser_router.post("/logout", status_code=204)
-async def log_out(request: Request, principal: PrincipalDep) -> Response:
-    """End the session in the browser's cookie, and what it has open. The token stays in force."""
+async def log_out(request: Request) -> Response:
+    """Delete the session's cookie in the browser. The token stays active."""
     sessions: BrowserSessions = request.app.state.sessions
-    await sessions.end(principal)
     answer = Response(status_code=204, headers={"cache-control": "no-store"})
-    secure = request.url.scheme == "https"
-    answer.headers.append("set-cookie", ended_cookie(sessions.cookie_name(secure=secure), secure=secure))
+    answer.headers.append("set-cookie", sessions.end(secure=request.url.scheme == "https"))
     return answer

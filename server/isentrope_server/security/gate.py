@@ -9,32 +9,25 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import parse_qsl, urlencode
 
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isentrope_server.errors import error_body
 from isentrope_server.security.permissions import Door, Reason, Refusals, changes_something, is_open, required_scope
 from isentrope_server.security.sessions import (
-    EARLIER_COOKIE,
     FOREIGN_LOG_IN,
     FOREIGN_LOG_IN_PAGE,
     REFUSED_PAGE,
     BrowserSessions,
     comes_from_own_page,
-    ended_cookie,
     is_asked_for_by_another_site,
     is_own_host,
     security_headers,
-    session_cookie,
 )
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_server.security.tokens import Scope as TokenScope
-from isentrope_server.store.database import in_a_line
-from isentrope_server.store.writer import WriterStopped
 
 _log = logging.getLogger(__name__)
 _REASONS = {401: Reason.UNAUTHENTICATED, 403: Reason.FORBIDDEN}
@@ -76,7 +69,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         send = _with_headers(send, security_headers(self._script_hashes()))
-        answer = await self._admit(scope)
+        answer = self._admit(scope)
         if answer is None:
             await self._app(scope, self._while_active(scope, receive), send)
             return
@@ -114,7 +107,7 @@ class Gate:
             )
             self._refusals.note(Door.HTTP, reason, what)
 
-    async def _admit(self, scope: Scope) -> Response | None:
+    def _admit(self, scope: Scope) -> Response | None:
         """None: come in, else what to answer instead."""
         method, path = scope.get("method", "WEBSOCKET"), scope["path"]
         if scope["type"] == "http" and is_open(method, path, metrics_open=self._metrics_open):
@@ -125,26 +118,27 @@ class Gate:
                 400, "unknown_host", "The Host header names no address of this server; see ISENTROPE_ALLOWED_HOSTS."
             )
         if scope["type"] == "http" and path == "/" and method == "GET":
-            login = await self._log_in(scope, headers)
+            login = self._log_in(scope, headers)
             if login is not None:
                 return login
-        return await self._check_principal(scope, headers, method, path)
+        return self._check_principal(scope, headers, method, path)
 
-    async def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
+    def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
         principal = self._tokens().of_authorization(headers.get("authorization", ""))
         if principal is None and "authorization" not in headers:
-            principal = await self._sessions().of_cookies(headers, secure=_is_secure(scope))
+            token_id = self._sessions().token_id(headers, secure=_is_secure(scope))
+            principal = None if token_id is None else self._tokens().of_id(token_id)
             if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
-            return _forgetting_earlier_cookie(_unauthenticated(headers), headers)
+            return _unauthenticated(headers)
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
         scope.setdefault("state", {})["principal"] = principal
         return None
 
-    async def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
+    def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
         """`/?token=...` becomes a session, and the token leaves the address bar and its history."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         secret = dict(query).get("token")
@@ -155,19 +149,11 @@ class Gate:
         principal = self._tokens().of_secret(secret)
         if principal is None:
             return None
-        sessions, secure = self._sessions(), _is_secure(scope)
-        try:
-            session_id = await sessions.begin(principal, instead_of=await sessions.of_cookies(headers, secure=secure))
-        except (SQLAlchemyError, WriterStopped) as error:
-            _log.error("A browser could not be logged in: the store failed: %s", in_a_line(error))
-            return _refusal(503, "store_unavailable", "The database can't keep the log-in now; try again in a moment.")
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
-        answer.headers.append(
-            "set-cookie", session_cookie(sessions.cookie_name(secure=secure), session_id, secure=secure)
-        )
+        answer.headers.append("set-cookie", self._sessions().begin(principal, secure=_is_secure(scope)))
         answer.headers["cache-control"] = "no-store"
-        return _forgetting_earlier_cookie(answer, headers)
+        return answer
 
 
 def principal_of(scope: Scope) -> Principal:
@@ -179,12 +165,6 @@ def principal_of(scope: Scope) -> Principal:
 
 def _is_secure(scope: Scope) -> bool:
     return scope["scheme"] in ("https", "wss")
-
-
-def _forgetting_earlier_cookie(answer: Response, headers: Headers) -> Response:
-    if EARLIER_COOKIE in cookie_parser(headers.get("cookie", "")):
-        answer.headers.append("set-cookie", ended_cookie(EARLIER_COOKIE, secure=False))
-    return answer
 
 
 def _unauthenticated(headers: Headers) -> Response:

@@ -1,37 +1,29 @@
-"""Sessions of browsers: a random id in a cookie stands for the token that logged in, and is none itself.
+"""What browsers need besides a token: a session in a cookie, and protection from other sites' pages.
 
-Browsers send a host's cookies to all its ports, so to other people's programs too. What those get ends with the token
-or the session, opens nothing as `Authorization`, and names its database, so that two servers on a host don't mix theirs.
-
-What browsers need besides a token: a cookie instead of a header, and protection from other sites' pages.
+The cookie holds the id of the token that logged in and when the session ends, signed with a key that only the database
+holds. It is no token: it opens nothing as `Authorization`, and ends with its token. Browsers send a host's cookies to all
+ports of the host, so to other people's programs too; logging out deletes the cookie in the browser alone.
 """
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import ipaddress
-import re
-import secrets
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from itsdangerous import BadData, URLSafeSerializer
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from isentrope_server.backend import Backend
-from isentrope_server.background import attempt
-from isentrope_server.security.tokens import Principal, secret_hash
-from isentrope_server.store import browser_sessions
-from isentrope_server.store.browser_sessions import StoredSession
-from isentrope_server.store.writer import TokensChanged, Transaction
+from isentrope_server.security.tokens import Principal
+from isentrope_server.store import access
 
 SESSION_SECONDS = 30 * 24 * 3600
 """How long after its log-in a browser stays logged in."""
-EARLIER_COOKIE = "isentrope_session"
-"""It held the token itself. Browsers that still have it are told to forget it."""
 
 
 def _page(heading: str, text: str) -> str:
@@ -55,30 +47,6 @@ FOREIGN_LOG_IN = (
     "address, open it from the terminal or put it into the address bar yourself."
 )
 FOREIGN_LOG_IN_PAGE = _page("Not logged in", f"<p>{FOREIGN_LOG_IN}</p>")
-
-
-def session_cookie_name(suffix: str, *, secure: bool) -> str:
-    """The cookie's name.
-
-    Args:
-        suffix: the database's own. Not a port: behind a proxy the server's is another than the browser's.
-        secure: over TLS the prefix keeps whoever has no TLS for this very host from setting the cookie.
-    """
-    return f"{'__Host-' if secure else ''}isentrope_session_{suffix}"
-
-
-def session_cookie(name: str, session_id: str, *, secure: bool) -> str:
-    """The Set-Cookie value that logs a browser in. No script can read it, and no other site's page can send it."""
-    return _cookie(name, session_id, SESSION_SECONDS, secure=secure)
-
-
-def ended_cookie(name: str, *, secure: bool) -> str:
-    """The Set-Cookie value that has a browser forget a cookie."""
-    return _cookie(name, "", 0, secure=secure)
-
-
-def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:
-    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
 
 
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
@@ -158,90 +126,55 @@ def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{43}")
-_SECONDS_BETWEEN_READINGS = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    """What a log-in or a log-out does to the store."""
-
-    ended: Principal | None
-    begun: StoredSession | None = None
-
-    def make(self, transaction: Transaction) -> None:
-        if self.ended is not None and self.ended.session is not None:
-            browser_sessions.end(transaction.connection, self.ended.session)
-        if self.begun is not None:
-            browser_sessions.add(transaction.connection, self.begun)
-        transaction.announce(TokensChanged())
-
-
 class BrowserSessions:
-    """The sessions of one database."""
+    """Makes and reads the cookies of one database's servers."""
 
-    def __init__(self, backend: Backend, cookie_suffix: str) -> None:
-        self._backend = backend
-        self._cookie_suffix = cookie_suffix
-        self._next_reading: asyncio.Task[object] | None = None
-        self._read_at = -_SECONDS_BETWEEN_READINGS
+    def __init__(self, key: bytes) -> None:
+        """
+        Args:
+            key: signs the cookies; the same for all servers on one database.
+        """
+        self._signer = URLSafeSerializer(key, salt="isentrope session", signer_kwargs={"digest_method": hashlib.sha256})
+        # In the name, so that two servers on one host don't overwrite each other's cookie.
+        self._suffix = hashlib.sha256(key).hexdigest()[:8]
 
     def cookie_name(self, *, secure: bool) -> str:
-        return session_cookie_name(self._cookie_suffix, secure=secure)
-
-    async def begin(self, principal: Principal, *, instead_of: Principal | None) -> str:
-        """Make a session for whoever logged in; returns its id, which nothing but the cookie will know.
+        """The cookie's name.
 
         Args:
-            instead_of: whose session the browser had until now; it ends.
+            secure: over TLS the prefix keeps pages without TLS for this very host from setting the cookie.
         """
-        session_id, now = secrets.token_urlsafe(32), time.time()
-        begun = StoredSession(
-            session_hash=secret_hash(session_id),
-            token_id=principal.token_id,
-            created_at=now,
-            expires_at=now + SESSION_SECONDS,
-        )
-        await self._backend.write(_Change(ended=instead_of, begun=begun).make)
-        await self._backend.reload_tokens()
-        return session_id
+        return f"{'__Host-' if secure else ''}isentrope_session_{self._suffix}"
 
-    async def end(self, principal: Principal) -> None:
-        """End the session somebody came with, and what it has open; nothing to do for who came with a token."""
-        if principal.session is not None:
-            await self._backend.write(_Change(ended=principal).make)
-            await self._backend.reload_tokens()
+    def begin(self, principal: Principal, *, secure: bool) -> str:
+        """The Set-Cookie value that logs a browser in. No script can read it, and no other site's page can send it."""
+        value = self._signer.dumps([principal.token_id, int(time.time()) + SESSION_SECONDS])
+        return _cookie(self.cookie_name(secure=secure), str(value), SESSION_SECONDS, secure=secure)
 
-    async def of_cookies(self, headers: Headers, *, secure: bool) -> Principal | None:
-        """Whoever the session in the cookies belongs to."""
-        # The standard library's parser gives up all cookies for one that is malformed, and other programs of this host
-        # may have set one.
+    def end(self, *, secure: bool) -> str:
+        """The Set-Cookie value that logs a browser out."""
+        return _cookie(self.cookie_name(secure=secure), "", 0, secure=secure)
+
+    def token_id(self, headers: Headers, *, secure: bool) -> str | None:
+        """Id of the token that the browser logged in with; None without a valid session."""
+        # The standard library's parser drops all cookies for one that is malformed, and other programs of this host may
+        # have set one.
         cookies = cookie_parser(headers.get("cookie", ""))
-        session_id = cookies.get(self.cookie_name(secure=True), "")
-        if not session_id and not secure:
+        value = cookies.get(self.cookie_name(secure=True), "")
+        if not value and not secure:
             # Not over TLS: there any program of this host could have set it.
-            session_id = cookies.get(self.cookie_name(secure=False), "")
-        if not _SESSION_ID.fullmatch(session_id):
+            value = cookies.get(self.cookie_name(secure=False), "")
+        try:
+            token_id, expires_at = self._signer.loads(value)
+        except BadData:
             return None
-        principal = self._backend.tokens.of_session(session_id)
-        if principal is None and self._backend.database.is_shared:
-            await self._read_soon()
-            principal = self._backend.tokens.of_session(session_id)
-        return principal
+        return str(token_id) if expires_at > time.time() else None
 
-    async def _read_soon(self) -> None:
-        """Learn of a log-in at another server a moment ago. However many ask, the store is read a few times a second."""
-        if self._next_reading is None:
-            self._next_reading = asyncio.create_task(self._read())
-        await asyncio.shield(self._next_reading)
 
-    async def _read(self) -> None:
-        await asyncio.sleep(self._read_at + _SECONDS_BETWEEN_READINGS - time.monotonic())
-        # Whoever asks from now on asks for what this reading may have missed.
-        self._next_reading, self._read_at = None, time.monotonic()
-        await attempt(self._backend.reload_tokens(), what="Reading the sessions anew")
+def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
 
 
 async def open_sessions(backend: Backend) -> BrowserSessions:
-    suffix = await backend.write(lambda transaction: browser_sessions.cookie_suffix(transaction.connection))
-    return BrowserSessions(backend, suffix)
+    """Sessions signed with the key in the database."""
+    return BrowserSessions(await backend.write(lambda transaction: access.ensure_session_key(transaction.connection)))

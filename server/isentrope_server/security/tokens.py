@@ -16,16 +16,15 @@ import threading
 import time
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from isentrope_server.errors import StartupError, Unprocessable
 from isentrope_server.home import write_private
-from isentrope_server.store import access, browser_sessions
+from isentrope_server.store import access
 from isentrope_server.store.access import StoredToken
-from isentrope_server.store.browser_sessions import StoredSession
 from isentrope_server.store.writer import TokensChanged, Transaction
 from isentrope_wire.answers import TokenScope
 
@@ -50,8 +49,6 @@ class Principal:
     """The only run it may report, by id or name; None: any."""
     project: str | None = None
     """The only project whose runs it may report; None: any."""
-    session: bytes | None = None
-    """Hash of the browser's session it came with; None: it came with the token itself."""
 
     def may(self, wanted: Scope) -> bool:
         return wanted in _GRANTS[self.scope]
@@ -112,31 +109,24 @@ def secret_hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
-    principal: Principal
-    expires_at: float
-
-
 class TokenBook:
-    """The tokens and sessions in force, looked up by hash on every request. It may be asked from any thread."""
+    """The active tokens, looked up on every request. May be used from any thread."""
 
     def __init__(self) -> None:
-        self._principals: dict[bytes, Principal] = {}
-        self._sessions: dict[bytes, _Session] = {}
-        self._active: frozenset[str] = frozenset()
+        self._by_hash: dict[bytes, Principal] = {}
+        self._by_id: dict[str, Principal] = {}
         self._reloading = threading.Lock()
-        self._lookups: dict[str, float] = {}
+        self._last_uses: dict[str, float] = {}
 
     def reload(self, connection: Connection) -> None:
-        """Read the tokens anew; call it after every change, on a connection that has read nothing yet."""
+        """Read the tokens again; call it after every change, on a connection that has read nothing yet."""
         # One at a time: what was read before a token was revoked must not replace what was read after.
         with self._reloading:
-            self.replace(access.all_tokens(connection), browser_sessions.not_expired(connection, time.time()))
+            self.replace(access.all_tokens(connection))
 
-    def replace(self, stored: Iterable[StoredToken], stored_sessions: Iterable[StoredSession]) -> None:
-        """Take these for the tokens and sessions there are, and tell who waits for one to end."""
-        principals = {
+    def replace(self, stored: Iterable[StoredToken]) -> None:
+        """Use these tokens instead of those known until now."""
+        active = {
             token.token_hash: Principal(
                 token_id=token.id,
                 name=token.name,
@@ -147,35 +137,20 @@ class TokenBook:
             for token in stored
             if token.revoked_at is None
         }
-        by_id = {principal.token_id: principal for principal in principals.values()}
-        sessions = {
-            session.session_hash: _Session(
-                principal=replace(by_id[session.token_id], session=session.session_hash),
-                expires_at=session.expires_at,
-            )
-            for session in stored_sessions
-            if session.token_id in by_id
-        }
-        self._principals, self._sessions, self._active = principals, sessions, frozenset(by_id)
+        self._by_hash = active
+        self._by_id = {principal.token_id: principal for principal in active.values()}
 
     def is_active(self, principal: Principal) -> bool:
-        """Whether its token is, and its session where it came with one."""
-        return principal.token_id in self._active and (principal.session is None or principal.session in self._sessions)
+        """Whether the token has not been revoked."""
+        return principal.token_id in self._by_id
 
     def of_secret(self, secret: str) -> Principal | None:
         """Whoever holds this secret. Comparing hashes leaks no timing that helps to guess a secret."""
-        principal = self._principals.get(secret_hash(secret)) if secret else None
-        if principal is not None:
-            self._lookups[principal.token_id] = time.time()
-        return principal
+        return self._used(self._by_hash.get(secret_hash(secret)) if secret else None)
 
-    def of_session(self, session_id: str) -> Principal | None:
-        """Whoever logged in with this session. An id is no token's secret, nor the other way round."""
-        session = self._sessions.get(secret_hash(session_id))
-        if session is None or session.expires_at <= time.time():
-            return None
-        self._lookups[session.principal.token_id] = time.time()
-        return session.principal
+    def of_id(self, token_id: str) -> Principal | None:
+        """The active token with this id, for a session that was begun with it."""
+        return self._used(self._by_id.get(token_id))
 
     def of_authorization(self, header: str) -> Principal | None:
         """Whoever sends this `Authorization` value."""
@@ -184,8 +159,13 @@ class TokenBook:
 
     def take_uses(self) -> dict[str, float]:
         """When tokens were used since the last call, by id."""
-        uses, self._lookups = self._lookups, {}
+        uses, self._last_uses = self._last_uses, {}
         return uses
+
+    def _used(self, principal: Principal | None) -> Principal | None:
+        if principal is not None:
+            self._last_uses[principal.token_id] = time.time()
+        return principal
 
 
 _OTHER_ACTORS = re.compile(r"owner|server|command line|rank( .*)?|run( \(.*)?")

@@ -8,5 +8,5 @@
 - `compacting`, `blocks`, `packed_arrays`, `packed_reports`, `series_parts`: older reports packed, and read all the same
 - `report_pieces`: all reports of a run, a piece at a time
 - `removal`, `retention`, `space`: what is kept no longer, and its space
-- `controls`, `audit`, `tokens`, `browser_sessions`: what people did
+- `controls`, `audit`, `tokens`: what people did
 """

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from isentrope_server.store import browser_sessions
 from isentrope_server.store.database import hold_what_runs_share
-from isentrope_server.store.tables import audit, audit_head, tokens
+from isentrope_server.store.tables import audit, audit_head, session_key, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,10 @@ def all_tokens(connection: Connection) -> list[StoredToken]:
 
 
 def revoke_token(connection: Connection, token_id: str, now: float) -> bool:
-    """True when the token was in force until now. Its sessions are gone."""
+    """Return whether the token was active until now."""
     result = connection.execute(
         update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
     )
-    browser_sessions.end_of_token(connection, token_id)
     return result.rowcount == 1
 
 
@@ -82,6 +81,19 @@ def note_token_use(connection: Connection, last_used_at: Mapping[str, float]) ->
             .where(tokens.c.id == token_id, func.coalesce(tokens.c.last_used_at, 0) < at)
             .values(last_used_at=at)
         )
+
+
+def ensure_session_key(connection: Connection) -> bytes:
+    """Return the key that signs browsers' cookies: the same for all servers on one database.
+
+    The first server to start makes it, in a transaction that excludes other servers.
+    """
+    known = connection.execute(select(session_key.c.secret)).scalar_one_or_none()
+    if known is not None:
+        return bytes(known)
+    made = secrets.token_bytes(32)
+    connection.execute(insert(session_key).values(key=1, secret=made))
+    return made
 
 
 _ROWS_AT_ONCE = 1_000

@@ -364,7 +364,7 @@ def give_back_pages(connection: Connection) -> None:
 
 
 def make_pages_returnable(engine: Engine) -> None:
-    """Write a database of an older version anew, once, if it could never become smaller. Takes seconds per gigabyte."""
+    """Have SQLite keep track of free pages, so that `give_back_pages` can make the file smaller."""
     if engine.dialect.name != "sqlite":
         return
     # Outside of any transaction: VACUUM is one of its own.

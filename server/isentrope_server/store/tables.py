@@ -398,18 +398,9 @@ tokens = Table(
     Column("last_used_at", Double),
 )
 
-browser_sessions = Table(
-    "browser_sessions",
-    metadata,
-    Column("session_hash", LargeBinary(32), primary_key=True),
-    Column("token_id", String(32), ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False, index=True),
-    Column("created_at", Double, nullable=False),
-    Column("expires_at", Double, nullable=False),
-)
-
-session_cookie = Table(
-    "session_cookie",
+session_key = Table(
+    "session_key",
     metadata,
     Column("key", Integer, primary_key=True),  # one row
-    Column("suffix", String(16), nullable=False),  # of the cookie's name
+    Column("secret", LargeBinary(32), nullable=False),  # signs the cookies of all servers on this database
 )

@@ -78,10 +78,10 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_runs_project"), "runs", ["project"], unique=False)
     op.create_table(
-        "session_cookie",
+        "session_key",
         sa.Column("key", sa.Integer(), nullable=False),
-        sa.Column("suffix", sa.String(length=16), nullable=False),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_session_cookie")),
+        sa.Column("secret", sa.LargeBinary(length=32), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_session_key")),
     )
     op.create_table(
         "tokens",
@@ -132,18 +132,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("stream_key", "first_position", name=op.f("uq_blocks_stream_key_first_position")),
     )
     op.create_index("ix_blocks_run_key_last_position", "blocks", ["run_key", "last_position"], unique=False)
-    op.create_table(
-        "browser_sessions",
-        sa.Column("session_hash", sa.LargeBinary(length=32), nullable=False),
-        sa.Column("token_id", sa.String(length=32), nullable=False),
-        sa.Column("created_at", sa.Double(), nullable=False),
-        sa.Column("expires_at", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["token_id"], ["tokens.id"], name=op.f("fk_browser_sessions_token_id_tokens"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("session_hash", name=op.f("pk_browser_sessions")),
-    )
-    op.create_index(op.f("ix_browser_sessions_token_id"), "browser_sessions", ["token_id"], unique=False)
     op.create_table(
         "control_outcomes",
         sa.Column("run_key", _KEY, nullable=False),
