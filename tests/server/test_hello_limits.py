@@ -76,7 +76,7 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(serve
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Hello(pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "at most 65536 characters each, got 1000000" in (refused.value.details() or "")
+    assert {"65536", "1000000"} <= set((refused.value.details() or "").replace(".", "").split())
 
 
 def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from isentrope.transport.shipper import ShipperSettings
-from isentrope_server.ingest.limits import RECORDS_OF_A_PUSH
+from isentrope_server.ingest.limits import RECORDS
 from isentrope_server.store.reports import records
 from isentrope_wire.reports import Gap, RunFinished, ScoreHistogram
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -189,14 +189,14 @@ def test_reduced_histograms_lose_no_token(server: ServerInThread) -> None:
 def test_a_push_of_more_than_a_thousand_records_is_refused_and_stores_nothing(server: ServerInThread) -> None:
     rank = Rank(server)
     with pytest.raises(grpc.RpcError) as refused:
-        rank.push([pb.Record()] * (RECORDS_OF_A_PUSH + 1))
+        rank.push([pb.Record()] * (RECORDS.most + 1))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "at most 1000 records, got 1001" in (refused.value.details() or "")
-    assert len(rank.push([pb.Record()] * RECORDS_OF_A_PUSH).quarantined) == RECORDS_OF_A_PUSH
+    assert len(rank.push([pb.Record()] * RECORDS.most).quarantined) == RECORDS.most
 
 
 def test_a_shipper_sends_far_fewer_records_at_once_than_a_push_may_hold() -> None:
-    assert ShipperSettings().batch_records * 2 <= RECORDS_OF_A_PUSH
+    assert ShipperSettings().batch_records * 2 <= RECORDS.most
 
 
 def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_record(make_server: MakeServer) -> None:

@@ -108,7 +108,7 @@ def _read(record: Record) -> Arrival:
 
 def _words(message: Payload | None) -> StepReport | RunFinished | None:
     """A message that is refused, if what it says of controls can be stored: how a control ended must not be lost."""
-    if not isinstance(message, StepReport | RunFinished) or len(message.outcomes) > OUTCOMES:
+    if not isinstance(message, StepReport | RunFinished) or len(message.outcomes) > OUTCOMES.most:
         return None
     numbers = [number for outcome in message.outcomes for number in (outcome.version, outcome.step or 0)]
     if isinstance(message, StepReport):

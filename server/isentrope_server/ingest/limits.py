@@ -1,19 +1,18 @@
-"""How much a Hello may hold. What no probe sends is cut before anything reads it; no run is lost for what it says of itself.
+"""What a client may send: one table of limits, and what happens to what exceeds them.
 
-How much a push, a report and a run may hold: enough for every training, too little to fill a disk with names.
+A Hello is cut, so that no run is lost for its description. A push or report beyond its limit is refused. Of metrics beyond the
+limit of a run the numbers are dropped from the report; the report's label and one alert name them.
 
-How many different series a run may have over its life: a name that changes with every step would be a new one each.
-
-Every page, every look at the names and every layout would grow with it. What a run already has goes on as before; of
-what is new beyond the limit the numbers are left out, and the report itself and an alert say so.
+The limits that the probe checks first (configuration, tags, names, errors) are in `isentrope_wire.reports`; how much of
+refused records is kept is in `store.reports.records`.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -26,137 +25,153 @@ from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
 from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS, Alert, StepReport, cut
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
-CAPABILITIES = 200
-CAPABILITY_CHARACTERS = 200
-VERSION_CHARACTERS = 100
-CONTROL_CHARACTERS = 64 * 1024
-"""Of the parameters and of the hold of the control a run starts with, as JSON."""
-REASON_CHARACTERS = 10_000
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most a client may send of something."""
+
+    most: int
+    unit: str
+    reason: str
+    count: Callable[[StepReport], int] | None = None
+    """How many a report has; None: the limit is not one of a report."""
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts), default=0)
+
+
+MESSAGE = Limit(16 << 20, "bytes of a gRPC message", "a push of large reports has some; more would fill the memory")
+CONNECTIONS = Limit(16_000, "gRPC connections", "a rank has one; each costs an open file")
+CALLS = Limit(1_000, "calls on a connection at once", "a rank has a Watch and two pushes; ranks of a process share one")
+RECORDS = Limit(1_000, "records of a push", "a push is one piece of work for the writer; shippers send 250")
+STREAMS = Limit(65_536, "ranks and incarnations of a run", "each is a row that Hello and the pages read")
+RANK = Limit(2**31 - 1, "as a rank or world size", "the column's range")
+FIRST_VERSION = Limit(2**31 - 1, "as the version of a run's first control", "later versions count on from it")
+CAPABILITIES = Limit(200, "capabilities of a probe", "a probe has one per method")
+CAPABILITY = Limit(200, "characters of a capability", "longer than any method's name")
+VERSION = Limit(100, "characters of the probe's version", "shown beside the run")
+AUTHOR = Limit(200, "characters of a control's author", "shown beside each version")
+FIRST_CONTROL = Limit(64 * 1024, "characters of parameters_json or hold_json", "no method has so many parameters")
+CONTROL_REASON = Limit(10_000, "characters of a control's reason", "longer than a person writes")
+OUTCOMES = Limit(10_000, "control outcomes", "versions a report may answer", lambda r: len(r.outcomes))
+
+_OF_A_REPORT = (
+    OUTCOMES,
+    Limit(5_000, "scalars", "every name is a series", lambda r: len(r.scalars)),
+    Limit(500, "histograms", "every name is a series", lambda r: len(r.histograms)),
+    Limit(
+        4_096, "bins of a histogram", "64 are drawn", lambda r: max([len(h.counts) for h in r.histograms], default=0)
+    ),
+    Limit(500, "labels", "stored as JSON", lambda r: len(r.labels)),
+    Limit(10_000, "characters in a label", "stored as JSON", lambda r: _longest(r.labels.values())),
+    Limit(NAME_CHARACTERS, "characters in a label's name", "as a metric's name", lambda r: _longest(r.labels)),
+    Limit(1_000, "tokens", "the probe sends 16", lambda r: len(r.tokens)),
+    Limit(1_000, "characters of a token", "shown in a table", lambda r: _longest(t.text or "" for t in r.tokens)),
+    Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
+    Limit(500, "numbers of an alert", "shown beside it", lambda r: max([len(a.evidence) for a in r.alerts], default=0)),
+    Limit(
+        NAME_CHARACTERS,
+        "characters in the name of an alert's number",
+        "as a metric's name",
+        lambda r: _longest(name for alert in r.alerts for name in alert.evidence),
+    ),
+)
+
+
+def excess(report: StepReport) -> str:
+    """Describe the first limit that a report exceeds; empty where it exceeds none."""
+    for limit in _OF_A_REPORT:
+        count = 0 if limit.count is None else limit.count(report)
+        if count > limit.most:
+            return f"{count} {limit.unit}; at most {limit.most} are allowed"
+    return ""
 
 
 def cut_to_size(run: pb.RunStarted) -> None:
-    """Cut in place what is too long.
+    """Shorten in place what is too long.
+
+    Args:
+        run: the description of a run in a Hello.
 
     Raises:
-        CodecError: a control with parameters of a size that no method has.
+        CodecError: the first control has parameters that are too long.
     """
     if len(run.config_json) > CONFIG_CHARACTERS:
-        # The first half of a JSON document is none.
+        # Part of a JSON document is not JSON.
         left_out = f"{len(run.config_json)} characters of JSON, at most {CONFIG_CHARACTERS} are kept"
         run.config_json = json.dumps({"left_out": left_out})
     tags = [cut(tag, TAG_CHARACTERS) for tag in run.tags[:TAGS]]
-    capabilities = [name for name in run.capabilities[:CAPABILITIES] if len(name) <= CAPABILITY_CHARACTERS]
+    capabilities = [name for name in run.capabilities[: CAPABILITIES.most] if len(name) <= CAPABILITY.most]
     del run.tags[:], run.capabilities[:]
     run.tags.extend(tags)
     run.capabilities.extend(capabilities)
-    run.probe_version = cut(run.probe_version, VERSION_CHARACTERS)
+    run.probe_version = cut(run.probe_version, VERSION.most)
     if run.HasField("initial_control"):
         _cut_control(run.initial_control)
 
 
 def _cut_control(control: pb.ControlSnapshot) -> None:
     size = max(len(control.parameters_json), len(control.hold_json))
-    if size > CONTROL_CHARACTERS:
-        raise CodecError(
-            f"parameters_json and hold_json have at most {CONTROL_CHARACTERS} characters each, got {size}."
-        )
-    control.reason = cut(control.reason, REASON_CHARACTERS)
-    control.author = cut(control.author, VERSION_CHARACTERS)
+    if size > FIRST_CONTROL.most:
+        raise CodecError(f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}.")
+    control.reason = cut(control.reason, CONTROL_REASON.most)
+    control.author = cut(control.author, AUTHOR.most)
 
 
-RECORDS_OF_A_PUSH = 1_000
-"""A shipper sends 250 at most. All of a push is one piece of work for the writer, and everybody waits for it."""
-SCALARS = 5_000
-MOST_HISTOGRAMS = 500
-HISTOGRAM_BINS = 4_096
-LABELS = 500
-LABEL_CHARACTERS = 10_000
-TOKENS = 1_000
-TOKEN_CHARACTERS = 1_000
-ALERTS = 500
-ALERT_NUMBERS = 500
-OUTCOMES = 10_000
-STREAMS_OF_A_RUN = 65_536
-"""Ranks times incarnations."""
-
-
-def excess(report: StepReport) -> str:
-    """What a report has too much of, in words; empty where nothing."""
-    for what, limit, count_of in _LIMITS:
-        count = count_of(report)
-        if count > limit:
-            return f"{count} {what}, at most {limit} are taken"
-    return ""
-
-
-def _longest(texts: Collection[str]) -> int:
-    # Most reports have none of most of these.
-    return max(map(len, texts)) if texts else 0
-
-
-_LIMITS: tuple[tuple[str, int, Callable[[StepReport], int]], ...] = (
-    ("scalars", SCALARS, lambda report: len(report.scalars)),
-    ("histograms", MOST_HISTOGRAMS, lambda report: len(report.histograms)),
-    ("bins of a histogram", HISTOGRAM_BINS, lambda report: max([len(h.counts) for h in report.histograms], default=0)),
-    ("labels", LABELS, lambda report: len(report.labels)),
-    ("characters in a label", LABEL_CHARACTERS, lambda report: _longest(report.labels.values())),
-    ("characters in a label's name", NAME_CHARACTERS, lambda report: _longest(report.labels)),
-    ("tokens", TOKENS, lambda report: len(report.tokens)),
-    ("characters of a token", TOKEN_CHARACTERS, lambda r: _longest([t.text or "" for t in r.tokens])),
-    ("alerts", ALERTS, lambda report: len(report.alerts)),
-    ("numbers of an alert", ALERT_NUMBERS, lambda report: max([len(a.evidence) for a in report.alerts], default=0)),
-    (
-        "characters in the name of an alert's number",
-        NAME_CHARACTERS,
-        lambda report: _longest([name for alert in report.alerts for name in alert.evidence]),
-    ),
-    ("control outcomes", OUTCOMES, lambda report: len(report.outcomes)),
-)
-
-LEFT_OUT_SERIES = "report/left_out_series"
-"""Label of a report that had more: how many names, and the first of them."""
-_KIND = "left_out"
+DROPPED_SERIES = "report/left_out_series"
+"""Label of a report with too many metrics: how many names were dropped, and the first of them."""
+_ALERT_KIND = "left_out"
+_EVIDENCE = "series_per_run"
 _RUNS_REMEMBERED = 256
 _NAMES_REMEMBERED = 200_000
-"""Of all runs but the one at hand: a name may have 500 characters. What is forgotten is read from the database."""
-_NAMES_TOLD = 5
-_CHARACTERS_TOLD = 100
+"""Of all runs but the current one: a name may have 500 characters. Forgotten names are read from the database."""
+_NAMES_SHOWN = 5
+_CHARACTERS_SHOWN = 100
+_PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
 
 
 class SeriesLimit:
-    """Belongs to the writer's thread: it remembers what runs report, so that an ordinary report costs one comparison.
+    """How many metrics and histograms a run may have: a name with a step in it would be a new one each step.
 
-    What a transaction brought stays remembered should it fail: the same report comes again. Of servers that share a
-    database each counts what it has seen.
+    Used on the writer's thread. It remembers the names of runs, so that an ordinary report costs one comparison. Names of
+    a failed transaction stay remembered: the same report comes again. Of servers that share a database each counts what
+    it has seen.
     """
 
     def __init__(self, series_per_run: int) -> None:
+        """
+        Args:
+            series_per_run: how many, besides those that every probe promises.
+        """
         self._limit = series_per_run
         self._names: OrderedDict[str, set[str]] = OrderedDict()
 
     def within(self, connection: Connection, run_id: str, stream: Stream, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """The same arrivals, their reports without the series that are too many."""
+        """Return the arrivals, their reports without the metrics that are too many."""
         known = self._known(connection, run_id, stream.run_key)
-        lightened: list[Arrival] = []
-        is_told: bool | None = None
+        kept: list[Arrival] = []
+        is_reported: bool | None = None
         fits: Layout | None = None
         for arrival in arrivals:
             layout = None if arrival.packed is None else arrival.packed.layout
             # Mostly the very object that the report before had.
             if layout is fits or not isinstance(arrival.message, StepReport):
-                lightened.append(arrival)
+                kept.append(arrival)
                 continue
-            excess = self._excess(known, arrival.message)
-            if not excess:
+            dropped = self._dropped(known, arrival.message)
+            if not dropped:
                 fits = layout
-                lightened.append(arrival)
+                kept.append(arrival)
                 continue
-            if is_told is None:
-                is_told = attachments.was_reported(connection, stream.run_key, stream.key, _KIND, evidence=_EVIDENCE)
-            message = self._without(arrival.message, excess)
-            lightened.append(replace(arrival, message=message if is_told else self._told(message, excess)))
-            is_told = True
-        return lightened
+            if is_reported is None:
+                is_reported = attachments.was_reported(
+                    connection, stream.run_key, stream.key, _ALERT_KIND, evidence=_EVIDENCE
+                )
+            message = self._without(arrival.message, dropped)
+            kept.append(replace(arrival, message=message if is_reported else self._with_alert(message, dropped)))
+            is_reported = True
+        return kept
 
     def _known(self, connection: Connection, run_id: str, run_key: int) -> set[str]:
         if run_id in self._names:
@@ -175,8 +190,8 @@ class SeriesLimit:
     def _others_names(self, known: set[str]) -> int:
         return sum(map(len, self._names.values())) - len(known)
 
-    def _excess(self, known: set[str], report: StepReport) -> set[str]:
-        """The names of a report that have no room; those that have are known from now on."""
+    def _dropped(self, known: set[str], report: StepReport) -> set[str]:
+        """Names of a report beyond the limit; the others are remembered."""
         histograms = [histogram.name for histogram in report.histograms]
         if report.scalars.keys() <= known and known.issuperset(histograms):
             return set()
@@ -187,33 +202,29 @@ class SeriesLimit:
         known.update(others[:room])
         return set(others[room:])
 
-    def _without(self, report: StepReport, excess: Collection[str]) -> StepReport:
+    def _without(self, report: StepReport, dropped: Collection[str]) -> StepReport:
         return replace(
             report,
-            scalars={name: value for name, value in report.scalars.items() if name not in excess},
-            histograms=tuple(histogram for histogram in report.histograms if histogram.name not in excess),
-            labels={**report.labels, LEFT_OUT_SERIES: f"{len(excess)}: {_first_of(excess)}"},
+            scalars={name: value for name, value in report.scalars.items() if name not in dropped},
+            histograms=tuple(histogram for histogram in report.histograms if histogram.name not in dropped),
+            labels={**report.labels, DROPPED_SERIES: f"{len(dropped)}: {_first_of(dropped)}"},
         )
 
-    def _told(self, report: StepReport, excess: Collection[str]) -> StepReport:
+    def _with_alert(self, report: StepReport, dropped: Collection[str]) -> StepReport:
         alert = Alert(
-            kind=_KIND,
+            kind=_ALERT_KIND,
             reason=(
-                f"From step {report.step} on new metrics are left out: the run has {self._limit} already, as many as one "
-                f"may have. Does a name hold a step or another number that keeps changing, as {_first_of(excess)}? "
-                "ISENTROPE_SERIES_PER_RUN of the server sets the limit."
+                f"From step {report.step} on new metrics are dropped: the run has {self._limit}, the most one may have "
+                f"(ISENTROPE_SERIES_PER_RUN of the server). Check whether names contain a number that changes with every "
+                f"step: {_first_of(dropped)}."
             ),
-            evidence={_EVIDENCE: float(self._limit), "left_out": float(len(excess))},
+            evidence={_EVIDENCE: float(self._limit), "left_out": float(len(dropped))},
         )
-        # In front: of many alerts in a report the first ones are kept.
+        # First: of many alerts in a report the first ones are kept.
         return replace(report, alerts=(alert, *report.alerts))
 
 
-_PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
-_EVIDENCE = "series_per_run"
-
-
 def _first_of(names: Collection[str]) -> str:
-    first = sorted(names)[:_NAMES_TOLD]
+    first = sorted(names)[:_NAMES_SHOWN]
     more = ", ..." if len(names) > len(first) else ""
-    return ", ".join(name[:_CHARACTERS_TOLD] for name in first) + more
+    return ", ".join(name[:_CHARACTERS_SHOWN] for name in first) + more

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from isentrope_server.control.state import standing_snapshot
 from isentrope_server.errors import DeletedRun, Unprocessable
-from isentrope_server.ingest.limits import STREAMS_OF_A_RUN
+from isentrope_server.ingest.limits import AUTHOR, FIRST_VERSION, RANK, STREAMS
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import access, controls, runs, streams
 from isentrope_server.store.controls import ControlItem
@@ -62,10 +62,6 @@ def _began_after(time: float, started: RunStarted, *, sent_at: float, now: float
     return since_start >= 0 and now - since_start > time
 
 
-_LARGEST_RANK = 2**31 - 1
-_LARGEST_FIRST_VERSION = 2**31 - 1
-"""Of a control. Far more than a run sees, and room to count on from there."""
-_LONGEST_AUTHOR = 200
 _PROBE = "trainer"
 """How a probe calls itself as the author of what its configuration says."""
 _AUTHOR_OF_A_RUN = re.compile(r"run( \(.*\))?", re.DOTALL)
@@ -110,8 +106,8 @@ def open_stream(
     known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
     started = placed(known, started, sent_at=sent_at, now=now)
     run_key = _enter(transaction, started, run_key, known, now, by)
-    if streams.count(connection, run_key) >= STREAMS_OF_A_RUN:
-        raise Unprocessable(f"Run {started.run_id} has {STREAMS_OF_A_RUN} ranks and incarnations, as many as one may.")
+    if streams.count(connection, run_key) >= STREAMS.most:
+        raise Unprocessable(f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed.")
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
     return Welcome(acked_through=0, control=standing_snapshot(transaction, started.run_id, run_key, now))
@@ -127,12 +123,12 @@ def _check(started: RunStarted) -> None:
         raise Unprocessable(f"started_at must be seconds since the Unix epoch, got {started.started_at}.")
     if max(len(started.name), len(started.project)) > NAME_CHARACTERS:
         raise Unprocessable(f"name and project of a run have at most {NAME_CHARACTERS} characters.")
-    if max(started.rank, started.world_size) > _LARGEST_RANK:
+    if max(started.rank, started.world_size) > RANK.most:
         raise Unprocessable(f"rank and world_size must be less than 2^31, got {started.rank} of {started.world_size}.")
     if (started.planned_steps or 0) > LARGEST_INTEGER:
         raise Unprocessable("planned_steps must be less than 2^63.")
     version = started.initial_control.version if started.initial_control else 0
-    if version > _LARGEST_FIRST_VERSION:
+    if version > FIRST_VERSION.most:
         raise Unprocessable(f"The control a run starts with has a version less than 2^31, got {version}.")
 
 
@@ -161,7 +157,7 @@ def _record_initial_control(
 ) -> None:
     initial = started.initial_control
     control = initial.control if initial else Control()
-    claimed = (initial.author if initial else "")[:_LONGEST_AUTHOR]
+    claimed = (initial.author if initial else "")[: AUTHOR.most]
     item = ControlItem(
         run_key=run_key,
         # A run resumed from a checkpoint, or known to another server before, begins with a later version.

@@ -28,7 +28,7 @@ from isentrope_server.ingest.intake import (
     take_in,
     take_in_one_by_one,
 )
-from isentrope_server.ingest.limits import RECORDS_OF_A_PUSH, SeriesLimit, cut_to_size
+from isentrope_server.ingest.limits import CALLS, CONNECTIONS, MESSAGE, RECORDS, SeriesLimit, cut_to_size
 from isentrope_server.ingest.opening import Welcome, open_stream
 from isentrope_server.ports import (
     Certificates,
@@ -99,11 +99,11 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
 
     async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
         # Before anything is made of them: this is the loop all connections share.
-        if len(request.records) > RECORDS_OF_A_PUSH:
+        if len(request.records) > RECORDS.most:
             await _abort(
                 context,
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"A push holds at most {RECORDS_OF_A_PUSH} records, got {len(request.records)}. Send them in several.",
+                f"A push holds at most {RECORDS.most} records, got {len(request.records)}. Send them in several.",
             )
         sender = Sender(run_id=request.run_id, incarnation=request.incarnation, rank=request.rank)
         records = [record_from_pb(record) for record in request.records]
@@ -212,12 +212,6 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusC
     raise AssertionError("grpc.aio raises in abort")
 
 
-MESSAGE_LIMIT_BYTES = 16 << 20
-CONNECTIONS = 16_000
-"""A rank has one; more are closed at once."""
-CALLS_OF_A_CONNECTION = 1_000
-"""At once; a rank has a Watch stream and a push or two, and ranks of one process may share a connection. What is beyond
-waits at the client, or is UNAVAILABLE: gRPC refuses calls that come faster than it forgets those before."""
 IDLE_MILLISECONDS = 60_000
 """A connection without any call is closed; clients open another when they need one. A Watch stream is a call."""
 HANDSHAKE_MILLISECONDS = 10_000
@@ -239,14 +233,14 @@ async def start_grpc(
         options=[
             # Without it a second server shares the port silently, and each gets half of the reports.
             ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
-            ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+            ("grpc.max_receive_message_length", MESSAGE.most),
+            ("grpc.max_send_message_length", MESSAGE.most),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.max_allowed_incoming_connections", CONNECTIONS),
-            ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
+            ("grpc.max_allowed_incoming_connections", CONNECTIONS.most),
+            ("grpc.max_concurrent_streams", CALLS.most),
             ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
         ],
