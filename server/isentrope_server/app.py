@@ -37,9 +37,10 @@ from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate
 from isentrope_server.security.grpc_gate import GrpcGate, KnownAs
 from isentrope_server.security.permissions import Refusals
-from isentrope_server.security.sessions import BrowserSessions, open_sessions
+from isentrope_server.security.sessions import BrowserSessions
 from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
+from isentrope_server.store import access
 from isentrope_server.store import runs as run_store
 from isentrope_wire.answers import ErrorBody
 
@@ -144,7 +145,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     async with open_backend(settings) as backend:
         app.state.backend = backend
-        app.state.sessions = await open_sessions(backend)
+        session_key = await backend.write(lambda transaction: access.ensure_session_key(transaction.connection))
+        app.state.sessions = BrowserSessions(session_key)
         gate = GrpcGate(backend.tokens, partial(_known_as, backend), app.state.refusals)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
         async with kept_book(backend), house_kept(backend):

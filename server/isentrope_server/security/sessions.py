@@ -18,9 +18,7 @@ from itsdangerous import BadData, URLSafeSerializer
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from isentrope_server.backend import Backend
 from isentrope_server.security.tokens import Principal
-from isentrope_server.store import access
 
 SESSION_SECONDS = 30 * 24 * 3600
 """How long after its log-in a browser stays logged in."""
@@ -173,8 +171,3 @@ class BrowserSessions:
 
 def _cookie(name: str, value: str, seconds: int, *, secure: bool) -> str:
     return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
-
-
-async def open_sessions(backend: Backend) -> BrowserSessions:
-    """Sessions signed with the key in the database."""
-    return BrowserSessions(await backend.write(lambda transaction: access.ensure_session_key(transaction.connection)))
