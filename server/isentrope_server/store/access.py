@@ -170,7 +170,10 @@ def record_audit(
             token_id=token_id,
         )
     )
-    connection.execute(update(audit_head).values(entries=audit_head.c.entries + 1, chain_hash=chain_hash))
+    if head is None:
+        connection.execute(insert(audit_head).values(key=1, entries=1, chain_hash=chain_hash))
+    else:
+        connection.execute(update(audit_head).values(entries=audit_head.c.entries + 1, chain_hash=chain_hash))
 
 
 def audit_page(connection: Connection, *, before_key: int | None, limit: int) -> list[AuditEntry]:
@@ -194,11 +197,12 @@ def verify_audit(connection: Connection, *, earlier_head: bytes | None = None) -
         previous = bytes(row.chain_hash)
         knows_earlier = knows_earlier or previous == earlier_head
     head = connection.execute(select(audit_head)).one_or_none()
+    expected = (0, b"") if head is None else (head.entries, bytes(head.chain_hash))
     return Verification(
         entries=entries,
         head=previous,
         broken_at=broken_at,
-        is_cut=head is None or head.entries != entries or bytes(head.chain_hash) != previous,
+        is_cut=expected != (entries, previous),
         knows_earlier_head=None if earlier_head is None else knows_earlier,
     )
 
