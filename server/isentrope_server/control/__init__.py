@@ -1,9 +1,6 @@
-"""The control plane: what a run should do from now on, who said so, and what became of it.
+"""The control plane: the versions of a run's control, who requested them, and how each ended.
 
-- `requesting`: a person or a controller asks for a new version
-- `standing`: what a probe that asks now is told; handing it out is recorded before it is sent
-- `outcomes`: what probes say became of a version; each version ends in exactly one state
-- `beginning`: a version that nobody pushed: each life of a run brings its own
-- `expiry`: versions nobody answered in time
-- `view`: a version as users read it
+- `requests`: a person or a hold controller requests a new version
+- `state`: changes of state, the version a run started with, the snapshot sent to probes
+- `outcomes`: what ranks report about a version; versions that no rank answered in time
 """

@@ -1,4 +1,4 @@
-"""A person or a controller asks for a new version of a run's control."""
+"""Requests for a new version of a run's control, from a person or a hold controller."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from isentrope_wire.control_answers import State
 from isentrope_wire.errors import ControlError
 
 _HIGHEST_VERSION = 10**17
-"""No server ever counted so far: a report that names more is mistaken, and If-Match must be able to name what follows."""
+"""A report that names a higher version is mistaken; If-Match must be able to name the versions that follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """What was asked, by whom, on top of which version."""
+    """The requested control, its author, and the version it builds on."""
 
     control: Control
     author: str
     token_id: str | None = None
-    """Of the token the author came with."""
+    """Of the author's token."""
     expected_version: int
     """The newest version the author had seen."""
     time_to_live_seconds: float
-    """The change doesn't fire later than this after the request, e.g. after a partition."""
+    """A change that reaches the probe later than this, e.g. after a network partition, is not applied."""
     idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
+    """The version that a request made."""
+
     item: ControlItem
     is_new: bool
-    """False: this request had come before, and this is what became of it."""
+    """False: a repeated request; `item` is the version the first one made."""
 
 
 def control_from(document: Mapping[str, object]) -> Control:
-    """The control in a request's body.
+    """Read the control in a request's body.
 
     Raises:
         Unprocessable: no probe could apply it.
@@ -57,12 +59,19 @@ def control_from(document: Mapping[str, object]) -> Control:
 def request_control(transaction: Transaction, run: Run, request: ControlRequest, now: float) -> Requested:
     """Record a new version, PENDING until a probe's Watch fetches it.
 
-    A version nobody has fetched is SUPERSEDED at once. One that was delivered stays open: only the probe knows whether
-    it got there before the newer one.
+    An older version that no probe fetched becomes SUPERSEDED at once. A delivered one stays open: only the probe knows
+    whether it was applied before the newer one.
+
+    Args:
+        request: what is requested, by whom.
+        now: the server's time, seconds since the epoch.
+
+    Returns:
+        The new version, or that of the same request made before.
 
     Raises:
-        PreconditionFailed: the newest version is not the one the author had seen.
-        UnsupportedControl: the run's probe can't do it.
+        PreconditionFailed: the newest version is not `request.expected_version`.
+        UnsupportedControl: the run's probe does not have the method.
         Conflict: the run has ended.
         Unprocessable: the idempotency key was used for another document.
     """
@@ -105,7 +114,7 @@ def _repeated(transaction: Transaction, run: Run, request: ControlRequest) -> Co
     earlier = controls.by_idempotency_key(transaction.connection, run.key, request.idempotency_key)
     if earlier is not None and earlier.document != request.control.to_document():
         raise Unprocessable(
-            f"This Idempotency-Key already stands for version {earlier.version}, which asked for something else. "
+            f"This Idempotency-Key was used for version {earlier.version} with another document. "
             "Use a new key for a new request.",
             version=earlier.version,
         )
@@ -118,10 +127,10 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
     if request.expected_version != newest_version:
         raise PreconditionFailed(
             f"The newest control is version {newest_version}, If-Match names {request.expected_version}. "
-            "Read it, and decide again.",
+            "Read it and decide again.",
             version=newest_version,
         )
-    # Read again: it may have said goodbye since the request looked it up.
+    # Read again: the run may have finished since the request looked it up.
     run = runs.find(transaction.connection, run.id, silent_after_seconds=math.inf) or run
     if run.ended:
         raise Conflict(f"Run {run.id} has {run.status}: no probe will apply a control.", status=run.status)
@@ -135,7 +144,7 @@ def _check(transaction: Transaction, run: Run, request: ControlRequest) -> None:
 
 
 def _next_version(transaction: Transaction, run: Run, request: ControlRequest) -> int:
-    """One more than any number in use: after an older database was restored, the run knows some that it doesn't."""
+    """One more than any version in use: a run may know versions that a restored, older database does not."""
     highest = streams.highest_control_version(transaction.connection, run.key, below=_HIGHEST_VERSION)
     return max(request.expected_version, highest) + 1
 
@@ -154,5 +163,5 @@ def _supersede_unfetched(
                 actor=request.author,
                 token_id=request.token_id,
                 code="never_delivered",
-                message=f"Version {newer.version} came before any probe had fetched this one.",
+                message=f"Version {newer.version} was requested before any probe fetched this one.",
             )

@@ -1,10 +1,7 @@
-"""One version's state changes, each with its audit entry and its announcement.
+"""The state of a run's control: changes of state, the control a run started with, and the snapshot sent to probes.
 
-A version that nobody pushed: each life of a run brings its own version 0, and they may differ.
-
-A control version as users read it, and where a run stands.
-
-What a probe that asks now is told.
+Every change of state has an audit entry and an event. Version 0 is not requested by anybody: each incarnation of a run
+announces the control it starts with, and these may differ.
 """
 
 from __future__ import annotations
@@ -25,11 +22,11 @@ from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlSnapshot
 
 UNANSWERED = "unanswered"
-"""Code of an EXPIRED the server concluded from silence: a guess, that yields to a probe's later word."""
+"""Code of an EXPIRED that the server concluded because no outcome came; a later outcome replaces it."""
 RUN_ENDED = "run_ended"
-"""Code of an EXPIRED: the run said goodbye without a word of it. A guess too: an older incarnation's may come late."""
+"""Code of an EXPIRED: the run finished without an outcome. Replaced by a late outcome of an older incarnation."""
 RANKS_SILENT = "ranks_silent"
-"""Code of a PARTIAL: no rank said it did not apply it, but some had said nothing when the grace was over. A guess too."""
+"""Code of a PARTIAL: no rank failed to apply it, but some reported no outcome in time. Replaced by later outcomes."""
 
 
 def move_to(
@@ -46,7 +43,18 @@ def move_to(
     applied_step: int | None = None,
     applied_at: float | None = None,
 ) -> ControlItem:
-    """Put a version into another state; returns it as it is then."""
+    """Put a version into another state.
+
+    Args:
+        now: the server's time, seconds since the epoch.
+        actor: who caused the change, for the audit trail.
+        code: reason in one word, for programs.
+        message: reason in a sentence, for people.
+        applied_step: first step under the version, where a rank applied it.
+
+    Returns:
+        The version in its new state.
+    """
     is_final = state not in controls.OPEN_STATES
     moved = replace(
         item,
@@ -81,22 +89,22 @@ def move_to(
 
 
 def as_begun(connection: Connection, run: Run, version: int, recorded: ControlItem | None) -> ControlItem | None:
-    """A version as the newest life of the run that began under it describes it.
+    """A version as the newest incarnation that started with it describes it.
 
-    A life that goes on from a checkpoint goes on under that one's control, whatever it announced. Its reports tell
-    method and scope, so where lives differ the newest description counts that agrees with them.
+    An incarnation that resumes from a checkpoint continues with the checkpoint's control, whatever it announced. Its
+    reports contain method and scope: where descriptions differ, the newest one that agrees with the reports is used.
 
     Args:
-        recorded: the version as this server has it; the answer where no life says anything else.
+        recorded: the version in this server's table; returned where no incarnation started with this version.
     """
-    lives = [life for life in streams.initial_controls(connection, run.key) if life.version == version]
-    if not lives:
+    started = [initial for initial in streams.initial_controls(connection, run.key) if initial.version == version]
+    if not started:
         return recorded
-    told = [_item(run.key, life) for life in lives] + ([] if recorded is None else [recorded])
-    chosen = told[0]
-    if any(item.document != chosen.document for item in told):
+    described = [_item(run.key, initial) for initial in started] + ([] if recorded is None else [recorded])
+    chosen = described[0]
+    if any(item.document != chosen.document for item in described):
         labels = _newest_labels(connection, run)
-        chosen = next((item for item in told if _agrees(item.document, labels)), chosen)
+        chosen = next((item for item in described if _agrees(item.document, labels)), chosen)
     return recorded if recorded is not None and recorded.document == chosen.document else chosen
 
 
@@ -109,18 +117,18 @@ def _agrees(document: Mapping[str, object], labels: Mapping[str, str]) -> bool:
     return all(labels.get(f"control/{name}", document[name]) == document[name] for name in ("method", "scope"))
 
 
-def _item(run_key: int, life: InitialControl) -> ControlItem:
+def _item(run_key: int, initial: InitialControl) -> ControlItem:
     return ControlItem(
         run_key=run_key,
-        version=life.version,
-        document=life.document,
-        author=life.author or "run",
-        requested_at=life.began_at,
+        version=initial.version,
+        document=initial.document,
+        author=initial.author or "run",
+        requested_at=initial.began_at,
         requested_step=None,
         expires_at=None,
         state=State.APPLIED,
-        applied_at=life.began_at,
-        ended_at=life.began_at,
+        applied_at=initial.began_at,
+        ended_at=initial.began_at,
         message="What the run started with.",
     )
 
@@ -131,18 +139,19 @@ class ControlStanding:
 
     newest: ControlItem
     in_force: ControlItem | None
-    """None: the run reports a version that this server never gave out, or another document under its number."""
+    """None: the run reports a version that this server never made, or another document under its number."""
     outcomes: Sequence[RankOutcome]
-    """What each rank made of the newest version."""
+    """Each rank's outcome of the newest version."""
 
 
 def standing(connection: Connection, run: Run) -> ControlStanding:
+    """Read the newest version of a run's control and the active one."""
     newest = controls.newest(connection, run.key)
     assert newest is not None, "the first version is written with the run"
     in_force = _in_force(connection, run)
     nothing_pushed = in_force is not None and in_force.version == newest.version == 0
     return ControlStanding(
-        # Nobody asks for a version 0; each life of the run brings its own.
+        # Version 0 is never requested; each incarnation announces its own.
         newest=in_force if in_force is not None and nothing_pushed else newest,
         in_force=in_force,
         outcomes=controls.outcomes(connection, run.key, newest.version),
@@ -152,17 +161,22 @@ def standing(connection: Connection, run: Run) -> ControlStanding:
 def _in_force(connection: Connection, run: Run) -> ControlItem | None:
     version = run.control_version
     item = as_begun(connection, run, version, controls.find(connection, run.key, version))
-    # What no probe has seen, or what it refused, is not what it reports under this number.
+    # A version that no probe has seen, or that it refused, is not the one it reports under this number.
     return None if item is None or item.state in (State.PENDING, State.REJECTED) else item
 
 
-def standing_snapshot(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
-    """The newest pushed version that still stands, marked DELIVERED *before* it is sent: a version that is still
-    PENDING was certainly never seen by a probe. None: nothing pushed stands."""
+def snapshot_to_send(transaction: Transaction, run_id: str, run_key: int, now: float) -> ControlSnapshot | None:
+    """Control snapshot sent on Hello and Watch.
+
+    The version is marked DELIVERED *before* it is sent: a version that is still PENDING was never seen by a probe.
+
+    Returns:
+        The newest requested version that has not ended unapplied; None without one.
+    """
     item = controls.desired(transaction.connection, run_key)
     if item is not None and item.state is State.PENDING:
         if item.expires_at is not None and item.expires_at <= now:
-            # Too late to fetch; the sweep says so in a moment.
+            # Too late to fetch; the sweep ends it in a moment.
             return None
         item = move_to(transaction, run_id, item, State.DELIVERED, now=now, actor="server")
     return None if item is None else _snapshot(item)
@@ -174,6 +188,6 @@ def _snapshot(item: ControlItem) -> ControlSnapshot:
         control=Control.from_document(item.document),
         author=item.author,
         requested_at=item.requested_at,
-        # The time to live bounds when a change may begin. One that is in force stays so for the next incarnation too.
+        # The time to live bounds when a change may begin. An active control stays active for the next incarnation.
         expires_at=item.expires_at if item.state is State.DELIVERED else None,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy.exc import DataError
 
-from isentrope_server.control.outcomes import close_open_controls, take_words
+from isentrope_server.control.outcomes import close_open_controls, record_outcomes
 from isentrope_server.errors import UnknownStream
 from isentrope_server.ingest.limits import OUTCOMES, SeriesLimit, excess
 from isentrope_server.store import runs, streams
@@ -200,7 +200,7 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     records.keep_refused(connection, stream.key, refused, now)
     for item in refused:
         if item.told is not None:
-            stream = take_words(transaction, sender.run_id, stream, item.told, now)
+            stream = record_outcomes(transaction, sender.run_id, stream, item.told, now)
     known_layouts = {} if standing.layout_key is None else {layout: standing.layout_key}
     stream, changes = _store(transaction, sender, standing, stream, known_layouts, fresh, now)
     # Those refused too: not all of them are kept, and what was refused once needn't be sent again.
@@ -314,11 +314,11 @@ def _store(
     for position, arrival in zip(positions, fresh, strict=True):
         message = arrival.message
         if isinstance(message, StepReport):
-            stream = take_words(transaction, sender.run_id, stream, message, now)
+            stream = record_outcomes(transaction, sender.run_id, stream, message, now)
             transaction.announce(_step_event(sender, position, message))
             newest = (message.step, message.control_version) if standing.speaks else None
         elif isinstance(message, RunFinished):
-            stream = take_words(transaction, sender.run_id, stream, message, now)
+            stream = record_outcomes(transaction, sender.run_id, stream, message, now)
             if standing.speaks:
                 runs.finish(connection, stream.run_key, message)
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from isentrope_server.control.state import standing_snapshot
+from isentrope_server.control.state import snapshot_to_send
 from isentrope_server.errors import DeletedRun, Unprocessable
 from isentrope_server.ingest.limits import AUTHOR, FIRST_VERSION, RANK, STREAMS
 from isentrope_server.security.tokens import Principal
@@ -100,7 +100,7 @@ def open_stream(
         runs.heard(connection, stream.run_key, now)
         return Welcome(
             acked_through=stream.acked_through,
-            control=standing_snapshot(transaction, started.run_id, stream.run_key, now),
+            control=snapshot_to_send(transaction, started.run_id, stream.run_key, now),
         )
     run_key = runs.key_of(connection, started.run_id)
     known = [] if run_key is None else streams.newest_and(connection, run_key, started.incarnation)
@@ -110,7 +110,7 @@ def open_stream(
         raise Unprocessable(f"Run {started.run_id} has {STREAMS.most} {STREAMS.unit}, the most allowed.")
     streams.create(connection, run_key, started, now)
     transaction.announce(RunChanged(run_id=started.run_id))
-    return Welcome(acked_through=0, control=standing_snapshot(transaction, started.run_id, run_key, now))
+    return Welcome(acked_through=0, control=snapshot_to_send(transaction, started.run_id, run_key, now))
 
 
 def _check(started: RunStarted) -> None:

@@ -16,7 +16,7 @@ import grpc
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from isentrope_server.backend import Backend
-from isentrope_server.control.state import standing_snapshot
+from isentrope_server.control.state import snapshot_to_send
 from isentrope_server.errors import DeletedRun, RequestError, UnknownStream
 from isentrope_server.ingest.intake import (
     Receipt,
@@ -166,7 +166,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
     async def _standing(
         self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int
     ) -> ControlSnapshot | None:
-        return await self._write(context, lambda t: standing_snapshot(t, run_id, run_key, time.time()), run_id)
+        return await self._write(context, lambda t: snapshot_to_send(t, run_id, run_key, time.time()), run_id)
 
     async def _note_watch(self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int) -> None:
         """Have all servers know that the run's shipper lives. That is no report: a run that is silent stays so."""
