@@ -1,14 +1,15 @@
-"""What a probe remembers from step to step, written into a training's checkpoint and taken up again.
+"""What a probe keeps from step to step, written into a training's checkpoint and read back.
 
     state = {"model": ..., "optimizer": ..., "probe": probe.state_dict()}         # after probe.step, before the next gate
     ...
-    probe = isentrope.Probe(run_id=the_same)                                       # a new incarnation of the run
+    probe = isentrope.Probe(run_id=the_same)                                       # a new attempt of the run
     probe.load_state_dict(state["probe"])                                          # before the first gate, on every rank
 
-Part of it is the control in force (which a run of another id does not take over), what thresholds are counted from, what calibration, interval and alerts have learnt,
-the state of a held entropy, and the step's number, from which the seeded draws follow. A run that was interrupted then
-goes on as if it had not been. Not part of it: what was logged for a step that is still open, and a first pass' or a
-step's tokens; a share of a step's tokens is kept as the value at which it begins (`SelectionBasis.state`).
+It holds the active control (which a run of another id does not take over), what thresholds are counted from, what
+calibration, interval and alerts have learnt, the state of a held entropy, and the step's number, from which the seeded
+draws follow. An interrupted run then continues as if it had not been interrupted. It does not hold what was logged for an
+open step, nor the tokens of a first pass or a step; a share of a step's tokens is kept as the value at which it begins
+(`SelectionBasis.state`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any
 
 import isentrope
 from isentrope.config import ProbeConfig
-from isentrope.control import ControlDesk, StepBoundary
-from isentrope.distributed import RankMeeting, ResumeWord
+from isentrope.control import ControlState
+from isentrope.distributed import RankExchange, ResumeMessage
 from isentrope.errors import CheckpointError, CodecError
-from isentrope.hold import Pilot
+from isentrope.hold import HoldController
 from isentrope.methods.gate import CAPABILITIES
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.step_report import StepCloser
+from isentrope.step_report import ReportBuilder
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.reports import ControlSnapshot
@@ -38,7 +39,7 @@ LAYOUT = 2
 """Raised when the state's layout changes."""
 
 REPORT_SECONDS = 10.0
-"""How long a checkpoint waits for the last step's report to be built, elsewhere, before it goes without."""
+"""The longest a checkpoint waits for the writer thread to build the last step's report."""
 
 _KEYS = frozenset(
     {
@@ -61,89 +62,90 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The parts of a probe that remember."""
+    """The parts of a probe that keep something from step to step."""
 
     config: ProbeConfig
-    boundary: StepBoundary
+    control: ControlState
     thresholds: ThresholdSources
     basis: SelectionBasis
-    closer: StepCloser
-    pilot: Pilot
-    meeting: RankMeeting
+    reports: ReportBuilder
+    hold: HoldController
+    ranks: RankExchange
 
 
 def state_of(memory: Memory) -> dict[str, Any]:
-    """The memory as plain values, for torch.save and JSON alike. It stays as it is.
+    """The memory as plain values, for torch.save and JSON alike. Nothing is changed by it.
 
     Waits for the device, and up to REPORT_SECONDS for the last report; not for the other ranks' checkpoints.
+
+    Args:
+        memory: of a probe between two steps.
 
     Raises:
         RuntimeError: a rank whose sums were awaited is gone.
     """
-    decided_ahead = memory.meeting.told_action
+    next_action = memory.ranks.next_action
     return {
         "format": FORMAT,
         "layout": LAYOUT,
         "version": isentrope.__version__,
         "run_id": memory.config.run_id,
         "rank": memory.config.rank,
-        "step": memory.boundary.last_step,
-        "control": encode_control(memory.boundary.in_force).hex(),
-        "decided": memory.boundary.newest_decided,
+        "step": memory.control.last_step,
+        "control": encode_control(memory.control.active).hex(),
+        "decided": memory.control.newest_decided,
         "thresholds": memory.thresholds.state(),
-        "selection": memory.basis.state(memory.pilot.control),
-        "learnt": memory.closer.state(REPORT_SECONDS),
-        "hold": memory.pilot.state(),
-        "next": None if decided_ahead is None else decided_ahead.encode().decode(),
+        "selection": memory.basis.state(memory.hold.control),
+        "learnt": memory.reports.state(REPORT_SECONDS),
+        "hold": memory.hold.state(),
+        "next": None if next_action is None else next_action.encode().decode(),
     }
 
 
-def resume(memory: Memory, state: Mapping[str, Any] | None, desired: ControlSnapshot | None) -> None:
-    """Go on from a state. Every rank comes here; rank 0's state counts for all.
+def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSnapshot | None) -> None:
+    """Continue from a state. Every rank calls this; rank 0's state counts for all.
 
     Args:
+        memory: of a probe before its first step.
         state: what `state_of` gave on this rank or another. None or empty: this rank has none.
-        desired: the newest control this rank was asked for.
+        requested: the newest control on this rank.
 
     Raises:
-        CheckpointError: on all ranks, when one of them can't go on from what it was given.
+        CheckpointError: on all ranks, when one of them can't continue from what it was given.
     """
-    own_error, mine = None, ResumeWord()
+    own_error, mine = None, ResumeMessage()
     try:
-        if not memory.boundary.untouched:
+        if memory.control.has_begun:
             raise CheckpointError(
                 "load_state_dict must be called before the first gate, log or step of a new probe; this one is at "
-                f"step {memory.boundary.this_step}."
+                f"step {memory.control.next_step}."
             )
         if state:
             _check(state)
-            # What was decided for another run's control is not for this one's.
+            # A decision about another run's control does not fit this one's.
             action = _action(state) if _of_this_run(memory, state) else b""
-            mine = ResumeWord(state=state if memory.config.rank == 0 else None, action=action)
+            mine = ResumeMessage(state=state if memory.config.rank == 0 else None, action=action)
     except CheckpointError as error:
-        own_error, mine = error, ResumeWord(error=str(error))
-    words = memory.meeting.resume(mine, desired)
+        own_error, mine = error, ResumeMessage(error=str(error))
+    messages = memory.ranks.resume(mine, requested)
     if own_error is not None:
         raise own_error
-    for rank, word in enumerate(words):
-        if word.error:
-            raise CheckpointError(f"Rank {rank} can't go on from its state: {word.error}")
-    if words[0].state is None:
-        logger.warning("There is no probe state to go on from%s: the calibration begins anew.", _on_rank_0(words))
+    for rank, message in enumerate(messages):
+        if message.error:
+            raise CheckpointError(f"Rank {rank} can't continue from its state: {message.error}")
+    if messages[0].state is None:
+        where = "" if len(messages) == 1 else " on rank 0, which counts for all"
+        logger.warning("There is no probe state to continue from%s: the calibration starts afresh.", where)
         return
-    _restore(memory, words[0].state, state or words[0].state)
+    _restore(memory, messages[0].state, state or messages[0].state)
 
 
 def _of_this_run(memory: Memory, state: Mapping[str, Any]) -> bool:
     return bool(state["run_id"] == memory.config.run_id)
 
 
-def _on_rank_0(words: tuple[ResumeWord, ...]) -> str:
-    return " on rank 0, which counts for all" if len(words) > 1 else ""
-
-
 def _check(state: Mapping[str, Any]) -> None:
-    """Read all of it once, into parts that are thrown away: what can't be read must not be half taken up.
+    """Read all of it once, into parts that are thrown away: a state that can't be read must not be restored in part.
 
     Raises:
         CheckpointError: it is something else, of a later layout, or damaged.
@@ -151,21 +153,21 @@ def _check(state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         raise CheckpointError(
             f"load_state_dict takes what probe.state_dict() gave, got {_shown(state)}. "
-            "Pass that part of the checkpoint, or leave it out and let the calibration begin anew."
+            "Pass that part of the checkpoint, or leave it out and let the calibration start afresh."
         )
     layout = state.get("layout")
     if layout != LAYOUT:
         raise CheckpointError(
             f"The probe's state has layout {layout!r} (written by isentrope {state.get('version')}); this isentrope "
             f"{isentrope.__version__} reads layout {LAYOUT}. Upgrade isentrope, or leave the state out and let the "
-            "calibration begin anew."
+            "calibration start afresh."
         )
     if missing := sorted(_KEYS - set(state)):
         raise CheckpointError(
             f"The probe's state must hold {', '.join(sorted(_KEYS))}; {', '.join(missing)} is missing."
         )
     thresholds = ThresholdSources("auto")
-    _restore_parts(state, state, thresholds, SelectionBasis("auto", thresholds), StepCloser(), Pilot())
+    _restore_parts(state, state, thresholds, SelectionBasis("auto", thresholds), ReportBuilder(), HoldController())
     _snapshot(state)
     _action(state)
 
@@ -179,18 +181,18 @@ def _shown(state: object) -> str:
 def _restore(memory: Memory, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     snapshot, newest_decided = _snapshot(shared), shared["decided"]
     if not _of_this_run(memory, shared):
-        # Versions count within a run, and version 0 of this one is what it has announced: that is what must act, and
-        # the first one pushed must not look old.
+        # Versions count within a run. Version 0 of this one is what it has announced: that must be active, and the first
+        # version pushed must not look old.
         logger.warning(
-            "The probe's state is of run %s, this is run %s: it goes on with what was learnt, under its own control (%s). "
+            "The probe's state is of run %s, this is run %s: it continues with what was learnt, under its own control (%s). "
             "Give it run_id=%r to continue that run under the checkpoint's.",
-            *(shared["run_id"], memory.config.run_id, memory.boundary.in_force.control.method, shared["run_id"]),
+            *(shared["run_id"], memory.config.run_id, memory.control.active.control.method, shared["run_id"]),
         )
-        snapshot, newest_decided = memory.boundary.in_force, memory.boundary.newest_decided
-    memory.boundary.resume(ControlDesk(snapshot, CAPABILITIES, newest_decided), shared["step"])
-    # A share of the tokens is counted on each rank; another rank's will do where there is no own.
+        snapshot, newest_decided = memory.control.active, memory.control.newest_decided
+    memory.control.resume(snapshot, newest_decided, shared["step"])
+    # A share of the tokens is counted on each rank; rank 0's is used where this rank has none.
     own = own if own["rank"] == memory.config.rank and own["step"] == shared["step"] else shared
-    _restore_parts(shared, own, memory.thresholds, memory.basis, memory.closer, memory.pilot)
+    _restore_parts(shared, own, memory.thresholds, memory.basis, memory.reports, memory.hold)
 
 
 def _restore_parts(
@@ -198,14 +200,14 @@ def _restore_parts(
     own: Mapping[str, Any],
     thresholds: ThresholdSources,
     basis: SelectionBasis,
-    closer: StepCloser,
-    pilot: Pilot,
+    reports: ReportBuilder,
+    hold: HoldController,
 ) -> None:
     try:
         thresholds.restore(shared["thresholds"])
         basis.restore({**shared["selection"], "cutoff": own["selection"]["cutoff"]})
-        closer.restore(shared["learnt"])
-        pilot.restore(shared["hold"])
+        reports.restore(shared["learnt"])
+        hold.restore(shared["hold"])
     except CheckpointError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
@@ -226,14 +228,14 @@ def _snapshot(state: Mapping[str, Any]) -> ControlSnapshot:
         raise _damaged(snapshot.unreadable)
     if snapshot.control.capability not in CAPABILITIES:
         raise CheckpointError(
-            f"This probe can carry out {', '.join(CAPABILITIES)}; the control of the checkpoint asks for "
+            f"This probe can apply {', '.join(CAPABILITIES)}; the control of the checkpoint needs "
             f"{snapshot.control.capability}. Upgrade isentrope, or leave the state out."
         )
     return snapshot
 
 
 def _action(state: Mapping[str, Any]) -> bytes:
-    """Decided for the step that comes next; empty where nothing was."""
+    """The hold action decided for the next step, encoded; empty where there is none."""
     encoded = state.get("next")
     if encoded is None:
         return b""
@@ -246,5 +248,5 @@ def _action(state: Mapping[str, Any]) -> bytes:
 def _damaged(why: str) -> CheckpointError:
     return CheckpointError(
         f"The probe's state can't be read: {why}. The file is damaged or was changed; use an earlier checkpoint, or leave "
-        "the state out and let the calibration begin anew."
+        "the state out and let the calibration start afresh."
     )

@@ -1,22 +1,12 @@
-"""Which control is in force on this rank, how a new one takes effect and how that is answered. No torch here.
+"""Which control is active on this rank, how a requested one takes effect, and how that is acknowledged. No torch here.
 
-- `desk`: at a step boundary decides what becomes of the desired control: applied, rejected, expired, superseded
-- `step_boundary`: asks the desk when a step begins, keeps the outcomes until a report has taken them
-- `relay`: with several ranks, rank 0's desired control is told to all of them, so that they switch at the same step
-- `control_file`: the desired control as a small file, written by the shipper and read by the training process
-- `control_handover`: the shipper's side of it: several threads take turns, the newest stands
-
-The desk that decides, at a step boundary, which control is in force from the next step on.
-
-A pure state machine: no clock, no file, no torch. The same calls give the same answers, so ranks that are told the
-same snapshot and the same time switch at the same step.
-
-When a step begins a control may change; when it ends, what became of the control is told.
+`ControlState` is a pure state machine: no clock, no file. The same calls give the same answers, so ranks that are given
+the same snapshot and the same time switch at the same step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 
 from isentrope_wire.control import Control
@@ -28,195 +18,185 @@ TIME_TO_LIVE_OVER = "time_to_live_over"
 NEWER_VERSION_DECIDED = "newer_version_decided"
 VERSION_TAKEN = "version_taken"
 
-_Asked = tuple[Control, str]
-"""What a version asked for, and why that can't be read; both, since what can't be read says nothing."""
+_Request = tuple[Control, str]
+"""The control of a version, and why it can't be read."""
 
 
-class ControlDesk:
-    """Holds the control in force and ends every version it is shown in exactly one terminal state.
+class ControlState:
+    """The active control, and the outcome of every version that was requested.
 
-    No version is decided twice, and the versions applied only rise. A version that is never shown (because a newer
-    one replaced it between two boundaries) gets no outcome from here. A decided version that comes again with another
-    document is rejected: the server counts anew, and would else believe that this document is in force.
+    A control changes only when a step begins. No version is decided twice, and the versions applied only rise. A version
+    that is never seen here, because a newer one replaced it between two steps, gets no outcome from here. A decided
+    version that comes again with another control is rejected: the server's count has restarted, and it would otherwise
+    show this control as active.
     """
 
-    def __init__(
-        self, initial: ControlSnapshot, capabilities: Collection[str], newest_decided: int | None = None
-    ) -> None:
+    def __init__(self, initial: ControlSnapshot, capabilities: Collection[str]) -> None:
         """
         Args:
-            initial: what the run starts with (version 0), or what a checkpoint says was in force.
-            capabilities: what this probe can carry out, in the words of `Control.capability` (`method:clip_v` ...).
-            newest_decided: a version that was decided before; a checkpoint may know one that was refused.
+            initial: the control the run starts with (version 0).
+            capabilities: what this probe can apply, as in `Control.capability` (`method:clip_v` ...).
         """
-        self._in_force = initial
+        self.active = initial
+        """The control of the step that runs."""
+        self.last_step: int | None = None
+        """Number of the last step that was reported."""
         self._capabilities = frozenset(capabilities)
-        # Nobody pushes a version 0: it is whatever the run started with.
-        self._decided: dict[int, list[_Asked]] = {initial.version: [_asked(initial)] if initial.version else []}
-        """Empty: what that version asked for isn't known, as a checkpoint doesn't tell of one that was refused."""
-        if newest_decided is not None:
-            self._decided.setdefault(newest_decided, [])
-
-    @property
-    def in_force(self) -> ControlSnapshot:
-        """The control for the step that runs now."""
-        return self._in_force
+        self._decided: dict[int, list[_Request]] = {initial.version: _requests_of(initial)}
+        """What each decided version requested; empty where only its number is known: nobody pushes version 0, and a
+        checkpoint keeps no control that was refused."""
+        self._step_is_open = False
+        self._new_outcomes: tuple[ControlOutcome, ...] = ()
+        """Decided in the step that runs, whose number is not known yet."""
+        self._outcomes: tuple[ControlOutcome, ...] = ()
 
     @property
     def newest_decided(self) -> int:
-        """The highest version that has got its terminal state."""
+        """The highest version that has an outcome."""
         return max(self._decided)
 
-    def at_step_boundary(self, desired: ControlSnapshot | None, *, step: int, now: float) -> tuple[ControlOutcome, ...]:
-        """Decide about the newest desired control between two optimiser updates.
+    @property
+    def next_step(self) -> int:
+        """The number the step that runs is expected to get: one more than the last one of this process."""
+        return 0 if self.last_step is None else self.last_step + 1
+
+    @property
+    def pending_outcomes(self) -> tuple[ControlOutcome, ...]:
+        """Outcomes that no report has carried yet."""
+        return self._outcomes + self._new_outcomes
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a step has begun in this process."""
+        return self._step_is_open or self.last_step is not None
+
+    def resume(self, active: ControlSnapshot, newest_decided: int, last_step: int | None) -> None:
+        """Continue after the last step of another process.
 
         Args:
-            desired: the newest snapshot known on this rank (rank 0's, where there are several), or None.
-            step: the step about to begin: the first one a newly applied control is in force for.
-            now: seconds since the Unix epoch (rank 0's, where there are several).
-        Returns: the outcomes to send with the next report; empty when there is nothing new.
+            active: the control that was active there.
+            newest_decided: the highest version that was decided there; it may have been refused.
+            last_step: number of the last step reported there.
         """
-        if desired is None:
-            return ()
-        newest_decided = self.newest_decided
-        known = self._decided.get(desired.version)
-        if known is not None:
-            if not known or _asked(desired) in known:
-                return ()
-            known.append(_asked(desired))
-            message = (
-                f"Version {desired.version} stands for another control here: the server counts anew, as after its "
-                "database was restored. Push it again."
-            )
-            return (self._rejected(desired, VERSION_TAKEN, message, now),)
-        self._decided[desired.version] = [_asked(desired)]
-        if desired.version < newest_decided:
-            return (_superseded(desired, newest_decided, now),)
-        if desired.expires_at is not None and now > desired.expires_at:
-            return (_expired(desired, now),)
-        if desired.unreadable:
-            message = f"This probe can't read the control: {desired.unreadable}"
-            return (self._rejected(desired, UNREADABLE, message, now),)
-        if desired.control.capability not in self._capabilities:
-            return (self._rejected(desired, CAPABILITY_MISSING, self._missing(desired), now),)
-        self._in_force = desired
-        return (ControlOutcome(version=desired.version, state=OutcomeState.APPLIED, step=step, at=now),)
+        self.active, self.last_step = active, last_step
+        self._decided = {newest_decided: [], active.version: _requests_of(active)}
 
-    def _missing(self, desired: ControlSnapshot) -> str:
+    def open_step(self) -> bool:
+        """Begin a step unless it has begun.
+
+        Returns:
+            True when it begins now: the only moment to `decide` about a control.
+        """
+        begins, self._step_is_open = not self._step_is_open, True
+        return begins
+
+    def decide(self, requested: ControlSnapshot | None, *, now: float) -> tuple[ControlOutcome, ...]:
+        """Decide about the requested control between two optimiser updates.
+
+        Args:
+            requested: the newest snapshot known on rank 0, or None.
+            now: seconds since the Unix epoch on rank 0.
+
+        Returns:
+            The outcomes of this decision, which the next report carries; empty when nothing new was requested.
+        """
+        outcome = None if requested is None else self._decision(requested, now)
+        decided = () if outcome is None else (outcome,)
+        self._new_outcomes += decided
+        return decided
+
+    def end_step(self) -> None:
+        """Let the next step begin, under another control."""
+        self._step_is_open = False
+
+    def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
+        """The outcomes for the report of this step, whose number is known now.
+
+        Args:
+            step: the first step under a control that was applied since the last report.
+        """
+        self._outcomes += tuple(
+            replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
+            for outcome in self._new_outcomes
+        )
+        self._new_outcomes = ()
+        return self._outcomes
+
+    def reported(self, step: int, *, sent: bool) -> None:
+        """Note that the report of a step was handed over.
+
+        Args:
+            step: the step's number.
+            sent: False where the report found no room: its outcomes travel with a later one, none may be lost.
+        """
+        self._outcomes = () if sent else self._outcomes
+        self.last_step = step
+
+    def _decision(self, requested: ControlSnapshot, now: float) -> ControlOutcome | None:
+        version, newest_decided = requested.version, self.newest_decided
+        known = self._decided.get(version)
+        if known is not None:
+            if not known or _request_of(requested) in known:
+                return None
+            known.append(_request_of(requested))
+            message = (
+                f"Version {version} is another control here: the server's count restarted, as after its database was "
+                "restored. Push it again."
+            )
+            return self._rejected(requested, VERSION_TAKEN, message, now)
+        self._decided[version] = [_request_of(requested)]
+        if version < newest_decided:
+            return _superseded(requested, newest_decided, now)
+        if requested.expires_at is not None and now > requested.expires_at:
+            return _expired(requested, now)
+        if requested.unreadable:
+            message = f"This probe can't read the control: {requested.unreadable}"
+            return self._rejected(requested, UNREADABLE, message, now)
+        if requested.control.capability not in self._capabilities:
+            return self._rejected(requested, CAPABILITY_MISSING, self._missing(requested), now)
+        self.active = requested
+        return ControlOutcome(version=version, state=OutcomeState.APPLIED, step=self.next_step, at=now)
+
+    def _missing(self, requested: ControlSnapshot) -> str:
         return (
-            f"This probe can carry out {', '.join(sorted(self._capabilities)) or 'nothing'}; "
-            f"the control asks for {desired.control.capability}."
+            f"This probe can apply {', '.join(sorted(self._capabilities)) or 'nothing'}; "
+            f"the control needs {requested.control.capability}."
         )
 
-    def _rejected(self, desired: ControlSnapshot, code: str, message: str, now: float) -> ControlOutcome:
+    def _rejected(self, requested: ControlSnapshot, code: str, message: str, now: float) -> ControlOutcome:
         return ControlOutcome(
-            version=desired.version,
+            version=requested.version,
             state=OutcomeState.REJECTED,
             at=now,
             code=code,
-            message=f"{message} Version {self._in_force.version} stays in force.",
+            message=f"{message} Version {self.active.version} stays active.",
         )
 
 
-def _asked(snapshot: ControlSnapshot) -> _Asked:
+def _request_of(snapshot: ControlSnapshot) -> _Request:
     return snapshot.control, snapshot.unreadable
 
 
-def _superseded(desired: ControlSnapshot, newest_decided: int, now: float) -> ControlOutcome:
+def _requests_of(active: ControlSnapshot) -> list[_Request]:
+    return [_request_of(active)] if active.version else []
+
+
+def _superseded(requested: ControlSnapshot, newest_decided: int, now: float) -> ControlOutcome:
     return ControlOutcome(
-        version=desired.version,
+        version=requested.version,
         state=OutcomeState.SUPERSEDED,
         at=now,
         code=NEWER_VERSION_DECIDED,
-        message=f"Version {newest_decided} was decided before version {desired.version} arrived.",
+        message=f"Version {newest_decided} was decided before version {requested.version} arrived.",
     )
 
 
-def _expired(desired: ControlSnapshot, now: float) -> ControlOutcome:
-    late_seconds = now - (desired.expires_at or now)
+def _expired(requested: ControlSnapshot, now: float) -> ControlOutcome:
+    late_seconds = now - (requested.expires_at or now)
     return ControlOutcome(
-        version=desired.version,
+        version=requested.version,
         state=OutcomeState.EXPIRED,
         at=now,
         code=TIME_TO_LIVE_OVER,
-        message=f"The change reached a step boundary {late_seconds:.1f} s after its time to live. Push it again if still wanted.",
+        message=f"The change reached the start of a step {late_seconds:.1f} s after it expired. Push it again if it is still wanted.",
     )
-
-
-Wish = tuple[ControlSnapshot | None, float]
-"""The desired control, and the time in seconds since the Unix epoch to decide about it by."""
-
-
-class StepBoundary:
-    """Follows the steps, asks the desk once in each, and keeps its outcomes until a report has taken them."""
-
-    def __init__(self, desk: ControlDesk) -> None:
-        self._desk = desk
-        self._is_open = False
-        self._last_step: int | None = None
-        self._decided: tuple[ControlOutcome, ...] = ()
-        self._untold: tuple[ControlOutcome, ...] = ()
-
-    @property
-    def in_force(self) -> ControlSnapshot:
-        """The control for the step that runs now."""
-        return self._desk.in_force
-
-    @property
-    def newest_decided(self) -> int:
-        """The highest version of a control that has got its terminal state."""
-        return self._desk.newest_decided
-
-    @property
-    def last_step(self) -> int | None:
-        """The number of the last step that was reported."""
-        return self._last_step
-
-    @property
-    def this_step(self) -> int:
-        """The number the step that runs is expected to get: one more than the last, as far as this process knows it."""
-        return 0 if self._last_step is None else self._last_step + 1
-
-    @property
-    def untold(self) -> tuple[ControlOutcome, ...]:
-        """Outcomes that no report has taken yet."""
-        return self._untold + self._decided
-
-    @property
-    def untouched(self) -> bool:
-        """Whether no step has begun in this process."""
-        return not self._is_open and self._last_step is None
-
-    def resume(self, desk: ControlDesk, last_step: int | None) -> None:
-        """Go on after another process' last step, with the control that was in force there."""
-        self._desk, self._last_step = desk, last_step
-
-    def open_step(self, wish: Callable[[], Wish]) -> bool:
-        """Begin a step, unless it has begun: the only moment a control may change. Returns whether it begins now."""
-        if self._is_open:
-            return False
-        self._is_open = True
-        desired, now = wish()
-        if desired is not None:
-            self._decided += self._desk.at_step_boundary(desired, step=self.this_step, now=now)
-        return True
-
-    def end_step(self) -> None:
-        """The next step may begin, under another control."""
-        self._is_open = False
-
-    def outcomes_at(self, step: int) -> tuple[ControlOutcome, ...]:
-        """What the report of this step has to tell. The desk guessed the step's number; now it is known."""
-        if not self._decided:
-            return self._untold
-        self._untold += tuple(
-            replace(outcome, step=step) if outcome.state == OutcomeState.APPLIED else outcome
-            for outcome in self._decided
-        )
-        self._decided = ()
-        return self._untold
-
-    def reported(self, step: int, *, sent: bool) -> None:
-        """An outcome that found no room travels with a later report: a control's end must not be lost."""
-        self._untold = () if sent else self._untold
-        self._last_step = step

@@ -1,20 +1,14 @@
-"""The ranks of a run: how the numbers of each reach all of them.
+"""The ranks of a run: each one's sums reach all by all-gather, and rank 0's control reaches all by broadcast.
 
-torch.distributed is torch itself and not another trainer's library, so this lies beside `probe.py`, which needs it, and
-not in `integrations/`, which nothing imports. A process on its own never touches it.
+torch.distributed is torch itself and not another trainer's library, so this file lies beside `probe.py` and not in
+`integrations/`. A process on its own never touches it.
 
-Sums are gathered, not reduced: centred sums can't be added up, their exact merge needs every rank's own; gathering
-does no arithmetic, so each rank merges the same bits in the same order; and it takes one collective of some 50 kB.
-Nothing here waits for the device, and the host waits only where an answer is used.
+- `Ranks`, `OneRank`, `ManyRanks`: the collectives of a process group
+- `RankExchange`: what the ranks exchange once a step
 
-Once a step all ranks meet: each one's sums go to all, and rank 0's wishes go to all.
-
-A rank that stayed away would keep the others waiting for ever. So whatever fails on a rank, it comes here, if need be
-with empty hands; that is why `Probe.step` calls `meet` in a `finally`.
-
-Rank 0 hears of a new control; this tells the others, so that all decide on the same words at the same step.
-
-Between device and host without making the training thread wait.
+Sums are gathered, not reduced: centred sums can't be added up, their exact merge needs every rank's own; gathering does
+no arithmetic, so each rank merges the same bits in the same order; and it takes one collective of some 50 kB. Nothing
+here waits for the device, and the host waits only where a result is used.
 """
 
 from __future__ import annotations
@@ -42,79 +36,16 @@ from isentrope_wire.reports import ControlSnapshot
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Work
 
+logger = logging.getLogger(__name__)
 
-Broadcast = Callable[[bytes, int], Callable[[], bytes]]
-"""Sends rank 0's message of so many bytes to all ranks; the function returned waits for it."""
+SLOW_START_SECONDS = 30.0
+"""After so long a wait for other ranks to build their probe, the log states what is waited for."""
 
-FIRST_CAPACITY = 4096
-"""Bytes of the first message; a control is a tenth of it."""
-
-_HEADER = struct.Struct("<dQQ")
-"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its document and its note have."""
-
-LONGEST_NOTE = 2048
-"""Bytes; a note has room in every message."""
-
-
-class Heard(NamedTuple):
-    """What rank 0 told."""
-
-    desired: ControlSnapshot | None
-    now: float
-    """Its clock, in seconds since the Unix epoch."""
-    note: bytes
-    """What else it told with it; empty: nothing."""
-
-
-class ControlRelay:
-    """One message a step: told when a step closes, heard when the next one opens.
-
-    All messages of a step must have one length on all ranks before any of them knows the document. So the length is
-    agreed in advance, and a document that is too long travels one step later, in a message that is long enough.
-    """
-
-    def __init__(self, broadcast: Broadcast) -> None:
-        self._broadcast = broadcast
-        self._capacity = FIRST_CAPACITY
-        self._on_its_way: Callable[[], bytes] | None = None
-        self._heard: ControlSnapshot | None = None
-
-    def tell(self, desired: ControlSnapshot | None, now: float, note: bytes = b"") -> None:
-        """Start telling what rank 0 knows.
-
-        Args:
-            desired: the newest snapshot on this rank; rank 0's counts.
-            now: seconds since the Unix epoch; rank 0's counts.
-            note: at most LONGEST_NOTE bytes for this step alone; rank 0's counts.
-        """
-        assert len(note) <= LONGEST_NOTE, "a note must fit in the first message"
-        document = b"" if desired is None else encode_control(desired)
-        fits = _HEADER.size + len(note) + len(document) <= self._capacity
-        message = _HEADER.pack(now, len(document), len(note)) + note + (document if fits else b"")
-        self._on_its_way = self._broadcast(message, self._capacity)
-
-    def hear(self, now: float) -> Heard:
-        """What rank 0 told last, and its clock then; before it told anything, nothing and `now`.
-
-        Raises:
-            RuntimeError: rank 0 is gone.
-        """
-        if self._on_its_way is None:
-            return Heard(None, now, b"")
-        receive, self._on_its_way = self._on_its_way, None
-        message = receive()
-        now, length, note_length = _HEADER.unpack_from(message)
-        start = _HEADER.size + note_length
-        end = start + length
-        if end <= self._capacity:
-            self._heard = decode_control(message[start:end]) if length else None
-        else:
-            self._capacity = 2 * end
-        return Heard(self._heard, now, message[_HEADER.size : start])
+_T = TypeVar("_T")
 
 
 class HostCopy:
-    """Starts copying a vector when built; `wait`, on another thread, gives its numbers."""
+    """Copies a vector to the host without making the training thread wait: started when built, read by `wait`."""
 
     def __init__(self, vector: Tensor) -> None:
         self._ready: torch.cuda.Event | None = None
@@ -127,7 +58,7 @@ class HostCopy:
             self._host = vector
 
     def wait(self) -> list[float]:
-        """The vector's numbers, once they have arrived."""
+        """Wait on another thread, and return the vector's numbers."""
         if self._ready is not None:
             self._ready.synchronize()
         numbers: list[float] = self._host.tolist()
@@ -138,28 +69,24 @@ class HostCopy:
         return self._ready is None or bool(self._ready.query())
 
 
-logger = logging.getLogger(__name__)
-
-SLOW_MEETING_SECONDS = 30.0
-"""After so long a wait for other ranks to build their probe it is said what is waited for."""
-
-_T = TypeVar("_T")
-
-
 class Gathered:
-    """One vector per rank, on its way."""
+    """One vector per rank, being gathered."""
 
     def __init__(self, rows: Tensor, work: Work | None = None) -> None:
         """
         Args:
-            rows: [ranks, numbers], filled in by `work`; by the device's own queue, or already, when that is None.
+            rows: [ranks, numbers], filled in by `work`.
+            work: the collective; None: the device's own queue fills the rows in, or they are complete.
         """
         self._rows = rows
         self._work = work
         self._copy: HostCopy | None = None
 
     def rows(self) -> Tensor:
-        """The vectors, [ranks, numbers] in the ranks' order.
+        """Wait for the vectors.
+
+        Returns:
+            [ranks, numbers] in the ranks' order.
 
         Raises:
             RuntimeError: a rank is gone.
@@ -169,10 +96,13 @@ class Gathered:
         return self._rows
 
     def numbers_later(self, additive_from: int) -> Callable[[], list[list[float]]]:
-        """Start the copy to the host; the function returned gives the numbers, on a thread that may wait.
+        """Start the copy to the host.
 
         Args:
             additive_from: the columns from this one on are added up over the ranks, and end the first row alone.
+
+        Returns:
+            A function that gives the numbers, on a thread that may wait.
         """
         ranks, width = len(self._rows), min(additive_from, self._rows.shape[1])
 
@@ -190,7 +120,14 @@ class Gathered:
         return lambda: rows_of_numbers(copy.wait())
 
     def arrives_within(self, seconds: float) -> bool:
-        """Wait for the vectors, but not for ever: a rank may have died."""
+        """Wait for the vectors at most so long: a rank may have died.
+
+        Args:
+            seconds: the longest wait.
+
+        Returns:
+            Whether they are there.
+        """
         end = time.monotonic() + seconds
         while not self._arrived():
             if time.monotonic() >= end:
@@ -203,7 +140,7 @@ class Gathered:
 
 
 class Ranks(Protocol):
-    """The ranks that make the steps of a run together. Every method but `neutral` is for all of them at once."""
+    """The ranks that make the steps of a run together. Every rank calls each method, in the same order."""
 
     rank: int
     size: int
@@ -211,15 +148,15 @@ class Ranks(Protocol):
     """Where vectors to be gathered must lie; None: anywhere."""
 
     def gather(self, vector: Tensor) -> Gathered:
-        """Send one vector of a length all ranks agree on."""
+        """Start an all-gather of one vector, of the same length on all ranks."""
         ...
 
-    def agree(self, mine: _T) -> list[_T]:
-        """Everybody's word, in the ranks' order. Waits; for the start of a run."""
+    def gather_objects(self, mine: _T) -> list[_T]:
+        """Wait for every rank's object, in the ranks' order. For the start of a run."""
         ...
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
-        """Send rank 0's message of `size` bytes; the function returned waits for it."""
+        """Start a broadcast of rank 0's message of `size` bytes; the function returned waits for it."""
         ...
 
 
@@ -233,7 +170,7 @@ class OneRank:
     def gather(self, vector: Tensor) -> Gathered:
         return Gathered(vector.unsqueeze(0))
 
-    def agree(self, mine: _T) -> list[_T]:
+    def gather_objects(self, mine: _T) -> list[_T]:
         return [mine]
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
@@ -243,15 +180,15 @@ class OneRank:
 class ManyRanks:
     """The members of a torch.distributed group.
 
-    What lies on an accelerator travels over the training's own group: a second communicator would cost device memory,
-    and two in flight can wait for each other. Everything else travels over a gloo group of ours, where it can't be
-    mistaken for the training's own messages.
+    Tensors on an accelerator travel over the training's own group: a second communicator would cost device memory, and
+    two in flight can wait for each other. Everything else travels over a gloo group of its own, apart from the training's
+    messages.
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         """
         Args:
-            group: whose members take part; every one of them must come here. None: all processes.
+            group: whose members take part; each of them must build one. None: all processes.
         """
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
@@ -259,13 +196,13 @@ class ManyRanks:
         members = dist.get_process_group_ranks(group)
         self._first = members[0]
         self._group = group
-        with _says_what_it_waits_for(self.size):
+        with _log_a_long_wait(self.size):
             self._host_group = dist.new_group(
                 members, backend="gloo", timeout=_timeout_of(group), use_local_synchronization=True
             )
 
     def gather(self, vector: Tensor) -> Gathered:
-        # Of use with gloo as the only backend beside an accelerator: this copy waits for the device.
+        # Needed with gloo as the only backend beside an accelerator: this copy waits for the device.
         vector = vector.to(self.device)
         # One name up to torch 2.12, the other from there on.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -276,11 +213,11 @@ class ManyRanks:
             return Gathered(rows)
         return Gathered(rows, all_gather(gathered, vector, group=self._host_group, async_op=True))
 
-    def agree(self, mine: _T) -> list[_T]:
-        words: list[_T | None] = [None] * self.size
-        with _says_what_it_waits_for(self.size):
-            dist.all_gather_object(words, mine, group=self._host_group)
-        return words  # type: ignore[return-value]
+    def gather_objects(self, mine: _T) -> list[_T]:
+        objects: list[_T | None] = [None] * self.size
+        with _log_a_long_wait(self.size):
+            dist.all_gather_object(objects, mine, group=self._host_group)
+        return objects  # type: ignore[return-value]
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
         buffer = torch.zeros(size, dtype=torch.uint8)
@@ -297,14 +234,14 @@ class ManyRanks:
 
 
 def ranks_of(group: ProcessGroup | None) -> Ranks | None:
-    """The ranks this process trains with: of the group given, else of the default one; None where there is none."""
+    """The ranks this process trains with: of `group`, else of the default one; None where there is no process group."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
     return ManyRanks(group) if dist.get_world_size(group) > 1 else OneRank()
 
 
 def _timeout_of(group: ProcessGroup | None) -> timedelta | None:
-    """As patient as the run's own group: rank 0 may evaluate or save for long. None, torch's default, if it doesn't tell."""
+    """The timeout of the run's own group, for rank 0 may evaluate or save for long; None, torch's default, if unknown."""
     members = group or dist.group.WORLD
     options = getattr(members._get_backend(_device_of(group)), "options", None) if members is not None else None
     timeout: timedelta | None = getattr(options, "_timeout", None)
@@ -312,7 +249,7 @@ def _timeout_of(group: ProcessGroup | None) -> timedelta | None:
 
 
 def _device_of(group: ProcessGroup | None) -> torch.device:
-    """Where the group's own tensors lie: this process's accelerator if the group has a backend of its own for one."""
+    """Where the group's own tensors lie: on this process's accelerator if the group has a backend for it."""
     for part in dist.get_backend_config(group).split(","):
         device_type, _, backend = part.partition(":")
         if device_type != "cpu" and backend not in ("gloo", "mpi", "fake", ""):
@@ -323,9 +260,9 @@ def _device_of(group: ProcessGroup | None) -> torch.device:
 
 
 @contextmanager
-def _says_what_it_waits_for(size: int) -> Iterator[None]:
+def _log_a_long_wait(size: int) -> Iterator[None]:
     reminder = threading.Timer(
-        SLOW_MEETING_SECONDS,
+        SLOW_START_SECONDS,
         logger.warning,
         (
             "Waiting for all %d ranks to build their probe: every rank of the process group must, not rank 0 alone.",
@@ -340,118 +277,170 @@ def _says_what_it_waits_for(size: int) -> Iterator[None]:
         reminder.cancel()
 
 
-class ResumeWord(NamedTuple):
-    """What a rank goes on from after a checkpoint."""
+class ResumeMessage(NamedTuple):
+    """What a rank continues from after a checkpoint."""
 
     error: str = ""
     """Why it can't; empty when it can."""
     state: Mapping[str, Any] | None = None
-    """Of rank 0, whose word counts for all."""
+    """Of rank 0, whose state counts for all."""
     action: bytes = b""
     """Of rank 0: decided for the step that comes next."""
 
 
-class RankMeeting:
-    """What a rank knows of all ranks. A process on its own meets itself."""
+class StepStart(NamedTuple):
+    """What all ranks know when a step begins. Of several ranks, rank 0's when the last step was closed."""
+
+    requested: ControlSnapshot | None
+    """The newest requested control."""
+    now: float
+    """Seconds since the Unix epoch."""
+    action: Action | None = None
+    """What was decided to hold an entropy; None: nothing, or the process is on its own and has not decided yet."""
+
+
+FIRST_CAPACITY = 4096
+"""Bytes of the first broadcast; a control is a tenth of it."""
+
+LONGEST_ACTION = 2048
+"""Bytes; an action has room in every broadcast."""
+
+_HEADER = struct.Struct("<dQQ")
+"""Rank 0's clock in seconds since the Unix epoch, and how many bytes its action and its control have."""
+
+
+class RankExchange:
+    """What the ranks exchange once a step: sums by all-gather; rank 0's control, clock and hold action by broadcast.
+
+    Both start when a step is closed; the broadcast is read when the next one begins. A rank that skipped a collective
+    would make the others wait forever, so `Probe.step` calls `close_step` in a `finally`, without sums where measuring
+    failed. A process on its own exchanges nothing.
+
+    All ranks must know the length of a broadcast before it comes. So the length is agreed in advance, and a control that
+    is too long for it travels one step later, in a message that is long enough.
+    """
 
     def __init__(self, ranks: Ranks, thresholds: ThresholdSources, basis: SelectionBasis) -> None:
         """
         Args:
-            thresholds, basis: told what the ranks' tokens were like.
+            ranks: of the run.
+            thresholds: takes the threshold sums of all ranks.
+            basis: takes the means of all ranks.
         """
         self._ranks = ranks
         self._thresholds = thresholds
         self._basis = basis
         self.alone = ranks.size == 1
         self.leads = ranks.rank == 0
-        """Whether what this rank decides counts for all."""
-        self._relay = None if self.alone else ControlRelay(ranks.broadcast)
-        self._step: Gathered | None = None
-        self._heard_action: Action | None = None
-        self._told_action: Action | None = None
-
-    @property
-    def heard_action(self) -> Action | None:
-        """What rank 0 of several decided for the step that `wanted_control` was asked about."""
-        return self._heard_action
+        """Whether this rank's control and decisions count for all."""
+        self.next_action: Action | None = None
+        """What rank 0 of several broadcast for the next step; set on rank 0 alone."""
+        self._sums: Gathered | None = None
+        self._capacity = FIRST_CAPACITY
+        self._receive: Callable[[], bytes] | None = None
+        self._requested: ControlSnapshot | None = None
 
     @property
     def device(self) -> torch.device | None:
         """Where the vector of a rank without tokens must lie."""
         return self._ranks.device
 
-    def wanted_control(self, desired: ControlSnapshot | None) -> tuple[ControlSnapshot | None, float]:
-        """The control to decide about at this step boundary, and the time to decide by: rank 0's, of the last meeting.
+    def begin_step(self, requested: ControlSnapshot | None) -> StepStart:
+        """Receive what counts for the step that begins.
 
         Args:
-            desired: the newest on this rank; it counts when the process is alone.
+            requested: the newest control on this rank; it counts when the process is on its own.
 
         Raises:
             RuntimeError: rank 0 is gone.
         """
-        if self._relay is None:
-            return desired, time.time()
-        heard = self._relay.hear(time.time())
-        self._heard_action = Action.decode(heard.note) if heard.note else None
-        return heard.desired, heard.now
+        if self.alone:
+            return StepStart(requested, time.time())
+        if self._receive is None:
+            return StepStart(None, time.time())
+        receive, self._receive = self._receive, None
+        message = receive()
+        now, action_bytes, control_bytes = _HEADER.unpack_from(message)
+        control_at = _HEADER.size + action_bytes
+        end = control_at + control_bytes
+        if end <= self._capacity:
+            self._requested = decode_control(message[control_at:end]) if control_bytes else None
+        else:
+            self._capacity = 2 * end
+        action = Action.decode(message[_HEADER.size : control_at]) if action_bytes else None
+        return StepStart(self._requested, now, action)
 
     def first_pass(self, sums: Tensor | None) -> None:
-        """Bring the sums of this rank's first pass; None: it has none."""
+        """Gather the sums of a first pass.
+
+        Args:
+            sums: this rank's; None: it has none.
+        """
         if sums is None and self.alone:
             return
         gathered = self._ranks.gather(no_threshold_sums(self._ranks.device) if sums is None else sums)
         self._thresholds.first_pass(gathered.rows)
 
-    def meet(
+    def close_step(
         self,
         sums: Tensor | None,
         *,
         failures: int,
-        desired: ControlSnapshot | None,
+        requested: ControlSnapshot | None,
         action: Action | None = None,
     ) -> None:
-        """Start sending. Nothing is waited for.
+        """Start the exchange. Nothing is waited for.
 
         Args:
             sums: this rank's vector of the step; None: measuring it failed.
             failures: on this rank so far.
-            desired: the newest control this rank was asked for; rank 0's counts.
+            requested: the newest control on this rank; rank 0's counts.
             action: decided for the next step; rank 0's counts.
         """
-        self._told_action = action
+        self.next_action = action
         try:
             gathered = self._ranks.gather(
                 failed_rank_vector(failures, self._ranks.device, alone=False) if sums is None else sums
             )
             self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
             self._basis.means_closed(lambda: gathered.rows()[:, MEANS_COLUMNS])
-            self._step = gathered
+            self._sums = gathered
         finally:
-            if self._relay is not None:
-                self._relay.tell(desired, time.time(), b"" if action is None else action.encode())
+            if not self.alone:
+                self._broadcast(requested, b"" if action is None else action.encode())
 
     def numbers_of_ranks(self) -> Callable[[], Sequence[Sequence[float]]] | None:
-        """On rank 0, which reports them: gives the vectors of the last meeting, on a thread that may wait."""
-        return self._step.numbers_later(ADDITIVE_FROM) if self._step is not None and self._ranks.rank == 0 else None
+        """On rank 0, which reports them: a function that gives the last step's vectors, on a thread that may wait."""
+        return self._sums.numbers_later(ADDITIVE_FROM) if self._sums is not None and self.leads else None
 
-    @property
-    def told_action(self) -> Action | None:
-        """What rank 0 of several told for the next step, on rank 0 itself."""
-        return self._told_action
-
-    def resume(self, mine: ResumeWord, desired: ControlSnapshot | None) -> tuple[ResumeWord, ...]:
-        """Tell the others what this rank goes on from, and hear what they do. Waits; every rank comes here.
+    def resume(self, mine: ResumeMessage, requested: ControlSnapshot | None) -> tuple[ResumeMessage, ...]:
+        """Wait for what every rank continues from after a checkpoint.
 
         Args:
-            desired: the newest control this rank was asked for; rank 0's counts, as at every meeting.
+            mine: of this rank.
+            requested: the newest control on this rank; rank 0's counts, as when a step is closed.
+
+        Returns:
+            Every rank's message, in their order.
         """
-        words = tuple(self._ranks.agree(mine))
-        if self._relay is not None and not any(word.error for word in words):
-            self._relay.tell(desired, time.time(), words[0].action)
-            self._told_action = Action.decode(words[0].action) if words[0].action else None
-        return words
+        messages = tuple(self._ranks.gather_objects(mine))
+        if not self.alone and not any(message.error for message in messages):
+            self._broadcast(requested, messages[0].action)
+            self.next_action = Action.decode(messages[0].action) if messages[0].action else None
+        return messages
 
     def settle(self, seconds: float) -> None:
-        """Wait until the last meeting is over, for at most so long."""
-        if self._step is not None:
-            self._step.arrives_within(seconds)
+        """Wait until the last step's sums have arrived.
+
+        Args:
+            seconds: the longest wait.
+        """
+        if self._sums is not None:
+            self._sums.arrives_within(seconds)
+
+    def _broadcast(self, requested: ControlSnapshot | None, action: bytes) -> None:
+        assert len(action) <= LONGEST_ACTION, "an action must fit into the first broadcast"
+        control = b"" if requested is None else encode_control(requested)
+        fits = _HEADER.size + len(action) + len(control) <= self._capacity
+        message = _HEADER.pack(time.time(), len(action), len(control)) + action + (control if fits else b"")
+        self._receive = self._ranks.broadcast(message, self._capacity)

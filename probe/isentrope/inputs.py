@@ -155,8 +155,8 @@ def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tens
     return importance_ratios(logprobs.detach(), matching("sampler_logprobs", sampler_logprobs, logprobs).detach())
 
 
-def told_of_tokens(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
-    """One number per token that the loop may give or not; a copy, for loops overwrite theirs."""
+def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
+    """One optional number per token, as a copy: loops overwrite theirs."""
     return None if given is None else matching(name, given, logprobs).detach().clone()
 
 

@@ -1,30 +1,32 @@
-"""What a run is when it begins, and that all of its ranks say the same of it.
+"""The start of a run, on which all ranks agree, and its end.
 
-The goodbye of one rank: said by `Probe.finish`, or when the process ends and nobody has.
+The status a run gets:
 
-How this process comes to its end, as far as Python tells: by itself, by an error nobody handled, by `sys.exit`.
-
-A signal that kills, and `os._exit`, tell nobody: nothing here notices them.
+- `finished`, or what `Probe.finish(status)` was given: the loop called it, left the probe's `with` block, or the trainer's
+  callback reported the end of training
+- `failed`: the `with` block or the training was left by an error; or the process ended without `finish` after an error
+  that nothing handled (Python keeps it in `sys.last_exc`), Ctrl-C included
+- `ended`: the process ended without `finish`, and Python knows of no error. So does a process that ends by `sys.exit`,
+  whatever its status: nobody can learn of that without replacing `sys.exit`
+- `silent`, which the server concludes: nothing is sent by a process that is killed or calls `os._exit`
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import isentrope
 from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
-from isentrope.control import StepBoundary
-from isentrope.distributed import RankMeeting, Ranks
+from isentrope.control import ControlState
+from isentrope.distributed import RankExchange, Ranks
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
 from isentrope.methods.gate import CAPABILITIES
@@ -43,22 +45,22 @@ class RunStart(NamedTuple):
 
     config: ProbeConfig
     control: ControlSnapshot
-    """In force from the first step on: version 0."""
+    """Active from the first step on: version 0."""
     message: RunStarted
-    """What this rank reports first."""
+    """The first message of this rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """What a rank tells the others before the run begins."""
+class _RankSettings:
+    """What the ranks compare before the run begins."""
 
     error: str
-    """Why it can't begin; empty when it can."""
+    """Why this rank can't begin; empty when it can."""
     wanted_run_id: str = ""
-    """As given; empty: rank 0's will do."""
+    """As given; empty: any."""
     run_id: str = ""
     incarnation: str = ""
-    """Of rank 0: one life of the run has one, whatever the number of its ranks."""
+    """Of this attempt of the run. Rank 0's counts for all ranks."""
     control: str = ""
     threshold_source: str = ""
 
@@ -74,10 +76,15 @@ def begin_run(
     """Agree on the run with the other ranks; a rank that can't begin keeps none of them waiting.
 
     Args:
+        ranks: all that make the run's steps together.
         configure: makes this rank's settings.
-        run_id: the one asked for, if any.
+        run_id: the requested one, if any.
         control: the intervention the run starts with.
         run_config: the run's hyper-parameters, shown with it.
+        tags: words to find the run by.
+
+    Returns:
+        The run, the same on all ranks.
 
     Raises:
         ConfigurationError: a setting that can't work here or on another rank, or that differs between them.
@@ -88,7 +95,7 @@ def begin_run(
         config = configure()
         _check_mode(config, control)
         shown_config, shown_tags = jsonable(run_config), checked_tags(tags)
-        mine = _Word(
+        mine = _RankSettings(
             error="",
             wanted_run_id=wanted_run_id(run_id),
             run_id=config.run_id,
@@ -97,24 +104,24 @@ def begin_run(
             threshold_source=config.threshold_source,
         )
     except ConfigurationError as error:
-        own_error, mine = error, _Word(error=str(error))
-    words = ranks.agree(mine)
+        own_error, mine = error, _RankSettings(error=str(error))
+    settings = ranks.gather_objects(mine)
     if own_error is not None:
         raise own_error
-    _check_agreement(words)
+    _check_agreement(settings)
     if config.world_size > ranks.size:
         logger.warning(
             "torch.distributed was not initialised when the probe was built: each of the %d ranks reports its own tokens "
-            "only, and takes up a new control by itself.",
+            "only, and applies a new control by itself.",
             config.world_size,
         )
-    config = replace(config, run_id=words[0].run_id)
+    config = replace(config, run_id=settings[0].run_id)
     initial = ControlSnapshot(version=0, control=control or Control(), author="trainer", requested_at=time.time())
-    return RunStart(config, initial, _run_started(config, words[0].incarnation, initial, shown_config, shown_tags))
+    return RunStart(config, initial, _run_started(config, settings[0].incarnation, initial, shown_config, shown_tags))
 
 
 def transport_of(start: RunStart) -> Transport:
-    """What carries this rank's reports."""
+    """Open the transport of this rank's reports."""
     config = start.config
     return open_transport(
         start.message, mode=config.mode, home=config.home, grpc_target=config.grpc_target, token=config.token
@@ -122,7 +129,7 @@ def transport_of(start: RunStart) -> Transport:
 
 
 def announce(config: ProbeConfig) -> None:
-    """One line on stderr, of rank 0 alone, that says which run this is and where to look at it."""
+    """Write the run's id and address to stderr, on rank 0 alone."""
     if config.rank or config.mode == "disabled":
         return
     where = (
@@ -140,27 +147,27 @@ def _check_control(control: Control | None) -> None:
         )
     wanted = (control or Control()).capability
     if wanted not in CAPABILITIES:
-        raise ConfigurationError(f"This probe can carry out {', '.join(CAPABILITIES)}; the control asks for {wanted}.")
+        raise ConfigurationError(f"This probe can apply {', '.join(CAPABILITIES)}; the control needs {wanted}.")
 
 
 def _check_mode(config: ProbeConfig, control: Control | None) -> None:
     if config.mode == "disabled" and control is not None and control.hold is not None:
         raise ConfigurationError(
-            "hold steers by the numbers of the reports, and mode disabled builds none. Use mode offline or online, or "
-            "leave hold out."
+            "hold is decided from the numbers of the reports, and mode disabled builds none. Use mode offline or online, "
+            "or leave hold out."
         )
 
 
-def _check_agreement(words: Sequence[_Word]) -> None:
-    for rank, word in enumerate(words):
-        if word.error:
-            raise ConfigurationError(f"Rank {rank} can't begin: {word.error}")
-    first = words[0]
-    for rank, word in enumerate(words):
+def _check_agreement(settings: Sequence[_RankSettings]) -> None:
+    for rank, one in enumerate(settings):
+        if one.error:
+            raise ConfigurationError(f"Rank {rank} can't begin: {one.error}")
+    first = settings[0]
+    for rank, one in enumerate(settings):
         for name, expected, got in (
-            ("run_id", first.run_id, word.wanted_run_id or first.run_id),
-            ("control", first.control, word.control),
-            ("threshold_source", first.threshold_source, word.threshold_source),
+            ("run_id", first.run_id, one.wanted_run_id or first.run_id),
+            ("control", first.control, one.control),
+            ("threshold_source", first.threshold_source, one.threshold_source),
         ):
             if got != expected:
                 raise ConfigurationError(
@@ -192,135 +199,99 @@ def _run_started(
     )
 
 
-Mark = tuple[int, int]
-"""What had gone wrong already at some moment: the identity of the last error that nobody handled (a notebook has errors that
-end nothing), and how often `sys.exit` was called."""
-
-_SYS = vars(sys)
-"""Where Python keeps the last error that nobody handled: as `last_exc` from 3.12 on, as `last_value` before."""
-
-_exit_codes: list[object] = []
-"""What the main thread gave `sys.exit`, one for each call; all but the last were caught."""
-
-
-def watch_exits() -> None:
-    """From now on what the main thread gives `sys.exit` is known. Safe to repeat.
-
-    Python tells nobody else: at the end of the process the SystemExit is gone, and a run whose framework caught the
-    error, printed it and called `sys.exit(1)` would look like one that came to its end.
-    """
-    theirs = sys.exit
-    if getattr(theirs, "watched", False):
-        return
-
-    @functools.wraps(theirs)
-    def watched_exit(status: object = None, /) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():
-            _exit_codes.append(status)
-        theirs(status)  # type: ignore[arg-type]
-
-    watched_exit.watched = True  # type: ignore[attr-defined]
-    sys.exit = watched_exit
-
-
-def mark() -> Mark:
-    """This moment: what is known of now is not what ends the process later."""
-    return id(_SYS.get("last_exc") or _SYS.get("last_value")), len(_exit_codes)
-
-
-def failure_since(earlier: Mark) -> str:
-    """Why the process ends, when by a failure: `RuntimeError: ...`. Empty: it came to its end."""
-    error, (earlier_error, earlier_exits) = _last_unhandled(), earlier
-    if error is not None and id(error) != earlier_error:
-        return named(error)
-    if len(_exit_codes) > earlier_exits and _exit_codes[-1] not in (None, 0):
-        return f"SystemExit: {_exit_codes[-1]}"
-    return ""
-
-
-def named(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An error as a run's page shows it."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-def _last_unhandled() -> BaseException | None:
-    error: BaseException | None = _SYS.get("last_exc") or _SYS.get("last_value")
+def last_unhandled_error() -> BaseException | None:
+    """The last error that nothing handled; a notebook has such errors and goes on."""
+    # `last_exc` from Python 3.12 on, `last_value` before.
+    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return error
 
 
 LONGEST_END_SECONDS = 1.0
 """How long the end of a run may take, whatever hangs; and of all runs together that a process leaves unfinished."""
-LAST_MEETING_SHARE = 0.6
-"""How much of it goes to the other ranks' part of the last report: ranks end within moments of each other, or hang."""
+LAST_EXCHANGE_SHARE = 0.6
+"""Share of it for the other ranks' part of the last report: ranks end within moments of each other, or hang."""
 
 
 class RunEnd:
-    """Says goodbye once. It outlives its probe, which may be gone before the process is: a local of `main`, say."""
+    """Ends the run of one rank once. It outlives its probe, which may be gone before the process is: a local, say."""
 
     def __init__(
         self,
-        boundary: StepBoundary,
-        meeting: RankMeeting,
+        control: ControlState,
+        ranks: RankExchange,
         transport: Transport,
         mirrors: OpenMirrors,
         guard: Guard,
         *,
-        watches_process: bool = True,
+        at_process_end: bool = True,
     ) -> None:
         """Build it after the transport is open: what is registered last is called first, and the transport closes itself.
 
         Args:
-            watches_process: whether the process's end is the run's. False where nobody hears of either.
+            control: gives the last step and the outcomes that no report has carried.
+            ranks: waited for shortly, for the last report holds their numbers.
+            transport: takes the last message, then is closed.
+            mirrors: closed last.
+            guard: of the probe.
+            at_process_end: whether the process's end is the run's. False in mode disabled.
         """
-        self._boundary = boundary
-        self._meeting = meeting
+        self._control = control
+        self._ranks = ranks
         self._transport = transport
         self._mirrors = mirrors
         self._guard = guard
         self._process = os.getpid()
-        self._said = False
-        self._mark = mark()
-        if watches_process:
-            watch_exits()
+        self._finished = False
+        self._earlier_error = id(last_unhandled_error())
+        if at_process_end:
             _unfinished.add(self)
             atexit.register(self._process_ends)
 
-    def goes_on(self) -> None:
-        """A step has closed: errors and exits before it have ended nothing."""
-        self._mark = mark()
+    def step_closed(self) -> None:
+        """Note that training goes on: errors before this step have ended nothing."""
+        self._earlier_error = id(last_unhandled_error())
 
-    def say(self, status: str, error: str = "", seconds: float | None = None) -> None:
-        """Say goodbye, and close what carries it. Safe to repeat: the first counts.
+    def finish(self, status: str, error: str = "", seconds: float = LONGEST_END_SECONDS) -> None:
+        """Send the last message and close transport and trackers. Safe to repeat: the first call counts.
 
         Args:
-            seconds: how long it may take. None: `LONGEST_END_SECONDS`.
+            status: of the run.
+            error: what ended it; empty where nothing did.
+            seconds: how long it may take.
         """
-        if self._said:
+        if self._finished:
             return
-        self._said = True
+        self._finished = True
         _unfinished.discard(self)
         atexit.unregister(self._process_ends)
-        seconds = LONGEST_END_SECONDS if seconds is None else seconds
         end = time.monotonic() + seconds
         with self._guard.protect("finishing the run"):
-            goodbye = RunFinished(
+            message = RunFinished(
                 status=status,
                 finished_at=time.time(),
-                step=self._boundary.last_step,
+                step=self._control.last_step,
                 error=cut(error, ERROR_CHARACTERS),
-                outcomes=self._boundary.untold,
+                outcomes=self._control.pending_outcomes,
             )
-            # The last report holds the other ranks' numbers too.
-            self._meeting.settle(LAST_MEETING_SHARE * seconds)
-            self._transport.put(ReadyMessage(goodbye))
+            self._ranks.settle(LAST_EXCHANGE_SHARE * seconds)
+            self._transport.put(ReadyMessage(message))
             self._transport.close(timeout_seconds=end - time.monotonic())
             self._mirrors.close(timeout_seconds=end - time.monotonic())
 
     def _process_ends(self) -> None:
-        # A forked child must not speak in its parent's name.
-        if os.getpid() == self._process:
-            failure = failure_since(self._mark)
-            self.say("failed" if failure else "finished", failure, seconds=_shared_seconds())
+        # The run belongs to the parent of a forked child.
+        if os.getpid() != self._process:
+            return
+        error = last_unhandled_error()
+        if error is None or id(error) == self._earlier_error:
+            self.finish("ended", seconds=_shared_seconds())
+        else:
+            self.finish("failed", error_text(error), seconds=_shared_seconds())
 
 
 _unfinished: set[RunEnd] = set()

@@ -10,9 +10,9 @@
     ...
     probe.finish()
 
-It opens no socket, waits for no device and keeps no logits. With no intervention in force `gate` returns the very
-tensor it was given. Reports go to a folder on disk, from where a side process ships them; thresholds come back the
-same way and change only between two steps.
+It opens no socket, waits for no device and keeps no logits. With no intervention active `gate` returns the very tensor
+it was given. Reports go to a folder on disk, from where a side process ships them; controls come back the same way and
+change only between two steps.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from torch import Tensor
 
 from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import ProbeConfig, ThresholdSource
-from isentrope.control import ControlDesk, StepBoundary, Wish
-from isentrope.distributed import OneRank, RankMeeting, ranks_of
+from isentrope.control import ControlState
+from isentrope.distributed import OneRank, RankExchange, ranks_of
 from isentrope.errors import InputError
 from isentrope.guard import Guard, Stopwatch
-from isentrope.hold import Pilot
+from isentrope.hold import HoldController
 from isentrope.inputs import (
     LearningRates,
     broadcast_advantages,
@@ -48,13 +48,13 @@ from isentrope.inputs import (
     loggable,
     momentum_of,
     not_finite_advantages,
+    per_token,
     ratios_to_sampler,
     step_number,
     token_ids_of,
-    told_of_tokens,
     valid_mask,
 )
-from isentrope.lifecycle import RunEnd, announce, begin_run, named, transport_of
+from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.gate import CAPABILITIES, gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
@@ -64,7 +64,7 @@ from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.thresholds import threshold_sums
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
-from isentrope.step_report import NumbersOfRanks, StepCloser, entropies_after_update
+from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
 from isentrope.trackers.base import OpenMirrors
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control, Method
@@ -146,13 +146,14 @@ class Probe:
             tags=tags,
         )
         self.config = begun.config
-        self._boundary = StepBoundary(ControlDesk(begun.control, CAPABILITIES))
-        self._opened_under: ControlSnapshot | None = None
+        self._control = ControlState(begun.control, CAPABILITIES)
+        self._begun_under: ControlSnapshot | None = None
         mirrored = self.config.rank == 0 and self.config.mode != "disabled"
         self._mirrors = OpenMirrors(self.config.mirrors if mirrored else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
-        self._closer = StepCloser(texts)
-        self._pilot = Pilot()
+        # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
+        self._reports = ReportBuilder(texts, lambda: self._transport.statistics().scalars())
+        self._hold = HoldController()
         self._guard = Guard()
         self._stopwatch = Stopwatch()
         self._gating = self._guard.protect("gating a batch", self._stopwatch)
@@ -161,20 +162,20 @@ class Probe:
         self._ledger = TokenLedger()
         self._thresholds = ThresholdSources(self.config.threshold_source)
         self._basis = SelectionBasis(self.config.threshold_source, self._thresholds)
-        self._meeting = RankMeeting(ranks or OneRank(), self._thresholds, self._basis)
+        self._ranks = RankExchange(ranks or OneRank(), self._thresholds, self._basis)
         self._logged: dict[str, float | Tensor] = {}
         self._known_names: set[str] = set()
         self._process = os.getpid()
         self._end = RunEnd(
-            self._boundary,
-            self._meeting,
+            self._control,
+            self._ranks,
             self._transport,
             self._mirrors,
             self._guard,
-            watches_process=self.config.mode != "disabled",
+            at_process_end=self.config.mode != "disabled",
         )
         self._scores_to_gate = False
-        self._told_of: set[str] = set()
+        self._warned: set[str] = set()
         if transport is None:
             announce(self.config)
 
@@ -182,7 +183,7 @@ class Probe:
         about = self.config
         return (
             f"Probe(run_id={about.run_id!r}, project={about.project!r}, mode={about.mode!r}, rank={about.rank}, "
-            f"step={self._boundary.last_step}, control={str(self.control.method)!r})"
+            f"step={self._control.last_step}, control={str(self.control.method)!r})"
         )
 
     @property
@@ -192,13 +193,13 @@ class Probe:
 
     @property
     def control(self) -> Control:
-        """The control in force now, as it was asked for; a held entropy moves its thresholds from step to step."""
-        return self._boundary.in_force.control
+        """The active control, as it was pushed; a held entropy moves its thresholds from step to step."""
+        return self._control.active.control
 
     @property
     def latest(self) -> StepReport | None:
         """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None when disabled."""
-        return self._closer.latest
+        return self._reports.latest
 
     def score(
         self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
@@ -270,8 +271,8 @@ class Probe:
     ) -> None:
         """Count thresholds from the whole batch that the next step or steps are made from.
 
-        Call it once per generation, on every rank, with the scores of the old log-probs' forward pass; what it says
-        holds until the next call.
+        Call it once per generation, on every rank, with the scores of the old log-probs' forward pass; it counts until
+        the next call.
 
         Args:
             scores: of all tokens of this rank, one or several parts; an empty list on a rank without tokens.
@@ -291,7 +292,7 @@ class Probe:
                 self._basis.first_pass(parts, masks)
             finally:
                 # Also when this rank's can't be read: the others wait for it.
-                self._meeting.first_pass(sums)
+                self._ranks.first_pass(sums)
 
     def gate(
         self,
@@ -304,12 +305,12 @@ class Probe:
         loss_weights: Tensor | None = None,
         kl_strengths: Tensor | None = None,
     ) -> Tensor:
-        """Record a micro-batch, and let gradient through only where, and as much as, the control in force says.
+        """Record a micro-batch, and let gradient through only where, and as much as, the active control allows.
 
         Args:
             scores: of `score`, shape [batch, tokens] (or any).
             advantages: same shape, or one per sequence: [batch] or [batch, 1]. A token whose advantage is not finite is
-                counted in `token/not_finite`, and left out of all else that is measured.
+                counted in `token/not_finite`, and excluded from all else that is measured.
             mask: same shape, True (or non-zero) where the token counts. None: everywhere. Floating-point masks hold 0
                 and 1; other numbers are an error in the first step.
             sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy,
@@ -319,7 +320,9 @@ class Probe:
             loss_weights: what the loop's own loss makes of each token's r A, same shape: 0 where its clip silences the
                 token (`isentrope.scores.inside_clip`). The prediction follows, and says what the clip took.
             kl_strengths: what a KL term of the loss adds to r A, same shape (`isentrope.scores.kl_strengths`).
-        Returns: `scores.logprobs` with the same values. The very same tensor when no intervention is in force.
+
+        Returns:
+            `scores.logprobs` with the same values. The very same tensor when no intervention is active.
 
         Raises:
             InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
@@ -330,13 +333,13 @@ class Probe:
             return scores.logprobs
         with self._gating:
             self._scores_to_gate = False
-            self._open_step()
+            self._begin_step()
             advantages = broadcast_advantages(advantages, scores.logprobs)
             given_mask, mask = mask, valid_mask(mask, scores.logprobs)
             if not self._guard.settled:
                 check_first_mask(given_mask)
                 check_first_values(scores, mask)
-                self._tell_once("advantages", not_finite_advantages(advantages, mask))
+                self._warn_once("advantages", not_finite_advantages(advantages, mask))
             ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
             batch = TokenBatch(
                 detached(scores),
@@ -344,16 +347,16 @@ class Probe:
                 mask,
                 mask,
                 ratios,
-                token_ids=self._told("token_ids", lambda: token_ids_of(scores)),
-                loss_weights=told_of_tokens("loss_weights", loss_weights, scores.logprobs),
-                kl_strengths=self._told(
-                    "kl_strengths", lambda: told_of_tokens("kl_strengths", kl_strengths, scores.logprobs)
+                token_ids=self._optional("token_ids", lambda: token_ids_of(scores)),
+                loss_weights=per_token("loss_weights", loss_weights, scores.logprobs),
+                kl_strengths=self._optional(
+                    "kl_strengths", lambda: per_token("kl_strengths", kl_strengths, scores.logprobs)
                 ),
-                group_ids=self._told(
+                group_ids=self._optional(
                     "groups", lambda: group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens)
                 ),
             )
-            if self._pilot.control.method == Method.NONE:
+            if self._hold.control.method == Method.NONE:
                 self._ledger.add(batch)
                 return scores.logprobs
             factors = self._selected(batch)
@@ -400,8 +403,8 @@ class Probe:
         """Close a step after its optimiser update, and send its report.
 
         Args:
-            step: the number of the optimiser update. It may go backwards (a resume), nothing is overwritten; it is said
-                once.
+            step: the number of the optimiser update. It may go backwards (a resume): nothing is overwritten, and a
+                warning is logged once.
             optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
                 call `scheduler.step()` after this, for the rate is that of the update just made.
             rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
@@ -413,79 +416,66 @@ class Probe:
             return
         with self._closing:
             started = time.perf_counter()
-            rescoring_seconds = 0.0
-            alone, sums, source = self._meeting.alone, None, ""
+            alone = self._ranks.alone
+            sums: Tensor | None = None
             action: Action | None = None
-            batches: Sequence[TokenBatch] = ()
+            what_if_source = ""
             try:
-                self._open_step()
+                self._begin_step()
                 batches = self._take_batches()
                 step = step_number(step)
                 self._check_step(step, batches)
-                after = None
-                if rescore is not None and (batches or not alone):
-                    after, rescoring_seconds = self._rescored(rescore, batches)
                 if batches or not alone:
-                    source, thresholds = self._thresholds.known()
-                    sums = rank_vector(
-                        step,
-                        self._guard.failures,
-                        batches,
-                        after,
-                        self._meeting.device,
-                        thresholds,
-                        alone=alone,
-                        centre=None if alone else self._basis.means(),
-                    )
-                    self._basis.step_closed(self._pilot.control, batches)
-                self._pilot.end_step()
-                if self._meeting.leads and not alone:
-                    # Alone there is time until the next step begins.
-                    action = self._pilot.decide(self._boundary.in_force)
+                    what_if_source, sums = self._measured(step, batches, rescore)
+                self._hold.end_step()
+                if self._ranks.leads and not alone:
+                    # On its own a process decides when the next step begins: more numbers have arrived by then.
+                    action = self._hold.decide(self._control.active)
             finally:
                 # Also when measuring failed: the other ranks wait for this one, and the next step must be able to begin
                 # under another control.
-                self._boundary.end_step()
+                self._control.end_step()
                 if sums is not None or not alone:
-                    self._meeting.meet(
-                        sums, failures=self._guard.failures, desired=self._transport.desired_control(), action=action
+                    self._ranks.close_step(
+                        sums, failures=self._guard.failures, requested=self._transport.desired_control(), action=action
                     )
-            measured = None if sums is None else self._meeting.numbers_of_ranks()
+            measured = None if sums is None else self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
-            self._stopwatch.seconds += reported_from - started - rescoring_seconds
-            self._report(step, measured, optimizer, learning_rates, source)
+            self._stopwatch.seconds += reported_from - started
+            self._report(step, measured, optimizer, learning_rates, what_if_source)
             # Counted with the next step.
             self._stopwatch.seconds = time.perf_counter() - reported_from
             self._guard.settled = True
-            self._end.goes_on()
-            # What `rescore` scored is for no gate.
+            self._end.step_closed()
+            # What `rescore` scored is not meant for a gate.
             self._scores_to_gate = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What the probe remembers from step to step, for the training's checkpoint: plain values, as torch.save and
-        JSON take them. Call it after `step` and before the next `gate`; it may wait for the device and the last report.
+        """What the probe keeps from step to step, for the training's checkpoint. Call it after `step` and before the next
+        `gate`; it may wait for the device and the last report.
 
-        Returns: an empty dict where it could not be had; to load that is to begin anew.
+        Returns:
+            Plain values, as torch.save and JSON take them. Empty where it failed; to load that is to start afresh.
         """
         state: dict[str, Any] = {}
         if not self._inactive():
-            with self._guard.protect("writing down the probe's state"):
+            with self._guard.protect("collecting the probe's state"):
                 state = state_of(self._memory())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a checkpoint, as a new incarnation of the run. Call it before the first `gate`, on every rank.
+        """Continue from a checkpoint, as a new attempt of the run. Call it before the first `gate`, on every rank.
 
-        The checkpoint's control is in force from the first step on, unless a newer version was asked for since; it is
-        not applied, nor acknowledged, a second time. A run of another id goes on with what was learnt, but under its own
+        The checkpoint's control is active from the first step on, unless a newer version was requested since; it is not
+        applied, nor acknowledged, a second time. A run of another id continues with what was learnt, but under its own
         control, which it has announced. Rank 0's state counts for all.
 
         Args:
             state: what `state_dict` gave, on this rank or on rank 0. None or empty: this rank has none.
 
         Raises:
-            CheckpointError: on all ranks, when one of them can't go on from what it was given: it is something else, of a
-                later layout or damaged, or the probe has begun a step. The probe is then as it was.
+            CheckpointError: on all ranks, when one of them can't continue from what it was given: it is something else,
+                of another layout or damaged, or the probe has begun a step. The probe is then as it was.
         """
         if not self._inactive():
             resume(self._memory(), state, self._transport.desired_control())
@@ -493,22 +483,26 @@ class Probe:
     def _memory(self) -> Memory:
         return Memory(
             config=self.config,
-            boundary=self._boundary,
+            control=self._control,
             thresholds=self._thresholds,
             basis=self._basis,
-            closer=self._closer,
-            pilot=self._pilot,
-            meeting=self._meeting,
+            reports=self._reports,
+            hold=self._hold,
+            ranks=self._ranks,
         )
 
     def finish(self, status: str = "finished", error: str = "") -> None:
-        """Say goodbye. What is spooled goes up without this process; safe to repeat.
+        """End the run. What is spooled is delivered without this process. Safe to repeat: the first call counts.
 
-        A process that ends without it does so by itself: `failed` after an error that nobody handled or a `sys.exit` with
-        a status, else `finished`. One that is killed tells nobody.
+        A process that ends without it ends the run with the status `failed` after an error that nothing handled, else
+        `ended`; a process that is killed sends nothing (`isentrope.lifecycle`).
+
+        Args:
+            status: of the run, `finished` or `failed`.
+            error: what ended it; empty where nothing did.
         """
         if not self._inactive():
-            self._end.say(status, error)
+            self._end.finish(status, error)
 
     def __enter__(self) -> Self:
         return self
@@ -519,21 +513,25 @@ class Probe:
         if error is None:
             self.finish()
         else:
-            self.finish("failed", named(error))
+            self.finish("failed", error_text(error))
 
     def _selected(self, batch: TokenBatch) -> Tensor:
-        """What the control in force makes of a micro-batch, which is recorded with it: the factors of its gradients."""
+        """Record a micro-batch with what the active control selects in it.
+
+        Returns:
+            The factors of its tokens' gradients.
+        """
         tokens = GatedTokens(
             batch.scores,
             batch.advantages,
             batch.mask,
             batch.importance_ratios,
             batch.loss_weights,
-            step=self._boundary.this_step,
+            step=self._control.next_step,
             rank=self.config.rank,
             first_position=self._ledger.tokens,
         )
-        source, selection = self._basis.select(self._pilot.control, tokens)
+        source, selection = self._basis.select(self._hold.control, tokens)
         self._ledger.add(
             replace(
                 batch,
@@ -545,16 +543,17 @@ class Probe:
         )
         return selection.factors
 
-    def _wish(self) -> Wish:
-        return self._meeting.wanted_control(self._transport.desired_control())
-
-    def _open_step(self) -> None:
-        if self._boundary.open_step(self._wish):
-            pushed = self._boundary.in_force
-            if pushed is not self._opened_under or pushed.control.hold is not None:
-                action = self._pilot.decide(pushed) if self._meeting.alone else self._meeting.heard_action
-                self._pilot.begin_step(pushed, action)
-                self._opened_under = pushed
+    def _begin_step(self) -> None:
+        """Begin a step unless it has begun: the only moment at which the active control may change."""
+        if not self._control.open_step():
+            return
+        start = self._ranks.begin_step(self._transport.desired_control())
+        self._control.decide(start.requested, now=start.now)
+        active = self._control.active
+        if active is not self._begun_under or active.control.hold is not None:
+            action = self._hold.decide(active) if self._ranks.alone else start.action
+            self._hold.begin_step(active, action)
+            self._begun_under = active
 
     def _take_batches(self) -> tuple[TokenBatch, ...]:
         if not self._ledger.tokens and not self._ledger.batches:
@@ -565,35 +564,55 @@ class Probe:
 
     def _check_step(self, step: int, batches: Sequence[TokenBatch]) -> None:
         if self._scores_to_gate and not batches and not self._ledger.overflowed:
-            self._tell_once(
+            self._warn_once(
                 "gate",
                 f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
                 "Take the log-probs of the loss from probe.gate(scores, advantages, mask).",
             )
-        last = self._boundary.last_step
+        last = self._control.last_step
         if last is not None and step <= last:
-            self._tell_once(
+            self._warn_once(
                 "step",
                 f"Step {step} was closed after step {last}: pass the count of optimiser updates, which rises. Both reports "
                 "are stored, and charts show one for each number.",
             )
 
-    def _tell_once(self, about: str, message: str) -> None:
-        if message and about not in self._told_of:
-            self._told_of.add(about)
+    def _warn_once(self, about: str, message: str) -> None:
+        if message and about not in self._warned:
+            self._warned.add(about)
             logger.warning(message)
+
+    def _measured(
+        self, step: int, batches: Sequence[TokenBatch], rescore: Callable[[], RescoredTokens] | None
+    ) -> tuple[str, Tensor]:
+        """Where the what-if sums are counted from, and the vector of this rank's sums."""
+        after = None if rescore is None else self._rescored(rescore, batches)
+        source, thresholds = self._thresholds.known()
+        sums = rank_vector(
+            step,
+            self._guard.failures,
+            batches,
+            after,
+            self._ranks.device,
+            thresholds,
+            alone=self._ranks.alone,
+            centre=None if self._ranks.alone else self._basis.means(),
+        )
+        self._basis.step_closed(self._hold.control, batches)
+        return source, sums
 
     def _rescored(
         self, rescore: Callable[[], RescoredTokens], batches: Sequence[TokenBatch]
-    ) -> tuple[Sequence[Tensor] | None, float]:
-        """Entropies after the update, and seconds: of another forward pass of the model, not the probe's own."""
+    ) -> Sequence[Tensor] | None:
+        """Entropies after the update."""
         started, seconds, after = time.perf_counter(), self._stopwatch.seconds, None
         with self._guard.protect("re-scoring a step"):
             after = entropies_after_update(rescore, batches)
-        # What it scored by this probe was counted there.
-        self._stopwatch.seconds = seconds
         self._logged[PROBE_RESCORE_SECONDS] = took = time.perf_counter() - started
-        return after, took
+        # Another forward pass of the model is not the probe's own time, also where this probe scored it. `step` counts
+        # it, so it is taken off here.
+        self._stopwatch.seconds = seconds - took
+        return after
 
     def _report(
         self,
@@ -603,47 +622,40 @@ class Probe:
         learning_rates: LearningRates | None,
         what_if_source: str,
     ) -> None:
-        momentum: float | None = None
-        if optimizer is not None:
-            momentum = momentum_of(optimizer)
-            learning_rates = learning_rates or learning_rates_of(optimizer)
-        failed = ""
+        momentum = momentum_of(optimizer)
+        learning_rates = learning_rates or learning_rates_of(optimizer)
         if self._guard.failures:
             self._logged[PROBE_FAILURES] = float(self._guard.failures)
-            failed = self._guard.in_words
         self._logged[PROBE_SECONDS] = self._stopwatch.seconds
         self._logged |= self._mirrors.scalars()
-        build = self._closer.close(
-            step=step,
-            measured=measured,
-            logged=self._logged,
-            in_force=self._boundary.in_force,
-            outcomes=self._boundary.outcomes_at(step),
-            momentum=momentum,
-            learning_rate=learning_rates,
-            what_if_source=what_if_source,
-            control=self._pilot.control,
-            action=self._pilot.action,
-            take_numbers=None if measured is None else self._pilot.numbers_of_step(momentum, learning_rates),
-            failed=failed,
-            # By the writer thread: on this one the look around took as long as all the rest of handing over.
-            count_delivered=self._count_delivered,
+        build = self._reports.report_of(
+            ClosedStep(
+                step=step,
+                measured=measured,
+                logged=self._logged,
+                active=self._control.active,
+                control=self._hold.control,
+                action=self._hold.action,
+                outcomes=self._control.outcomes_at(step),
+                momentum=momentum,
+                learning_rate=learning_rates,
+                what_if_source=what_if_source,
+                failed=self._guard.in_words,
+                learn=None if measured is None else self._hold.learner(momentum, learning_rates),
+            )
         )
         sent = self._transport.put(self._mirrors.also(step, build))
         if not sent or self.config.mode == "disabled":
-            self._closer.not_sent()
-        self._boundary.reported(step, sent=sent)
+            self._reports.not_sent()
+        self._control.reported(step, sent=sent)
         self._logged = {}
 
-    def _count_delivered(self) -> Mapping[str, float]:
-        return self._transport.statistics().scalars()
-
-    def _told(self, name: str, read: Callable[[], Tensor | None]) -> Tensor | None:
-        """What a loop says for the diagnosis alone; not known where it can't be read, for no control may fail by it."""
+    def _optional(self, name: str, read: Callable[[], Tensor | None]) -> Tensor | None:
+        """An input for the diagnosis alone; None where it can't be read, for no control may fail by it."""
         with self._guard.protect(f"reading {name}"):
             return read()
         return None
 
     def _inactive(self) -> bool:
-        """A forked child (a DataLoader worker, say) must not report in its parent's name."""
+        """Whether this is a forked child (a DataLoader worker, say), which must not report for its parent."""
         return os.getpid() != self._process

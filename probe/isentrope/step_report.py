@@ -1,4 +1,4 @@
-"""How a step becomes a report: sums on the device now, numbers and calibration later, off the training thread."""
+"""From a closed step to its report: sums on the device now, numbers and calibration later, off the training thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, SupportsFloat
 
 import torch
@@ -41,37 +41,70 @@ logger = logging.getLogger(__name__)
 
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
-"""Waits for one vector of numbers per rank, as `across_ranks.rank_vector` made it. For the writer thread."""
+"""Waits for one vector of numbers per rank, as `global_step.rank_vector` made it. For the writer thread."""
 
 
-class StepCloser:
-    """Makes the reports of a run, in order; the calibration it carries learns from each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedStep:
+    """What the training thread knows of a step when it is closed; its report is built from it later, on another thread."""
 
-    Rank 0 reports what all ranks measured together; the others report what is their own, so that there is one truth.
+    step: int
+    measured: NumbersOfRanks | None = None
+    """On rank 0 the numbers of all ranks; None on the others, and where nothing was measured."""
+    logged: Mapping[str, float | Tensor] = field(default_factory=dict)
+    active: ControlSnapshot
+    """The control that was active, as it was pushed."""
+    control: Control
+    """The same as the step ran under it: a held entropy moves its thresholds."""
+    action: Action | None = None
+    """What was decided to hold the entropy; None: it is not held."""
+    outcomes: Sequence[ControlOutcome] = ()
+    momentum: float | None = None
+    """The optimiser's beta_1; None without an optimiser."""
+    learning_rate: SupportsFloat | None = None
+    what_if_source: str = ""
+    """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
+    failed: str = ""
+    """What failed inside the probe on this rank so far, and how often."""
+    learn: Callable[[StepReport], None] | None = None
+    """Called with the report once it is built."""
+
+
+class ReportBuilder:
+    """Builds the reports of a run, in order; calibration and alerts learn from each.
+
+    Rank 0 reports what all ranks measured together; the others report what only they know, so that no number is reported
+    twice.
     """
 
-    def __init__(self, text_of: Callable[[int], str | None] = lambda token_id: None) -> None:
+    def __init__(
+        self,
+        text_of: Callable[[int], str | None] = lambda token_id: None,
+        transport_scalars: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
         """
         Args:
-            text_of: what a token id stands for; None: not known. Called off the training thread.
+            text_of: the text of a token id; None: not known. Called off the training thread.
+            transport_scalars: metrics of the reports' way to the server at the moment a report is built.
         """
         self._text_of = text_of
+        self._transport_scalars = transport_scalars
         self.latest: StepReport | None = None
         self._calibration = Calibration()
         self._alerts = AlertWatch()
-        self._told = False
-        # Learning is the writer thread's; reading what was learnt, for a checkpoint, is not.
-        self._learning = threading.Lock()
+        self._warned = False
+        # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
+        self._lock = threading.Lock()
         self._closed = 0
         """Number of the newest report to be built."""
         self._built = 0
-        """Number of the newest report that was. The writer thread's."""
+        """Number of the newest report that was built, by the writer thread."""
 
     def state(self, wait_seconds: float) -> dict[str, Any]:
         """What was learnt from the reports so far, as plain values: for a checkpoint.
 
         Args:
-            wait_seconds: for how long at most the report of the last step is waited for.
+            wait_seconds: the longest wait for the report of the last step.
         """
         end = time.monotonic() + wait_seconds
         while self._built < self._closed and time.monotonic() < end:
@@ -80,11 +113,14 @@ class StepCloser:
             logger.warning(
                 "The checkpoint lacks what the last step taught: its report was not built within %g s.", wait_seconds
             )
-        with self._learning:
+        with self._lock:
             return {"calibration": plain(self._calibration), "alerts": plain(self._alerts)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave; no step may have closed before.
+        """Continue from what `state` gave; no step may have been closed before.
+
+        Args:
+            state: plain values.
 
         Raises:
             CheckpointError: it is something else.
@@ -93,37 +129,17 @@ class StepCloser:
         self._alerts, self._calibration = rebuilt(AlertWatch, state["alerts"], "alerts"), calibration
 
     def not_sent(self) -> None:
-        """The report of the last step found no room: nobody will build it."""
+        """Note that the report of the last step will not be built: it found no room."""
         self._closed -= 1
 
-    def close(
-        self,
-        *,
-        step: int,
-        measured: NumbersOfRanks | None,
-        logged: Mapping[str, float | Tensor],
-        in_force: ControlSnapshot,
-        outcomes: Sequence[ControlOutcome],
-        momentum: float | None,
-        learning_rate: SupportsFloat | None = None,
-        what_if_source: str = "",
-        control: Control | None = None,
-        action: Action | None = None,
-        take_numbers: Callable[[StepReport], None] | None = None,
-        failed: str = "",
-        count_delivered: Callable[[], Mapping[str, float]] = dict,
-    ) -> Callable[[], StepReport]:
-        """The function returned builds the report and is called once, later, in step order.
+    def report_of(self, closed: ClosedStep) -> Callable[[], StepReport]:
+        """Prepare the report of a step.
 
         Args:
-            measured: on rank 0 the numbers of all ranks, None on the others.
-            momentum, learning_rate: of the optimiser, None without one.
-            what_if_source: which of THRESHOLD_SOURCES the what-if sums were counted from.
-            control: that the step ran under. None: the one in force, which nobody changed from step to step.
-            action: what was decided to hold the entropy; None: it is not held.
-            take_numbers: called with the report, once it is built.
-            failed: what failed inside the probe on this rank so far, in words.
-            count_delivered: metrics of the reports' way to the server, as they stand when the report is built.
+            closed: the step.
+
+        Returns:
+            A function that builds the report; called once, later, in the order of the steps.
         """
         recorded_at = time.time()
         self._closed += 1
@@ -131,84 +147,85 @@ class StepCloser:
 
         def build() -> StepReport:
             try:
-                return report_of_step(in_force.control if control is None else control)
+                return self._build(closed, recorded_at)
             finally:
                 self._built = number
 
-        def report_of_step(control: Control) -> StepReport:
-            together = None if measured is None else self._together(measured)
-            summary = None if together is None else together.summary
-            what_if = None if together is None else together.what_if
-            report = StepReport(
-                step=step,
-                recorded_at=recorded_at,
-                scalars=self._scalars(summary, momentum or 0.0, learning_rate, control)
-                | _selection(summary, control)
-                | ({} if together is None else group_scalars(together.groups))
-                | hold_scalars(action, in_force.control)
-                | {name: float(value) for name, value in logged.items()}
-                | dict(count_delivered())
-                | ({} if together is None else _health(together)),
-                histograms=() if summary is None else report_histograms(summary),
-                control_version=in_force.version,
-                outcomes=tuple(outcomes),
-                labels={
-                    "control/method": str(control.method),
-                    "control/scope": str(control.scope),
-                    "calibration/momentum": "unknown" if momentum is None else f"{momentum:g}",
-                }
-                | ({"probe/failed": failed} if failed else {})
-                | _sources(summary)
-                | _dead(summary, control, what_if)
-                | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
-                | hold_labels(action)
-                | ({} if what_if is None else {"what_if/source": what_if_source}),
-                what_if=what_if,
-                tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
-            )
-            if summary is not None:
-                with self._learning:
-                    report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
-            self.latest = report
-            if take_numbers is not None:
-                take_numbers(report)
-            return report
-
         return build
 
+    def _build(self, closed: ClosedStep, recorded_at: float) -> StepReport:
+        together = None if closed.measured is None else self._together(closed.measured)
+        summary = None if together is None else together.summary
+        what_if = None if together is None else together.what_if
+        control = closed.control
+        report = StepReport(
+            step=closed.step,
+            recorded_at=recorded_at,
+            scalars=self._scalars(summary, closed)
+            | _selection(summary, control)
+            | ({} if together is None else group_scalars(together.groups))
+            | hold_scalars(closed.action, closed.active.control)
+            | {name: float(value) for name, value in closed.logged.items()}
+            | dict(self._transport_scalars())
+            | ({} if together is None else _health(together)),
+            histograms=() if summary is None else report_histograms(summary),
+            control_version=closed.active.version,
+            outcomes=tuple(closed.outcomes),
+            labels={
+                "control/method": str(control.method),
+                "control/scope": str(control.scope),
+                "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum:g}",
+            }
+            | ({"probe/failed": closed.failed} if closed.failed else {})
+            | _sources(summary)
+            | _dead(summary, control, what_if)
+            | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
+            | hold_labels(closed.action)
+            | ({} if what_if is None else {"what_if/source": closed.what_if_source}),
+            what_if=what_if,
+            tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
+        )
+        if summary is not None:
+            with self._lock:
+                report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
+        self.latest = report
+        if closed.learn is not None:
+            closed.learn(report)
+        return report
+
     def _together(self, measured: NumbersOfRanks) -> GlobalStep | None:
-        """None when a rank is gone: what is known of the others is not the step."""
+        """The step of all ranks; None when a rank is gone, for the sums of the others are not those of the step."""
         try:
             together = read_ranks(measured())
         except RuntimeError as error:
-            self._tell("A step's numbers did not come from all ranks, it is reported without them: %s", error)
+            self._warn("A step's numbers did not arrive from all ranks, it is reported without them: %s", error)
             return None
         if len(together.steps) > 1:
-            self._tell("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
+            self._warn("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
         return together
 
-    def _tell(self, message: str, detail: object) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self, message: str, detail: object) -> None:
+        if not self._warned:
+            self._warned = True
             logger.warning(message, detail)
 
-    def _scalars(
-        self, summary: StepSummary | None, momentum: float, learning_rate: SupportsFloat | None, control: Control
-    ) -> dict[str, float]:
+    def _scalars(self, summary: StepSummary | None, closed: ClosedStep) -> dict[str, float]:
         if summary is None:
             return {}
-        scalars = summary_scalars(summary, intervening=control.method != Method.NONE)
+        scalars = summary_scalars(summary, intervening=closed.control.method != Method.NONE)
         unit = unit_prediction(summary)
         if unit is not None:
-            size = (1.0 if learning_rate is None else float(learning_rate)) * summary.entropies.mean
-            with self._learning:
-                prediction = self._calibration.step(unit, scalars.get(ENTROPY_OBSERVED_CHANGE), momentum, size)
+            rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
+            with self._lock:
+                prediction = self._calibration.step(
+                    unit, scalars.get(ENTROPY_OBSERVED_CHANGE), closed.momentum or 0.0, rate * summary.entropies.mean
+                )
             scalars |= calibration_scalars(prediction)
         return scalars
 
 
 def _health(together: GlobalStep) -> dict[str, float]:
-    """What went wrong on any rank; nothing where nothing did."""
+    """Counts of what went wrong on any rank; empty where nothing did."""
     counts = {
         PROBE_FAILURES: together.failures,
         PROBE_FAILED_RANKS: together.failed_ranks,
@@ -218,7 +235,7 @@ def _health(together: GlobalStep) -> dict[str, float]:
 
 
 def _sources(summary: StepSummary | None) -> dict[str, str]:
-    """Where the step's thresholds came from; several where `gate` calls differed, nothing where none was counted."""
+    """Where the step's thresholds came from; several where `gate` calls differed, empty where none was counted."""
     used = () if summary is None else summary.threshold_sources
     names = [source for source, calls in zip(THRESHOLD_SOURCES, used, strict=False) if calls]
     return {"threshold/source": "+".join(names)} if names else {}
@@ -229,7 +246,7 @@ def _selection(summary: StepSummary | None, control: Control) -> dict[str, float
 
 
 def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | None) -> dict[str, str]:
-    """Knobs that could not act in this step, in sentences; nothing where all could."""
+    """Knobs that could not act in this step, in sentences; empty where all could."""
     if summary is None or not summary.tokens:
         return {}
     counts, ratios, scores = summary.sign_counts, summary.importance_ratios, summary.discriminator_scores
@@ -258,7 +275,7 @@ def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | N
 
 
 def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float]:
-    """Tokens beyond the lower and the upper threshold, which the sums count from where the gate did."""
+    """How many tokens lie beyond the lower and the upper threshold, counted as the gate counted them."""
     if what_if is None or not control.method.thresholds:
         return 0.0, 0.0
     curve = WhatIfCurve(what_if, control.scope, control.method)
@@ -269,9 +286,19 @@ def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float
 def entropies_after_update(
     rescore: Callable[[], TokenScores | Sequence[TokenScores]], batches: Sequence[TokenBatch]
 ) -> list[Tensor]:
-    """H of the step's tokens under the updated policy, one tensor per batch.
+    """Entropies of the step's tokens under the updated policy.
 
-    Random numbers drawn while re-scoring are given back, so that observing leaves the run as it was.
+    The state of the random generators is restored afterwards, so that observing does not change the run.
+
+    Args:
+        rescore: scores the same tokens again; called under no_grad.
+        batches: of the step.
+
+    Returns:
+        One tensor per batch, of its tokens' shape, in nats.
+
+    Raises:
+        InputError: `rescore` returned something else.
     """
     # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []

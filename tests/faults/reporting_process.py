@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.control import ControlDesk
+from isentrope.control import ControlState
 from isentrope.transport.spool import Mode, open_transport
 from isentrope.transport.spool_writer import SpoolLimits
 from isentrope.transport.transport import Message, Transport
@@ -114,8 +114,8 @@ class ReportingLoop:
         initial = ControlSnapshot(
             version=plan.initial_version, control=Control(), author="run", requested_at=time.time()
         )
-        self._desk = ControlDesk(initial, CAPABILITIES)
-        self._untold: tuple[ControlOutcome, ...] = ()
+        self._control = ControlState(initial, CAPABILITIES)
+        self._control.last_step = plan.first_step - 1
         self.last_step = plan.first_step - 1
 
     def run(self) -> None:
@@ -129,17 +129,16 @@ class ReportingLoop:
             time.sleep(self._plan.step_seconds)
 
     def _step(self, step: int) -> None:
-        desired = self._transport.desired_control()
-        for outcome in self._desk.at_step_boundary(desired, step=step, now=time.time()):
+        for outcome in self._control.decide(self._transport.desired_control(), now=time.time()):
             self._ledger.decided(outcome)
-            self._untold += (outcome,)
-        report = report_of(self._plan, step, self._desk.in_force.version, self._untold)
-        if self._put(report):
-            self._untold = ()
+        report = report_of(self._plan, step, self._control.active.version, self._control.outcomes_at(step))
+        self._control.reported(step, sent=self._put(report))
         self.last_step = step
 
     def finish(self, status: str = "finished") -> None:
-        goodbye = RunFinished(status=status, finished_at=time.time(), step=self.last_step, outcomes=self._untold)
+        goodbye = RunFinished(
+            status=status, finished_at=time.time(), step=self.last_step, outcomes=self._control.pending_outcomes
+        )
         self._put(goodbye)
         start = time.perf_counter()
         self._transport.close()
@@ -163,7 +162,7 @@ class ReportingLoop:
 
 
 def end(how: str, loop: ReportingLoop) -> None:
-    """End this process; the ways that say goodbye do so first."""
+    """End this process; those that finish the run do so first."""
     match how:
         case "return":
             loop.finish()

@@ -366,7 +366,7 @@ def test_rank_0_s_state_counts_for_all_and_one_that_can_t_be_read_keeps_nobody_w
     for states in ([state_at_version_3, state_at_version_3], [state_at_version_3, None]):
         assert run_ranks(2, resumed_on_rank, states) == [("", CLIP, 3), ("", CLIP, 3)]
     (first, *_), (second, *_) = run_ranks(2, resumed_on_rank, [state_at_version_3, bad])
-    assert first.startswith("Rank 1 can't go on from its state: ")
+    assert "Rank 1" in first
     assert "layout 9" in second
     assert run_ranks(2, resumed_on_rank, [None, state_at_version_3]) == [
         ("", isentrope.Control(), 0),

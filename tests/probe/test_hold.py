@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import isentrope
-from isentrope.hold import Pilot
+from isentrope.hold import HoldController
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.hold_decision import Action, HoldWord
@@ -193,17 +193,17 @@ def test_all_ranks_run_under_what_rank_0_decided() -> None:
 
 @pytest.mark.parametrize("version", [0, 7])
 def test_an_action_for_another_version_counts_for_nothing(version: int) -> None:
-    pilot = Pilot()
+    controller = HoldController()
     snapshot = ControlSnapshot(
         version=7, control=isentrope.Control(hold={"target_entropy": 1.0}), author="ada", requested_at=0.0
     )
     action = Action(version=version, word=HoldWord.HOLDING, scope=Scope.DECREASING, mu=2.0)
-    pilot.begin_step(snapshot, Action.decode(action.encode()))
+    controller.begin_step(snapshot, Action.decode(action.encode()))
     if version == 7:
-        assert (pilot.action, pilot.control.mu_low, pilot.control.method) == (action, 2.0, Method.CLIP_V)
+        assert (controller.action, controller.control.mu_low, controller.control.method) == (action, 2.0, Method.CLIP_V)
     else:
-        assert pilot.action is not None
-        assert (pilot.action.word, pilot.control) == (HoldWord.FALLBACK, snapshot.control)
+        assert controller.action is not None
+        assert (controller.action.word, controller.control) == (HoldWord.FALLBACK, snapshot.control)
 
 
 def test_a_learning_rate_that_is_lowered_lowers_the_gain_at_once() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_tr
     [("groups", 7), ("kl_strengths", torch.zeros(3)), ("token_ids", torch.zeros(3, dtype=torch.long))],
 )
 def test_what_serves_the_diagnosis_alone_never_costs_the_control(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, argument: str, bad: object
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, argument: str, bad: Any
 ) -> None:
     loop = TinyLoop()
     probe, transport = probe_and_transport(control=isentrope.Control(method="clip_v", mu_low=0.0, mu_high=0.0))
@@ -90,7 +91,10 @@ def test_what_serves_the_diagnosis_alone_never_costs_the_control(
     logits, token_ids, advantages = loop.sample()
     logits.retain_grad()
     with caplog.at_level(logging.ERROR, logger="isentrope"):
-        gated = probe.gate(probe.score(logits, token_ids), advantages, loop.mask, **{argument: bad})  # type: ignore[arg-type]
+        scores, inputs = probe.score(logits, token_ids), {argument: bad}
+        if argument == "token_ids":
+            scores, inputs = replace(scores, token_ids=bad), {}
+        gated = probe.gate(scores, advantages, loop.mask, **inputs)
     gated[loop.mask].sum().backward()
     probe.step(1)
     last = reports(transport)[-1]
@@ -273,7 +277,7 @@ def test_the_end_of_a_run_takes_about_a_second_though_another_rank_never_comes(
     run_steps(TinyLoop(), probe, 2)
     work = HangingWork()
     last_step = Gathered(torch.zeros(2, 3), work)  # type: ignore[arg-type]
-    probe._meeting._step = last_step
+    probe._ranks._sums = last_step
     probe._transport.put(lambda: RunFinished(status=str(last_step.rows()), finished_at=0.0))
     started = time.monotonic()
     probe.finish()

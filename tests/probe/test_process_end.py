@@ -1,4 +1,4 @@
-"""What a run is said to be when its process ends and nobody has called `finish`."""
+"""The status of a run whose process ends without `finish`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.lifecycle import failure_since, mark, named
+from isentrope.lifecycle import error_text
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
@@ -36,23 +36,17 @@ exec(ending)
 """
 """A process for each home and ending, forked once torch is there: importing it is most of what each would do."""
 FAILED = 'begun("first"); probe = begun("second"); raise RuntimeError("boom")'
-DISABLED = """
-theirs = sys.exit
-isentrope.Probe("run", mode="disabled")
-if sys.exit is theirs:
-    open(os.environ["ISENTROPE_HOME"] + "/untouched", "w")
-"""
 ENDINGS = {
     FAILED: {("failed", "RuntimeError: boom")},
     # The probe is gone before the process is.
-    "def main():\n    begun()\nmain()": {("finished", "")},
-    # As frameworks do: the error is caught and printed, and the status says that it went wrong.
-    "try:\n    begun(); 1 / 0\nexcept ZeroDivisionError:\n    sys.exit(3)": {("failed", "SystemExit: 3")},
-    "probe = begun(); sys.exit(0)": {("finished", "")},
-    "probe = begun()\ntry:\n    sys.exit(2)\nexcept SystemExit:\n    probe.step(2)": {("finished", "")},
+    "def main():\n    begun()\nmain()": {("ended", "")},
+    # Python keeps no SystemExit: whether that went well is not known.
+    "try:\n    begun(); 1 / 0\nexcept ZeroDivisionError:\n    sys.exit(3)": {("ended", "")},
+    "with begun(): sys.exit(3)": {("failed", "SystemExit: 3")},
+    "with begun(): pass": {("finished", "")},
     "probe = begun(); raise KeyboardInterrupt": {("failed", "KeyboardInterrupt")},
     'probe = begun(); probe.finish(); raise RuntimeError("afterwards")': {("finished", "")},
-    # A child that ends in its parent's place has nothing to say; this parent is killed.
+    # A child ends nothing of its parent's; this parent is killed.
     "probe = begun(); time.sleep(0.3)\nif os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)": set(),
 }
 
@@ -60,7 +54,7 @@ ENDINGS = {
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Where each ending's process left its reports."""
-    of_ending = {ending: tmp_path_factory.mktemp("home") for ending in (*ENDINGS, DISABLED)}
+    of_ending = {ending: tmp_path_factory.mktemp("home") for ending in ENDINGS}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ISENTROPE", "PYTEST"))}
     arguments = [word for ending, home in of_ending.items() for word in (str(home), ending)]
     subprocess.run(
@@ -73,7 +67,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return of_ending
 
 
-def goodbyes(home: Path) -> list[RunFinished]:
+def finishes(home: Path) -> list[RunFinished]:
     payloads = [
         decode_payload(record.payload)
         for folder in find_spool_folders(home)
@@ -83,13 +77,12 @@ def goodbyes(home: Path) -> list[RunFinished]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_process_that_ends_says_how_its_run_did(homes: dict[str, Path], ending: str) -> None:
-    found = goodbyes(homes[ending])
-    assert {(goodbye.status, goodbye.error) for goodbye in found} == ENDINGS[ending]
+def test_the_end_of_a_process_ends_its_run(homes: dict[str, Path], ending: str) -> None:
+    assert {(found.status, found.error) for found in finishes(homes[ending])} == ENDINGS[ending]
 
 
-def test_every_run_of_a_process_is_said_goodbye_to_with_its_last_step(homes: dict[str, Path]) -> None:
-    assert [goodbye.step for goodbye in goodbyes(homes[FAILED])] == [1, 1]
+def test_every_run_of_a_process_ends_with_its_last_step(homes: dict[str, Path]) -> None:
+    assert [found.step for found in finishes(homes[FAILED])] == [1, 1]
 
 
 def test_several_hanging_runs_together_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,18 +101,23 @@ def test_several_hanging_runs_together_take_no_longer_than_one(monkeypatch: pyte
 
 
 def test_an_error_from_before_the_last_step_has_ended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from isentrope import lifecycle
+    from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
+
+    monkeypatch.setattr(lifecycle, "_all_ended_by", [])
     monkeypatch.delattr(sys, "last_exc", raising=False)
-    monkeypatch.setattr(sys, "last_value", ValueError("in a notebook's cell"), raising=False)
-    earlier = mark()
-    assert failure_since(earlier) == ""
-    monkeypatch.setattr(sys, "last_value", OSError("in a later cell"))
-    assert failure_since(earlier) == "OSError: in a later cell"
+    for later, end in ((None, ("ended", "")), (OSError("in a later cell"), ("failed", "OSError: in a later cell"))):
+        monkeypatch.setattr(sys, "last_value", ValueError("in a notebook's cell"), raising=False)
+        probe, transport = probe_and_transport()
+        run_steps(TinyLoop(), probe, 1)
+        if later is not None:
+            monkeypatch.setattr(sys, "last_value", later)
+        probe._end._process_ends()
+        finished = transport.messages[-1]
+        assert isinstance(finished, RunFinished)
+        assert (finished.status, finished.error) == end
 
 
 def test_an_error_without_words_is_named_alone() -> None:
-    assert named(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert named(ValueError("a: b")) == "ValueError: a: b"
-
-
-def test_a_probe_that_is_disabled_leaves_the_process_as_it_is(homes: dict[str, Path]) -> None:
-    assert [path.name for path in homes[DISABLED].iterdir()] == ["untouched"]
+    assert error_text(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert error_text(ValueError("a: b")) == "ValueError: a: b"

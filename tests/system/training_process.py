@@ -12,12 +12,12 @@ import os
 import sys
 import time
 
-from isentrope.control import ControlDesk
+from isentrope.control import ControlState
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import Transport
 from isentrope_wire import environment
 from isentrope_wire.control import Control
-from isentrope_wire.reports import ControlOutcome, ControlSnapshot, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import ControlSnapshot, RunFinished, RunStarted, StepReport
 
 CAPABILITIES = ("method:none", "method:clip_v")
 NUMBERS_IN_A_REPORT = 60
@@ -29,8 +29,7 @@ class ReportingLoop:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         initial = ControlSnapshot(version=0, control=Control(), author="run", requested_at=time.time())
-        self._desk = ControlDesk(initial, CAPABILITIES)
-        self._outcomes: tuple[ControlOutcome, ...] = ()
+        self._control = ControlState(initial, CAPABILITIES)
         self.longest_put_seconds = 0.0
         self.longest_boundary_seconds = 0.0
 
@@ -39,20 +38,23 @@ class ReportingLoop:
             step=step,
             recorded_at=time.time(),
             scalars={"entropy/mean": float(step)} | {f"filler/{i}": 0.5 * i for i in range(NUMBERS_IN_A_REPORT)},
-            control_version=self._desk.in_force.version,
-            outcomes=self._outcomes,
+            control_version=self._control.active.version,
+            outcomes=self._control.outcomes_at(step),
         )
         start = time.perf_counter()
         self._transport.put(lambda: report)
         put = time.perf_counter()
-        self._outcomes = self._desk.at_step_boundary(self._transport.desired_control(), step=step + 1, now=time.time())
+        self._control.reported(step, sent=True)
+        self._control.decide(self._transport.desired_control(), now=time.time())
         boundary = time.perf_counter()
         self.longest_put_seconds = max(self.longest_put_seconds, put - start)
         self.longest_boundary_seconds = max(self.longest_boundary_seconds, boundary - put)
 
     def finish(self, step: int) -> float:
         """Say goodbye; returns how long that took, in seconds."""
-        goodbye = RunFinished(status="finished", finished_at=time.time(), step=step, outcomes=self._outcomes)
+        goodbye = RunFinished(
+            status="finished", finished_at=time.time(), step=step, outcomes=self._control.pending_outcomes
+        )
         start = time.perf_counter()
         self._transport.put(lambda: goodbye)
         self._transport.close()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from isentrope.integrations.trl import attach
 from isentrope.integrations.trl_loss import MicroBatch, Sample, as_in_training, default_tokens
+from isentrope.step_report import ClosedStep
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
 from isentrope_wire.reports import RunFinished
@@ -78,13 +79,14 @@ def test_the_learning_rate_is_the_one_that_the_update_was_made_with(
         tmp_path, steps=4, rescore_tokens=0, lr_scheduler_type="linear", learning_rate=0.04, **settings
     )
     rates: list[float] = []
-    theirs = probe._closer.close
+    theirs = probe._reports.report_of
 
-    def close(**numbers: Any) -> Any:
-        rates.append(float(numbers["learning_rate"]))
-        return theirs(**numbers)
+    def report_of(closed: ClosedStep) -> Any:
+        assert closed.learning_rate is not None
+        rates.append(float(closed.learning_rate))
+        return theirs(closed)
 
-    monkeypatch.setattr(probe._closer, "close", close)
+    monkeypatch.setattr(probe._reports, "report_of", report_of)
     trainer.train()
     assert rates == pytest.approx([0.04, 0.03, 0.02, 0.01])
 

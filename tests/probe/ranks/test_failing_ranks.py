@@ -71,7 +71,7 @@ def steps_of_which_one_rank_dies(rank: int) -> list[StepReport]:
         gate(probe, Sequences.of_step(step).rows(slice(6 * rank, 6 * rank + 6)))
         if rank == 1 and step == 2:
             # What it sent at the end of step 1 may still be on its way; this is about step 2.
-            probe._meeting.settle(10.0)
+            probe._ranks.settle(10.0)
             os._exit(0)
         probe.step(step)
     probe.finish()

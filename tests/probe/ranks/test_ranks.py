@@ -67,7 +67,7 @@ def gathered_on(rank: int) -> list[list[float]]:
     rows = members.gather(torch.tensor([rank + 0.5, 1e300 * rank, torch.nan if rank else 3.0], dtype=torch.float64))
     numbers: list[list[float]] = rows.rows().nan_to_num(nan=-1.0, posinf=0.0).tolist()
     assert rows.arrives_within(5.0)
-    assert members.agree(f"rank {rank}") == ["rank 0", "rank 1"]
+    assert members.gather_objects(f"rank {rank}") == ["rank 0", "rank 1"]
     return numbers
 
 
@@ -97,7 +97,7 @@ def test_sums_travel_where_the_group_s_own_tensors_do(
 def late_probe(rank: int) -> None:
     import time
 
-    distributed.SLOW_MEETING_SECONDS = 0.2
+    distributed.SLOW_START_SECONDS = 0.2
     if rank == 1:
         time.sleep(0.8)
     said: list[str] = []

@@ -14,7 +14,7 @@ from isentrope.statistics import global_step
 from isentrope.statistics.global_step import ADDITIVE_FROM, failed_rank_vector, rank_vector
 from isentrope.statistics.thresholds import ThresholdStatistics
 from isentrope.statistics.tokens import TokenBatch
-from isentrope.step_report import StepCloser
+from isentrope.step_report import ClosedStep, ReportBuilder
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot
 
@@ -77,15 +77,15 @@ def random_step(seed: int) -> None:
         vectors.append(rank_vector(seed, rank, batches, after, None, given, alone=alone, centre=centre))
     rows = torch.stack(vectors)
     print(*columns(rows))
-    build = StepCloser().close(
+    closed = ClosedStep(
         step=seed,
         measured=Gathered(rows).numbers_later(ADDITIVE_FROM),
-        logged={},
-        in_force=ControlSnapshot(version=1, control=control, author="a", requested_at=0.0),
-        outcomes=[],
+        active=ControlSnapshot(version=1, control=control, author="a", requested_at=0.0),
+        control=control,
         momentum=0.9,
         what_if_source="micro_batch",
     )
+    build = ReportBuilder().report_of(closed)
     report = build()
     print(dict(sorted(report.scalars.items())), sorted(report.labels.items()))
     print(report.histograms, report.tokens, report.what_if, report.alerts)

@@ -1,4 +1,4 @@
-"""What a pilot remembers survives a checkpoint, and what is no such memory is refused."""
+"""What a hold controller keeps survives a checkpoint, and what is no such state is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isentrope.errors import CheckpointError
-from isentrope.hold import Pilot
+from isentrope.hold import HoldController
 from isentrope_wire.control import Control
 from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldWord
 from isentrope_wire.reports import ControlSnapshot, StepReport
@@ -33,30 +33,30 @@ def report(step: int) -> StepReport:
     return StepReport(step=step, recorded_at=0.0, scalars=scalars, control_version=3, what_if=SUMS)
 
 
-def run_steps(pilot: Pilot, steps: range, pushed: ControlSnapshot = HELD) -> list[Action]:
+def run_steps(controller: HoldController, steps: range, pushed: ControlSnapshot = HELD) -> list[Action]:
     actions = []
     for step in steps:
-        pilot.begin_step(pushed, pilot.decide(pushed))
-        assert pilot.action is not None
-        actions.append(pilot.action)
-        pilot.end_step()
-        pilot.numbers_of_step(0.9)(report(step))
+        controller.begin_step(pushed, controller.decide(pushed))
+        assert controller.action is not None
+        actions.append(controller.action)
+        controller.end_step()
+        controller.learner(0.9)(report(step))
     return actions
 
 
 def test_a_pilot_taken_up_again_decides_as_if_it_had_not_been_interrupted() -> None:
-    through, interrupted, resumed = Pilot(), Pilot(), Pilot()
+    through, interrupted, resumed = HoldController(), HoldController(), HoldController()
     expected = run_steps(through, range(16))
     run_steps(interrupted, range(12))
     resumed.restore(json.loads(json.dumps(interrupted.state())))
     assert run_steps(resumed, range(12, 16)) == expected[12:]
     assert {action.word for action in expected[12:]} <= {HoldWord.HOLDING, HoldWord.SLEWING, HoldWord.LIMIT}
-    # A pilot that knows nothing falls back.
-    assert run_steps(Pilot(), range(12, 13))[0].word == HoldWord.FALLBACK
+    # A controller that knows nothing falls back.
+    assert run_steps(HoldController(), range(12, 13))[0].word == HoldWord.FALLBACK
 
 
 def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
-    through, pushed_to, changed = Pilot(), Pilot(), Pilot()
+    through, pushed_to, changed = HoldController(), HoldController(), HoldController()
     expected = run_steps(through, range(14))
     thresholds = Control(method="clip_v", mu_low=0.7, mu_high=0.7, hold={"target_entropy": 0.5})
     run_steps(pushed_to, range(12))
@@ -73,9 +73,9 @@ def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
 
 
 def test_a_pilot_that_has_seen_nothing_has_a_state_too() -> None:
-    resumed = Pilot()
-    resumed.restore(Pilot().state())
-    assert run_steps(resumed, range(9)) == run_steps(Pilot(), range(9))
+    resumed = HoldController()
+    resumed.restore(HoldController().state())
+    assert run_steps(resumed, range(9)) == run_steps(HoldController(), range(9))
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_a_pilot_that_has_seen_nothing_has_a_state_too() -> None:
     ],
 )
 def test_a_state_that_was_changed_is_refused(place: tuple[str, ...], value: object, words: str) -> None:
-    pilot = Pilot()
-    run_steps(pilot, range(9))
-    state: Any = json.loads(json.dumps(pilot.state()))
+    controller = HoldController()
+    run_steps(controller, range(9))
+    state: Any = json.loads(json.dumps(controller.state()))
     inner = state
     for name in place[:-1]:
         inner = inner[name]
     inner[place[-1]] = value
     with pytest.raises(CheckpointError, match=words):
-        Pilot().restore(state)
+        HoldController().restore(state)
 
 
 def test_the_pushed_cap_and_denominator_are_counted_with() -> None:
@@ -104,8 +104,8 @@ def test_the_pushed_cap_and_denominator_are_counted_with() -> None:
     decided = []
     for parameters in ({}, {"max_fraction": 0.05}, {"denominator": "shrink"}):
         pushed = replace(HELD, control=Control(method="clip_v", hold=hold, parameters=parameters))
-        pilot = Pilot()
-        decided.append((run_steps(pilot, range(16), pushed)[-1], pilot.state()))
+        controller = HoldController()
+        decided.append((run_steps(controller, range(16), pushed)[-1], controller.state()))
     free, capped, shrunken = decided
     assert free[0].mu == 0.0
     assert capped[0].word == HoldWord.LIMIT

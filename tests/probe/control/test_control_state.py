@@ -1,0 +1,143 @@
+"""The control state: every version requested gets one outcome, and the applied ones rise."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from isentrope.control import ControlState
+from isentrope_wire.control import Control, Method
+from isentrope_wire.reports import ControlSnapshot, OutcomeState
+
+CAPABILITIES = ("method:none", "method:clip_v")
+
+
+def snapshot(version: int, *, expires_at: float | None = None, method: Method = Method.CLIP_V) -> ControlSnapshot:
+    control = Control(method=method, mu_low=float(version)) if method in (Method.CLIP_V, Method.CLIP_B) else Control()
+    return ControlSnapshot(version=version, control=control, author="ada", requested_at=100.0, expires_at=expires_at)
+
+
+def state() -> ControlState:
+    return ControlState(snapshot(0, method=Method.NONE), CAPABILITIES)
+
+
+def test_without_a_request_nothing_changes() -> None:
+    control = state()
+    assert control.decide(None, now=100.0) == ()
+    assert control.decide(snapshot(0), now=100.0) == ()
+    assert control.active.version == 0
+
+
+def test_a_new_version_is_applied_and_says_from_which_step() -> None:
+    control = state()
+    control.reported(40, sent=True)
+    (outcome,) = control.decide(snapshot(3), now=107.5)
+    assert (outcome.version, outcome.state, outcome.step, outcome.at) == (3, OutcomeState.APPLIED, 41, 107.5)
+    assert control.active == snapshot(3)
+
+
+def test_a_version_is_decided_once_however_often_it_is_shown() -> None:
+    control = state()
+    outcomes = [control.decide(snapshot(1), now=100.0) for step in range(5)]
+    assert [len(o) for o in outcomes] == [1, 0, 0, 0, 0]
+
+
+def test_a_control_this_probe_cannot_carry_out_is_rejected_and_the_old_one_stays() -> None:
+    control = state()
+    control.decide(snapshot(1), now=100.0)
+    (outcome,) = control.decide(snapshot(2, method=Method.CLIP_B), now=100.0)
+    assert (outcome.state, outcome.code, outcome.step) == (OutcomeState.REJECTED, "capability_missing", None)
+    assert "method:clip_b" in outcome.message
+    assert control.active.version == 1
+
+
+def test_a_control_this_probe_cannot_read_is_rejected_with_the_reason_and_the_old_one_stays() -> None:
+    control = state()
+    unreadable = replace(snapshot(1, method=Method.NONE), unreadable="method must be one of none; got 'newer'.")
+    (outcome,) = control.decide(unreadable, now=100.0)
+    assert (outcome.version, outcome.state, outcome.code) == (1, OutcomeState.REJECTED, "unreadable")
+    assert "got 'newer'. Version 0 stays active." in outcome.message
+    assert control.active.version == 0
+
+
+def test_a_change_does_not_fire_after_its_time_to_live() -> None:
+    control = state()
+    (outcome,) = control.decide(snapshot(1, expires_at=110.0), now=110.5)
+    assert (outcome.state, outcome.step) == (OutcomeState.EXPIRED, None)
+    assert "0.5 s" in outcome.message
+    assert control.active.version == 0
+
+
+def test_a_change_applied_in_time_stays_active_after_it_expires() -> None:
+    control = state()
+    control.decide(snapshot(1, expires_at=110.0), now=110.0)
+    assert control.decide(snapshot(1, expires_at=110.0), now=500.0) == ()
+    assert control.active.version == 1
+
+
+def test_a_version_that_arrives_after_a_newer_one_is_superseded_once() -> None:
+    control = state()
+    control.decide(snapshot(5), now=100.0)
+    (outcome,) = control.decide(snapshot(4), now=101.0)
+    assert (outcome.version, outcome.state) == (4, OutcomeState.SUPERSEDED)
+    assert control.decide(snapshot(4), now=101.0) == ()
+    assert control.active.version == 5
+
+
+def test_a_rejected_version_still_outranks_the_older_ones() -> None:
+    control = state()
+    control.decide(snapshot(2, method=Method.CLIP_B), now=100.0)
+    (outcome,) = control.decide(snapshot(1), now=100.0)
+    assert outcome.state is OutcomeState.SUPERSEDED
+    assert control.active.version == 0
+
+
+def test_in_any_order_applied_versions_rise_and_each_version_ends_once() -> None:
+    for order in itertools.permutations([1, 2, 3, 4, 2, 3], 6):
+        control = state()
+        outcomes = [
+            outcome for step, version in enumerate(order) for outcome in control.decide(snapshot(version), now=100.0)
+        ]
+        applied = [o.version for o in outcomes if o.state is OutcomeState.APPLIED]
+        assert applied == sorted(set(applied))
+        assert sorted(o.version for o in outcomes) == [1, 2, 3, 4]
+        assert control.active.version == applied[-1] == 4
+
+
+def test_a_decided_number_that_comes_with_another_document_is_rejected_once() -> None:
+    control = state()
+    control.decide(snapshot(1), now=100.0)
+    another = replace(snapshot(1), control=Control(method=Method.CLIP_V, mu_low=7.0))
+    (outcome,) = control.decide(another, now=101.0)
+    assert (outcome.version, outcome.state, outcome.code) == (1, OutcomeState.REJECTED, "version_taken")
+    assert control.active == snapshot(1)
+    assert control.decide(another, now=102.0) == ()
+    assert control.decide(snapshot(1), now=103.0) == ()
+
+
+def test_the_active_version_requested_again_by_another_author_has_no_outcome() -> None:
+    control = state()
+    control.decide(snapshot(1), now=100.0)
+    again = replace(snapshot(1), author="bob", requested_at=150.0, expires_at=200.0)
+    assert control.decide(again, now=300.0) == ()
+
+
+def test_what_a_checkpoint_knows_only_by_its_number_is_not_contested() -> None:
+    control = state()
+    control.resume(snapshot(2), newest_decided=3, last_step=8)
+    assert control.decide(snapshot(3), now=100.0) == ()
+    assert control.newest_decided == 3
+
+
+def test_outcomes_travel_with_the_first_report_that_is_sent_and_name_its_step() -> None:
+    control = state()
+    assert control.open_step()
+    assert not control.open_step()
+    control.decide(snapshot(1), now=100.0)
+    control.end_step()
+    assert [(o.version, o.step) for o in control.outcomes_at(7)] == [(1, 7)]
+    control.reported(7, sent=False)
+    assert [(o.version, o.step) for o in control.pending_outcomes] == [(1, 7)]
+    assert [(o.version, o.step) for o in control.outcomes_at(8)] == [(1, 7)]
+    control.reported(8, sent=True)
+    assert (control.pending_outcomes, control.next_step, control.has_begun) == ((), 9, True)
