@@ -21,7 +21,7 @@ class RunSummary:
     name: str
     project: str
     status: str
-    """`running`, `finished`, `failed` or `silent`."""
+    """`running`, `finished`, `failed`, `ended` or `silent`."""
     step: int | None
     planned_steps: int | None = None
     created_at: float | None = None

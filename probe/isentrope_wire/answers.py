@@ -22,6 +22,8 @@ class Status(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
+    ENDED = "ended"
+    """The process ended without finishing the run; whether that went well is not known."""
     SILENT = "silent"
     """No report and no finish for a while: frozen, killed or cut off."""
 

@@ -110,9 +110,10 @@ def test_runs_are_listed_newest_first_filtered_and_paged(make_server: MakeServer
 
 def test_a_run_tells_how_it_is_doing(make_server: MakeServer) -> None:
     server = make_server()
-    finished, failed, silent = (Rank(server, run_id=name) for name in ("finished", "failed", "silent"))
+    finished, failed, ended, silent = (Rank(server, run_id=s) for s in ("finished", "failed", "ended", "silent"))
     finished.send(RunFinished(status="finished", finished_at=time.time()))
     failed.send(RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
+    ended.send(RunFinished(status="ended", finished_at=time.time()))
     silent.report(3, x=1.0)
     age_by(server, silent, seconds=61)
     running = Rank(server, run_id="running")

@@ -68,12 +68,12 @@ class ServerProcess:
             self._process.wait()
 
     def wait_for_end_of_run(self, run_id: str, seconds: float) -> bool:
-        """Whether the run's goodbye arrived within `seconds`: what it reported is then stored."""
+        """Whether the run's last message arrived within `seconds`: what it reported is then stored."""
         deadline = time.monotonic() + seconds
         with isentrope.Client(self.url) as client:
             while time.monotonic() < deadline:
                 try:
-                    if client.run(run_id)["status"] in ("finished", "failed"):
+                    if client.run(run_id)["status"] in ("finished", "failed", "ended"):
                         return True
                 except isentrope.IsentropeError:
                     # Not known yet, or the server is gone: either way the deadline decides.

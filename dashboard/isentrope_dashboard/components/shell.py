@@ -99,6 +99,7 @@ _STATUS = {
     "running": ("Live", "teal"),
     "finished": ("Finished", "gray"),
     "failed": ("Failed", "red"),
+    "ended": ("Ended", "gray"),
     "silent": ("Silent", "orange"),
 }
 _RATE_STEPS = 20

@@ -40,7 +40,7 @@ url_option = click.option("--url", default=None, help="The server's address.  [d
 
 @click.command()
 @click.option("--project", default=None, help="Only this project's.")
-@click.option("--status", type=click.Choice(["running", "finished", "failed", "silent"]), default=None)
+@click.option("--status", type=click.Choice(["running", "finished", "failed", "ended", "silent"]), default=None)
 @click.option("--query", "-q", default=None, help="Only those with this text in id, name or project.")
 @as_json_option
 @url_option

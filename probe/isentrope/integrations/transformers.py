@@ -8,11 +8,9 @@ module registers nothing. For scores, and for a control that acts, attach to the
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import inspect
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,8 +80,6 @@ class IsentropeCallback(StepReports):
             transport=self._transport,
         )
         resume_probe(self.probe, args, state, self._resumed_from)
-        # After the probe's own, so that it is called before: a goodbye is still sent.
-        atexit.register(self._left_unfinished)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         if self.probe is not None:
@@ -96,7 +92,6 @@ class IsentropeCallback(StepReports):
     def finish(self, status: str = "finished", error: str = "") -> None:
         if self.probe is not None:
             self.probe.finish(status, error)
-            atexit.unregister(self._left_unfinished)
 
     def _watch(self, trainer: Any) -> None:
         theirs = trainer.train
@@ -123,12 +118,6 @@ class IsentropeCallback(StepReports):
                 self.close_open_step()
         self._done = None
         self.finish("failed", error)
-
-    def _left_unfinished(self) -> None:
-        """The process ends, and training never did."""
-        error: BaseException | None = getattr(sys, "last_value", None)
-        known = "for a reason unknown" if error is None else f"the last error that nobody handled is {_named(error)}"
-        self.finish("failed", f"Training stopped before its end; {known}.")
 
 
 def _trainer_that_calls() -> Trainer | None:

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        return self.status in (Status.FINISHED, Status.FAILED)
+        return self.status in (Status.FINISHED, Status.FAILED, Status.ENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
         update(runs)
         .where(runs.c.key == run_key)
         .values(
-            state=Status.FAILED if finished.status == Status.FAILED else Status.FINISHED,
+            state=finished.status if finished.status in (Status.FAILED, Status.ENDED) else Status.FINISHED,
             finished_at=finished.finished_at,
             error=finished.error,
         )

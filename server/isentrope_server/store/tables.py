@@ -134,7 +134,7 @@ runs = Table(
     Column("id", String(128), nullable=False, unique=True),
     Column("name", Text, nullable=False),
     Column("project", Text, nullable=False, index=True),
-    Column("state", String(16), nullable=False),  # running | finished | failed; silence is worked out when read
+    Column("state", String(16), nullable=False),  # running | finished | failed | ended; silence is worked out when read
     Column("step", BigInteger),
     Column("planned_steps", BigInteger),
     Column("created_at", Double, nullable=False),
