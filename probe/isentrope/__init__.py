@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         ServerFailed,
         ServerUnreachable,
     )
-    from isentrope.errors import CheckpointError, ConfigurationError, ControlError, InputError, IsentropeError
+    from isentrope.errors import CheckpointError, ConfigurationError, InputError, IsentropeError
     from isentrope.integrations.transformers import IsentropeCallback
     from isentrope.integrations.trl import attach, detach
     from isentrope.probe import Probe
@@ -47,7 +47,6 @@ __all__ = [
     "ConfigurationError",
     "Control",
     "ControlConflict",
-    "ControlError",
     "ControlTimeout",
     "InputError",
     "IsentropeCallback",
@@ -72,7 +71,6 @@ _HOME_OF = {
     "ConfigurationError": "isentrope.errors",
     "Control": "isentrope_wire.control",
     "ControlConflict": "isentrope.client.connection",
-    "ControlError": "isentrope.errors",
     "ControlTimeout": "isentrope.client.client",
     "InputError": "isentrope.errors",
     "IsentropeCallback": "isentrope.integrations.transformers",

@@ -33,7 +33,7 @@ class ProbeConfig:
         ConfigurationError: naming the setting, what was expected and what came.
     """
 
-    run: str
+    name: str
     project: str = "default"
     run_id: str = ""
     """Left empty: made from the name. Ranks and resumes of one run share it."""
@@ -54,16 +54,16 @@ class ProbeConfig:
     """Trackers that the scalars of rank 0's reports go to as well. In mode disabled nothing goes anywhere."""
 
     def __post_init__(self) -> None:
-        for name in ("run", "project", "run_id"):
+        for name in ("name", "project", "run_id"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigurationError(f"{name} must be text, got {getattr(self, name)!r}.")
         if len(self.project) > NAME_CHARACTERS:
             raise ConfigurationError(
                 f"project must be a name of at most {NAME_CHARACTERS} characters, got {len(self.project)} of them."
             )
-        if not self.run or len(self.run) > 200:
-            raise ConfigurationError(f"run must be a name of 1 to 200 characters, got {len(self.run)} of them.")
-        object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.run))
+        if not self.name or len(self.name) > 200:
+            raise ConfigurationError(f"name must have 1 to 200 characters, got {len(self.name)}.")
+        object.__setattr__(self, "run_id", self.run_id or _new_run_id(self.name))
         if not _RUN_ID.fullmatch(self.run_id):
             raise ConfigurationError(
                 f"run_id may hold letters, digits, '.', '_' and '-' (at most 100), got {self.run_id!r}."
@@ -82,7 +82,7 @@ class ProbeConfig:
     def from_environment(
         cls,
         *,
-        run: str | None,
+        name: str | None,
         project: str | None,
         run_id: str | None,
         mode: str | None,
@@ -109,7 +109,7 @@ class ProbeConfig:
                 "building the probe; or set ISENTROPE_RUN_ID for the whole job, or pass run_id=."
             )
         return cls(
-            run=run or os.environ.get("ISENTROPE_RUN") or "run",
+            name=name or os.environ.get("ISENTROPE_NAME") or "run",
             project=project or os.environ.get("ISENTROPE_PROJECT") or "default",
             run_id=run_id,
             rank=rank,

@@ -1,14 +1,10 @@
-"""The probe's errors: each says what was expected, what came and what to do."""
+"""The probe's errors: each message states what was expected, what came and what to do."""
 
 from __future__ import annotations
 
-from isentrope_wire.errors import CodecError, ControlError, IsentropeError
+from isentrope_wire.errors import CodecError, ConfigurationError, IsentropeError
 
-__all__ = ["CheckpointError", "CodecError", "ConfigurationError", "ControlError", "InputError", "IsentropeError"]
-
-
-class ConfigurationError(IsentropeError, ValueError):
-    """A setting that can't work, found where the probe is built."""
+__all__ = ["CheckpointError", "CodecError", "ConfigurationError", "InputError", "IsentropeError"]
 
 
 class InputError(IsentropeError, ValueError):
@@ -16,4 +12,4 @@ class InputError(IsentropeError, ValueError):
 
 
 class CheckpointError(IsentropeError, ValueError):
-    """A state that `Probe.load_state_dict` can't go on from."""
+    """A state that `Probe.load_state_dict` can't continue from."""

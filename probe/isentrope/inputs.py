@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.scores import TokenScores, importance_ratios, token_scores
+from isentrope.scores import TokenScores, importance_ratios, sharded_token_scores, token_scores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
-from isentrope.scores.token_scores import check_token_inputs
+from isentrope.scores.token_scores import check_temperature, check_token_inputs
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
 
@@ -241,13 +242,37 @@ def _is_text(name: object) -> bool:
 
 
 def checked_token_scores(
-    logits: Tensor, token_ids: Tensor, temperature: float, *, entropy_gradient: bool, first: bool
+    logits: Tensor, token_ids: Tensor, temperature: float | Tensor, *, entropy_gradient: bool, first: bool
 ) -> TokenScores:
     """`token_scores`; on a `first` call the values are looked at, which waits for the device."""
     check_token_inputs(logits, token_ids, temperature)
     check_token_ids(token_ids, logits.shape[-1], wait_for_device=first)
     scores = token_scores(logits, token_ids, temperature, entropy_gradient=entropy_gradient)
     if first:
+        check_temperature(temperature, token_ids, wait_for_device=True)
+        check_first_values(scores)
+    return scores
+
+
+def checked_sharded_token_scores(
+    logits_shard: Tensor,
+    token_ids: Tensor,
+    start: int,
+    temperature: float | Tensor,
+    *,
+    group: ProcessGroup | None,
+    entropy_gradient: bool,
+    first: bool,
+) -> TokenScores:
+    """`sharded_token_scores`; on a `first` call the values are looked at, which waits for the device.
+
+    No rank knows the size of the vocabulary: an id that no shard holds shows as log p = -inf.
+    """
+    scores = sharded_token_scores(
+        logits_shard, token_ids, start, temperature, group=group, entropy_gradient=entropy_gradient
+    )
+    if first:
+        check_temperature(temperature, token_ids, wait_for_device=True)
         check_first_values(scores)
     return scores
 
@@ -257,7 +282,7 @@ def checked_linear_token_scores(
     weight: Tensor | AdaptedWeight,
     token_ids: Tensor,
     bias: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     softcap: float | None,
     scale: float,
     *,
@@ -281,6 +306,7 @@ def checked_linear_token_scores(
         logits_dtype=logits_dtype,
     )
     if first:
+        check_temperature(temperature, token_ids, wait_for_device=True)
         check_first_values(scores)
     return scores
 

@@ -187,7 +187,7 @@ def _run_started(
         incarnation=incarnation,
         rank=config.rank,
         world_size=config.world_size,
-        name=config.run,
+        name=config.name,
         project=config.project,
         started_at=time.time(),
         probe_version=isentrope.__version__,

@@ -1,6 +1,6 @@
 """The probe: score -> gate -> report. Attaches to any torch training loop.
 
-    probe = isentrope.Probe(run="countdown", project="demo")
+    probe = isentrope.Probe(name="countdown", project="demo")
     ...
     scores = probe.score(logits, token_ids, temperature=1.0)
     logprobs = probe.gate(scores, advantages, mask)           # same values; gradient only where kept
@@ -41,6 +41,7 @@ from isentrope.inputs import (
     check_first_mask,
     check_first_values,
     checked_linear_token_scores,
+    checked_sharded_token_scores,
     checked_token_scores,
     first_pass_parts,
     group_ids_of,
@@ -89,7 +90,7 @@ class Probe:
 
     def __init__(
         self,
-        run: str | None = None,
+        name: str | None = None,
         project: str | None = None,
         config: Mapping[str, object] | None = None,
         *,
@@ -106,7 +107,7 @@ class Probe:
     ) -> None:
         """
         Args:
-            run: the run's name. Default: `ISENTROPE_RUN`, or "run".
+            name: the run's name. Default: `ISENTROPE_NAME`, or "run".
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: the run's hyper-parameters, shown with it; at most 256 KiB as JSON.
             control: the intervention the run starts with. Default: none.
@@ -131,7 +132,7 @@ class Probe:
         begun = begin_run(
             ranks or OneRank(),
             lambda: ProbeConfig.from_environment(
-                run=run,
+                name=name,
                 project=project,
                 run_id=run_id,
                 mode=mode,
@@ -202,20 +203,23 @@ class Probe:
         return self._reports.latest
 
     def score(
-        self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
+        self, logits: Tensor, token_ids: Tensor, *, temperature: float | Tensor = 1.0, entropy_gradient: bool = False
     ) -> TokenScores:
         """Score sampled tokens: `isentrope.scores.token_scores`, plus a check of the values at the first call.
 
         Args:
             logits: [..., vocabulary]; row t is the distribution token_ids[t] was drawn from.
             token_ids: [...], integer.
-            temperature: T of the sampler.
+            temperature: T of the sampler: a number, or a tensor that broadcasts to the tokens' shape, such as [batch, 1].
             entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 
+        Returns:
+            Scores of the token ids' shape; `logprobs` is differentiable.
+
         Raises:
-            InputError: shapes or types that can't be meant, a token id outside the vocabulary; in the first step also
-                logits that are NaN in every row. (Ids on an accelerator are checked in the first step only: looking at
-                them waits for the device.)
+            InputError: shapes or types that cannot be meant, a token id outside the vocabulary; in the first step also
+                logits that are NaN in every row. Ids on an accelerator are checked in the first step only: looking at
+                them waits for the device.
         """
         with self._stopwatch:
             scores = checked_token_scores(
@@ -229,23 +233,29 @@ class Probe:
         hidden: Tensor,
         lm_head_weight: Tensor | AdaptedWeight,
         token_ids: Tensor,
+        *,
         bias: Tensor | None = None,
-        temperature: float = 1.0,
+        temperature: float | Tensor = 1.0,
         softcap: float | None = None,
         scale: float = 1.0,
-        *,
         entropy_gradient: bool = False,
         logits_dtype: torch.dtype | None = None,
     ) -> TokenScores:
-        """Score sampled tokens without ever holding their logits: `isentrope.scores.linear_token_scores`, plus `score`'s
-        check of the first call.
+        """Score sampled tokens without holding their logits: `isentrope.scores.linear_token_scores`, plus `score`'s check.
 
         Args:
             hidden: [..., width]; row t is the last hidden state that token_ids[t] was predicted from.
-            lm_head_weight, bias: of the head, [vocabulary, width] and [vocabulary].
-            softcap, scale: the model's final soft cap and logit scale, where it has them.
-            logits_dtype: what tiles of logits are computed in; default: what the head itself would use.
-            token_ids, temperature, entropy_gradient: as for `score`.
+            lm_head_weight: of the head, [vocabulary, width], or what `isentrope.scores.linear_head_parts` gives.
+            token_ids: as for `score`.
+            bias: of the head, [vocabulary].
+            temperature: as for `score`.
+            softcap: the model's final soft cap, where it has one.
+            scale: the model's logit scale, where it has one.
+            entropy_gradient: as for `score`.
+            logits_dtype: what tiles of logits are computed in. Default: what the head itself would use.
+
+        Returns:
+            As `score`.
 
         Raises:
             InputError: as for `score`.
@@ -261,6 +271,46 @@ class Probe:
                 scale,
                 entropy_gradient=entropy_gradient,
                 logits_dtype=logits_dtype,
+                first=not self._guard.settled,
+            )
+            self._scores_to_gate |= token_ids.numel() > 0
+            return scores
+
+    def score_sharded(
+        self,
+        logits_shard: Tensor,
+        token_ids: Tensor,
+        *,
+        start: int,
+        group: ProcessGroup | None = None,
+        temperature: float | Tensor = 1.0,
+        entropy_gradient: bool = False,
+    ) -> TokenScores:
+        """Score sampled tokens whose vocabulary is split over ranks: `isentrope.scores.sharded_token_scores`, plus
+        `score`'s check.
+
+        Args:
+            logits_shard: [..., columns], this rank's slice of the logits.
+            token_ids: [...], integer, counted over the whole vocabulary; the same on every rank of `group`.
+            start: the token id of the slice's first column.
+            group: the tensor-parallel group; every rank of it must call. Default: the default process group.
+            temperature: as for `score`.
+            entropy_gradient: as for `score`.
+
+        Returns:
+            As `score`, the same on every rank of `group`.
+
+        Raises:
+            InputError: as for `score`.
+        """
+        with self._stopwatch:
+            scores = checked_sharded_token_scores(
+                logits_shard,
+                token_ids,
+                start,
+                temperature,
+                group=group,
+                entropy_gradient=entropy_gradient,
                 first=not self._guard.settled,
             )
             self._scores_to_gate |= token_ids.numel() > 0
@@ -362,17 +412,6 @@ class Probe:
             factors = self._selected(batch)
             return gated_logprobs(scores.logprobs, factors)
         return scores.logprobs
-
-    def observe(
-        self,
-        scores: TokenScores,
-        advantages: Tensor,
-        mask: Tensor | None = None,
-        sampler_logprobs: Tensor | None = None,
-    ) -> None:
-        """`gate` for a loop that keeps its own log-probs and only wants to watch."""
-        with torch.no_grad():
-            self.gate(scores, advantages, mask, sampler_logprobs)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         """Add scalars to the report of the step that is open. Tensors of one element are read later, off this thread."""

@@ -11,7 +11,7 @@ from operator import sub
 from google.protobuf.message import DecodeError
 
 from isentrope_wire.control import Control
-from isentrope_wire.errors import CodecError, ControlError
+from isentrope_wire.errors import CodecError, ConfigurationError
 from isentrope_wire.reports import (
     Alert,
     ControlOutcome,
@@ -194,7 +194,7 @@ def control_snapshot_from_pb(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
                 "reason": snapshot.reason,
             }
         )
-    except ControlError as error:
+    except ConfigurationError as error:
         raise CodecError(f"Control version {snapshot.version} can't be read: {error}") from error
     return ControlSnapshot(
         version=snapshot.version,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import (
     Method,
     Value,
@@ -41,7 +41,7 @@ class Hold:
     """What a controller is told.
 
     Raises:
-        ControlError: naming the field, what was expected and what came.
+        ConfigurationError: naming the field, what was expected and what came.
     """
 
     target_entropy: float
@@ -63,24 +63,24 @@ class Hold:
         for name in ("mu_min", "mu_max"):
             object.__setattr__(self, name, _hold_threshold(name, getattr(self, name)))
         if self.mu_min > self.mu_max:
-            raise ControlError(f"hold.mu_min must not lie above mu_max, got {self.mu_min:g} and {self.mu_max:g}.")
+            raise ConfigurationError(f"hold.mu_min must not lie above mu_max, got {self.mu_min:g} and {self.mu_max:g}.")
 
     @classmethod
     def from_document(cls, document: object) -> Hold:
         """Read the object that users send. Fields left out, and those that are null, keep their defaults.
 
         Raises:
-            ControlError: no object, a field it does not have, or a value a field can't take.
+            ConfigurationError: no object, a field it does not have, or a value a field can't take.
         """
         if not isinstance(document, Mapping):
-            raise ControlError(f"hold must be an object or null, got {document!r}.")
+            raise ConfigurationError(f"hold must be an object or null, got {document!r}.")
         known = [field.name for field in fields(cls)]
         unknown = sorted(str(name) for name in document if name not in known)
         if unknown:
-            raise ControlError(f"hold has the fields {', '.join(known)}; got {', '.join(unknown)[:200]}.")
+            raise ConfigurationError(f"hold has the fields {', '.join(known)}; got {', '.join(unknown)[:200]}.")
         given = {name: value for name, value in document.items() if value is not None}
         if "target_entropy" not in given:
-            raise ControlError("hold needs target_entropy: the mean entropy to hold, in nats.")
+            raise ConfigurationError("hold needs target_entropy: the mean entropy to hold, in nats.")
         return cls(**given)
 
     def to_document(self) -> dict[str, object]:
@@ -104,26 +104,26 @@ def _side(value: object) -> HoldSide:
     try:
         return HoldSide(str(value))
     except ValueError:
-        raise ControlError(f"hold.side must be one of {', '.join(HoldSide)}; got {value!r}.") from None
+        raise ConfigurationError(f"hold.side must be one of {', '.join(HoldSide)}; got {value!r}.") from None
 
 
 def _above_zero(name: str, value: object) -> float:
     number = _finite(name, "nats", value)
     if number <= 0:
-        raise ControlError(f"hold.{name} counts nats and must be above 0, got {value!r}.")
+        raise ConfigurationError(f"hold.{name} counts nats and must be above 0, got {value!r}.")
     return number
 
 
 def _hold_threshold(name: str, value: object) -> float:
     number = _finite(name, "standard deviations", value)
     if number < 0:
-        raise ControlError(f"hold.{name} counts standard deviations and must not be negative, got {value!r}.")
+        raise ConfigurationError(f"hold.{name} counts standard deviations and must not be negative, got {value!r}.")
     return number
 
 
 def _finite(name: str, unit: str, value: object) -> float:
     if not is_finite_number(value):
-        raise ControlError(f"hold.{name} counts {unit} and must be a finite number, got {shown(value)}.")
+        raise ConfigurationError(f"hold.{name} counts {unit} and must be a finite number, got {shown(value)}.")
     return float(value)
 
 
@@ -160,7 +160,7 @@ class Control:
     """What a person or a controller asks of a running trainer.
 
     Raises:
-        ControlError: naming the field, what was expected and what came.
+        ConfigurationError: naming the field, what was expected and what came.
     """
 
     method: Method
@@ -190,7 +190,7 @@ class Control:
     ) -> None:
         # Written out so that users may pass the plain words of the JSON document.
         if parameters is not None and not isinstance(parameters, Mapping):
-            raise ControlError(f"parameters must be an object of names and values, got {parameters!r}.")
+            raise ConfigurationError(f"parameters must be an object of names and values, got {parameters!r}.")
         method = method_named(method)
         named = _filled_in(method, mu_low, mu_high, scope, dict(parameters or {}))
         object.__setattr__(self, "method", method)
@@ -204,20 +204,20 @@ class Control:
 
     def _check(self) -> None:
         if self.hold is not None and not (self.method.thresholds or self.method == Method.NONE):
-            raise ControlError(
+            raise ConfigurationError(
                 f"hold moves the thresholds of {' or '.join(threshold_methods())}, got method {self.method}. "
                 "Choose one of these methods, or none."
             )
         if not isinstance(self.reason, str):
-            raise ControlError(f"reason must be text, got {self.reason!r}.")
+            raise ConfigurationError(f"reason must be text, got {self.reason!r}.")
         thresholds_given = self.mu_low is not None or self.mu_high is not None
         if self.method.thresholds and not thresholds_given and self.hold is None:
-            raise ControlError(
+            raise ConfigurationError(
                 f"{self.method} needs mu_low, mu_high or both, got neither: it would clip nothing. "
                 "Give at least one, or use method none."
             )
         if not self.method.thresholds and thresholds_given:
-            raise ControlError(
+            raise ConfigurationError(
                 f"mu_low and mu_high act only with {', '.join(threshold_methods())}, got method {self.method}. "
                 "Leave them out, or choose one of these methods."
             )
@@ -225,12 +225,12 @@ class Control:
 
     def _check_parameters(self) -> None:
         if self.method == Method.CLIP_COV and self.number("omega_low") >= self.number("omega_high"):
-            raise ControlError(
+            raise ConfigurationError(
                 f"parameters.omega_low must lie below omega_high, got {self.value('omega_low')} and "
                 f"{self.value('omega_high')}: no token's covariance lies between them."
             )
         if self.method.positive_only and self.scope == Scope.NEGATIVE:
-            raise ControlError(
+            raise ConfigurationError(
                 f"{self.method} acts on positive samples, with scope negative it would do nothing. "
                 "Use scope all or positive, or another method."
             )
@@ -243,11 +243,11 @@ class Control:
         """A parameter that is a number and on.
 
         Raises:
-            ControlError: it is off, or not the method's.
+            ConfigurationError: it is off, or not the method's.
         """
         value = self.value(name)
         if not isinstance(value, int | float):
-            raise ControlError(f"The method {self.method} has no number {name}; it stands at {value!r}.")
+            raise ConfigurationError(f"The method {self.method} has no number {name}; it stands at {value!r}.")
         return float(value)
 
     def to_document(self) -> dict[str, object]:
@@ -267,12 +267,12 @@ class Control:
         """Read the JSON object users send. Fields left out keep their defaults.
 
         Raises:
-            ControlError: for a field no control has, or a value a field can't take.
+            ConfigurationError: for a field no control has, or a value a field can't take.
         """
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(document) - known)
         if unknown:
-            raise ControlError(f"A control has the fields {', '.join(sorted(known))}; got {', '.join(unknown)}.")
+            raise ConfigurationError(f"A control has the fields {', '.join(sorted(known))}; got {', '.join(unknown)}.")
         return cls(**document)  # type: ignore[arg-type]  # checked field by field
 
     @property
@@ -290,16 +290,16 @@ def _scope(value: object) -> Scope:
     try:
         return Scope(str(value))
     except ValueError:
-        raise ControlError(f"scope must be one of {', '.join(Scope)}; got {value!r}.") from None
+        raise ConfigurationError(f"scope must be one of {', '.join(Scope)}; got {value!r}.") from None
 
 
 def _threshold(name: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ControlError(f"{name} counts standard deviations and must be a number, got {value!r}.")
+        raise ConfigurationError(f"{name} counts standard deviations and must be a number, got {value!r}.")
     if not is_finite_number(value) or value < 0:
-        raise ControlError(
+        raise ConfigurationError(
             f"{name} counts standard deviations and must be finite and not negative, got {shown(value)}. "
             "To clip nothing on that side, leave it out."
         )

@@ -5,8 +5,8 @@ class IsentropeError(Exception):
     """What was expected, what came, what to do: one sentence each, in the message."""
 
 
-class ControlError(IsentropeError, ValueError):
-    """A control document that no probe could apply."""
+class ConfigurationError(IsentropeError, ValueError):
+    """A setting or a control that cannot work, found where it is built."""
 
 
 class CodecError(IsentropeError, ValueError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.numbers import is_finite_number, shown
 
 Value = float | int | str | None
@@ -38,16 +38,18 @@ class Parameter:
         """The value as this parameter takes it.
 
         Raises:
-            ControlError: naming the parameter, what it takes and what came.
+            ConfigurationError: naming the parameter, what it takes and what came.
         """
         if value is None and self.default is None:
             return None
         if self.choices:
             if value not in self.choices:
-                raise ControlError(f"parameters.{self.name} must be one of {', '.join(self.choices)}; got {value!r}.")
+                raise ConfigurationError(
+                    f"parameters.{self.name} must be one of {', '.join(self.choices)}; got {value!r}."
+                )
             return str(value)
         if not is_finite_number(value) or not self._takes(value):
-            raise ControlError(f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}.")
+            raise ConfigurationError(f"parameters.{self.name} must be {self.range_in_words}, got {shown(value)}.")
         return int(value) if self.whole else float(value)
 
     def _takes(self, value: float) -> bool:
@@ -141,11 +143,11 @@ def method_named(name: object) -> Method:
     """The row of this name.
 
     Raises:
-        ControlError: there is none.
+        ConfigurationError: there is none.
     """
     found = METHODS.get(str(name))
     if found is None:
-        raise ControlError(f"method must be one of {', '.join(METHODS)}; got {name!r}.")
+        raise ConfigurationError(f"method must be one of {', '.join(METHODS)}; got {name!r}.")
     return found
 
 
@@ -355,12 +357,12 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
     """The parameters given, each in its kind and within its bounds; those left out stay out.
 
     Raises:
-        ControlError: naming a parameter the method does not have, or the value it can't take.
+        ConfigurationError: naming a parameter the method does not have, or the value it can't take.
     """
     unknown = sorted(str(name) for name in given if name not in of.parameters)
     if unknown:
         has = f"the parameters {', '.join(of.parameters)}" if of.parameters else "no parameters"
-        raise ControlError(f"The method {of} has {has}; got {', '.join(unknown)[:200]}.")
+        raise ConfigurationError(f"The method {of} has {has}; got {', '.join(unknown)[:200]}.")
     return {name: of.parameters[name].check(value) for name, value in given.items()}
 
 
@@ -368,12 +370,12 @@ def preset(of: Method, name: object) -> Mapping[str, object]:
     """The fields of a control that the preset stands for.
 
     Raises:
-        ControlError: the method has no preset of this name.
+        ConfigurationError: the method has no preset of this name.
     """
     found = of.presets.get(str(name))
     if found is None:
         known = {row: row.presets for row in METHODS.values() if row.presets}
-        raise ControlError(
+        raise ConfigurationError(
             f"parameters.preset must be one of {', '.join(of.presets)} with method {of}, got {name!r}."
             if of.presets
             else f"parameters.preset goes with {' and '.join(known)}, got {name!r} with method {of}."
@@ -385,11 +387,11 @@ def name_and_value(text: str) -> tuple[str, Value]:
     """`ratio=0.001` as a name and a number, `sign=negative` as a name and a word; `off` is the word for no value.
 
     Raises:
-        ControlError: there is no name or no equals sign.
+        ConfigurationError: there is no name or no equals sign.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
-        raise ControlError(f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}.")
+        raise ConfigurationError(f"A parameter is given as NAME=VALUE, such as ratio=0.001; got {text!r}.")
     if value == "off":
         return name, None
     try:

@@ -32,7 +32,7 @@ Finish = Callable[[], None]
 def isentrope(folder: Path) -> tuple[Step, Finish]:
     os.environ["ISENTROPE_HOME"] = str(folder)
     library: Any = importlib.import_module("isentrope")
-    probe = library.Probe(run="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
+    probe = library.Probe(name="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
 
     def step(number: int, scalars: dict[str, float]) -> None:
         probe.log(scalars)
@@ -47,7 +47,7 @@ def observed(folder: Path) -> tuple[Step, Finish]:
     torch.set_num_threads(1)
     os.environ["ISENTROPE_HOME"] = str(folder)
     library: Any = importlib.import_module("isentrope")
-    probe = library.Probe(run="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
+    probe = library.Probe(name="benchmark", project="benchmark", run_id=os.environ.get("BENCHMARK_RUN"))
     scores = probe.score(torch.randn(8, 32, 64), torch.randint(0, 64, (8, 32)))
 
     def step(number: int, scalars: dict[str, float]) -> None:

@@ -52,6 +52,7 @@ TYPES = {
     "logprob_gradient_ptr": "*fp32",
     "entropy_gradient_ptr": "*fp32",
     "entropies_ptr": "*fp64",
+    "temperatures_ptr": "*fp64",
     "exponent_scale": "fp32",
     "floor": "fp32",
     "temperature": "fp32",
@@ -224,9 +225,13 @@ def _type_of(argument: str, logits_type: str) -> str:
 
 def _constants(kernel: str, target: str) -> dict[str, Any]:
     if kernel == "moments":
-        return {"GROUPS": triton_backend.GROUPS, "LANES": _block(target) // (2 * triton_backend.GROUPS)}
+        return {
+            "PER_ROW": False,
+            "GROUPS": triton_backend.GROUPS,
+            "LANES": _block(target) // (2 * triton_backend.GROUPS),
+        }
     if kernel == "gradient":
-        return {"HAS_LOGPROB": True, "HAS_ENTROPY": True, "BLOCK": triton_backend.GRADIENT_BLOCK}
+        return {"PER_ROW": False, "HAS_LOGPROB": True, "HAS_ENTROPY": True, "BLOCK": triton_backend.GRADIENT_BLOCK}
     return {"SPLITS": SPLITS, "ROWS": triton_backend.ROWS_PER_PROGRAM}
 
 

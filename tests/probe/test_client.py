@@ -22,7 +22,7 @@ from isentrope.client.client import (
     ServerUnreachable,
 )
 from isentrope.transport.shipper import ShipperSettings, ship
-from isentrope_wire.errors import ControlError, IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from tests.system.running_server import RunningServer, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -114,7 +114,7 @@ def test_building_on_an_old_version_is_a_conflict_and_changes_nothing(client: Cl
 
 def test_a_control_nobody_could_apply_is_not_even_sent(client: Client) -> None:
     version = client.control(RUN)["version"]
-    with pytest.raises(ControlError, match="mu_low"):
+    with pytest.raises(ConfigurationError, match="mu_low"):
         client.set_control(RUN, method="clip_v", mu_low=-1)
     assert client.control(RUN)["version"] == version
 

@@ -30,34 +30,34 @@ def logits() -> Tensor:
 def padded(probe: isentrope.Probe) -> None:
     # Sentinels and NaN on padding, as loops leave them there.
     token_ids = torch.where(MASK, TOKEN_IDS, 0)
-    probe.gate(probe.score(logits(), token_ids, 0.7), ADVANTAGES, MASK)
+    probe.gate(probe.score(logits(), token_ids, temperature=0.7), ADVANTAGES, MASK)
 
 
 def packed(probe: isentrope.Probe) -> None:
     per_token = torch.repeat_interleave(ADVANTAGES, torch.tensor(LENGTHS))
-    probe.gate(probe.score(logits()[MASK], TOKEN_IDS[MASK], 0.7), per_token)
+    probe.gate(probe.score(logits()[MASK], TOKEN_IDS[MASK], temperature=0.7), per_token)
 
 
 def packed_in_micro_batches(probe: isentrope.Probe) -> None:
     per_token = torch.repeat_interleave(ADVANTAGES, torch.tensor(LENGTHS))
     for rows in (slice(0, 3), slice(3, 3), slice(3, 17)):
-        probe.gate(probe.score(logits()[MASK][rows], TOKEN_IDS[MASK][rows], 0.7), per_token[rows])
+        probe.gate(probe.score(logits()[MASK][rows], TOKEN_IDS[MASK][rows], temperature=0.7), per_token[rows])
 
 
 def hidden(probe: isentrope.Probe) -> None:
-    scores = probe.score_hidden(HIDDEN, WEIGHT, TOKEN_IDS, BIAS, 0.7)
+    scores = probe.score_hidden(HIDDEN, WEIGHT, TOKEN_IDS, bias=BIAS, temperature=0.7)
     probe.gate(scores, ADVANTAGES.unsqueeze(1), MASK.float())
 
 
 def packed_hidden(probe: isentrope.Probe) -> None:
     per_token = torch.repeat_interleave(ADVANTAGES, torch.tensor(LENGTHS))
-    probe.gate(probe.score_hidden(HIDDEN[MASK], WEIGHT, TOKEN_IDS[MASK], BIAS, 0.7), per_token)
+    probe.gate(probe.score_hidden(HIDDEN[MASK], WEIGHT, TOKEN_IDS[MASK], bias=BIAS, temperature=0.7), per_token)
 
 
 def report_of(gate: Callable[[isentrope.Probe], None]) -> StepReport:
     probe, transport = probe_and_transport(control=CLIP)
     with torch.no_grad():
-        probe.first_pass(probe.score(logits(), TOKEN_IDS, 0.7), MASK)
+        probe.first_pass(probe.score(logits(), TOKEN_IDS, temperature=0.7), MASK)
     gate(probe)
     probe.step(0)
     return reports(transport)[0]
@@ -79,8 +79,8 @@ def test_every_layout_makes_the_same_report(layout: Callable[[isentrope.Probe], 
 def test_soft_cap_and_scale_are_the_model_s() -> None:
     probe, _ = probe_and_transport()
     capped = 5.0 * torch.tanh(logits() * 0.5 / 5.0)
-    expected = probe.score(capped, TOKEN_IDS, 0.7)
-    got = probe.score_hidden(HIDDEN, WEIGHT, TOKEN_IDS, BIAS, 0.7, softcap=5.0, scale=0.5)
+    expected = probe.score(capped, TOKEN_IDS, temperature=0.7)
+    got = probe.score_hidden(HIDDEN, WEIGHT, TOKEN_IDS, bias=BIAS, temperature=0.7, softcap=5.0, scale=0.5)
     torch.testing.assert_close(got.vocab_centered_scores, expected.vocab_centered_scores)
     torch.testing.assert_close(got.logprobs, expected.logprobs)
 
@@ -90,7 +90,7 @@ def test_entropies_carry_gradient_where_it_is_asked_for() -> None:
     states = HIDDEN.clone().requires_grad_()
     z = states @ WEIGHT.T + BIAS
     (expected,) = torch.autograd.grad(torch.distributions.Categorical(logits=z).entropy().sum(), states)
-    from_hidden = probe.score_hidden(states, WEIGHT, TOKEN_IDS, BIAS, entropy_gradient=True)
+    from_hidden = probe.score_hidden(states, WEIGHT, TOKEN_IDS, bias=BIAS, entropy_gradient=True)
     from_logits = probe.score(states @ WEIGHT.T + BIAS, TOKEN_IDS, entropy_gradient=True)
     for scores in (from_hidden, from_logits):
         torch.testing.assert_close(torch.autograd.grad(scores.entropies.sum(), states)[0], expected)
@@ -107,10 +107,10 @@ def test_entropies_carry_gradient_where_it_is_asked_for() -> None:
 def test_what_score_hidden_is_given_by_mistake_is_named(token_ids: Tensor, words: str) -> None:
     probe, _ = probe_and_transport()
     with pytest.raises(InputError, match=words):
-        probe.score_hidden(HIDDEN, WEIGHT, token_ids, BIAS)
+        probe.score_hidden(HIDDEN, WEIGHT, token_ids, bias=BIAS)
 
 
 def test_the_first_hidden_states_that_are_nan_are_named() -> None:
     probe, _ = probe_and_transport()
     with pytest.raises(InputError, match="35 of 35 rows"):
-        probe.score_hidden(HIDDEN * torch.nan, WEIGHT, TOKEN_IDS, BIAS)
+        probe.score_hidden(HIDDEN * torch.nan, WEIGHT, TOKEN_IDS, bias=BIAS)

@@ -51,7 +51,7 @@ def trained_weights(observe: bool) -> Tensor:
         logits, token_ids, advantages = loop.sample()
         logprobs = logits.log_softmax(-1).gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
         if observe:
-            probe.observe(probe.score(logits, token_ids), advantages, loop.mask)
+            probe.gate(probe.score(logits, token_ids), advantages, loop.mask)
         loop.update(logprobs, advantages)
         if observe:
             probe.log({"reward/mean": advantages.mean()})

@@ -183,7 +183,7 @@ def test_why_a_run_failed_is_told_in_ten_thousand_characters_at_most() -> None:
     [
         (lambda probe: probe.score([[0.0]], torch.tensor([0])), "^logits .*list"),
         (lambda probe: probe.score(torch.zeros(1, 2), [0]), "^token_ids .*list"),
-        (lambda probe: probe.score(torch.zeros(1, 2), torch.tensor([0]), "1"), "^temperature .*'1'"),
+        (lambda probe: probe.score(torch.zeros(1, 2), torch.tensor([0]), temperature="1"), "^temperature .*'1'"),
         (lambda probe: probe.gate(tiny_scores(probe), 1.0), "^advantages .*float"),
         (lambda probe: probe.gate(tiny_scores(probe), torch.zeros(1), [1]), "^mask .*list"),
         (lambda probe: probe.log(5), "^log .*5"),

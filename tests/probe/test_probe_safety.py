@@ -138,7 +138,7 @@ def test_a_step_that_was_scored_and_never_gated_is_said_once(caplog: pytest.LogC
 
 def config_of(mode: str) -> ProbeConfig:
     return ProbeConfig.from_environment(
-        run=None, project=None, run_id="r-1", mode=mode, planned_steps=None, threshold_source="auto"
+        name=None, project=None, run_id="r-1", mode=mode, planned_steps=None, threshold_source="auto"
     )
 
 
@@ -221,12 +221,12 @@ def test_leaving_the_block_finishes_the_run_with_how_it_ended() -> None:
 
 
 def test_names_come_from_arguments_before_environment_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ISENTROPE_RUN", "from-env")
+    monkeypatch.setenv("ISENTROPE_NAME", "from-env")
     monkeypatch.setenv("ISENTROPE_PROJECT", "shared")
     transport = InMemoryTransport()
-    assert isentrope.Probe(transport=transport).config.run == "from-env"
+    assert isentrope.Probe(transport=transport).config.name == "from-env"
     named = isentrope.Probe("Countdown & co", transport=transport)
-    assert (named.config.run, named.config.project) == ("Countdown & co", "shared")
+    assert (named.config.name, named.config.project) == ("Countdown & co", "shared")
     assert named.run_id.startswith("countdown-co-")
 
 

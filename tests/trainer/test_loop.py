@@ -30,7 +30,7 @@ def trained(
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Final weights, and the scalars of each step's report but its times."""
     policy, transport = build_policy(policy_config, seed=1), InMemoryTransport()
-    with isentrope.Probe(run="loop", control=control, transport=transport) as probe:
+    with isentrope.Probe(name="loop", control=control, transport=transport) as probe:
         train(policy, EndingIsEnough(config.seed), probe, config)
     assert isinstance(transport.messages[-1], RunFinished)
     reports = [message for message in transport.messages if isinstance(message, StepReport)]

@@ -122,7 +122,7 @@ def test_the_shipped_recording_shows_collapse_and_cure(recording: Recording) -> 
     assert SHIPPED.stat().st_size <= 1_500_000
 
 
-@pytest.mark.parametrize("option", [("--method", "top_entropy"), ("--steps", "3"), ("--seed", "0"), ("--run", "mine")])
+@pytest.mark.parametrize("option", [("--method", "top_entropy"), ("--steps", "3"), ("--seed", "0"), ("--name", "mine")])
 def test_replay_takes_no_training_options(option: tuple[str, str]) -> None:
     result = CliRunner().invoke(main, ["demo", "--replay", *option])
     assert result.exit_code == 2

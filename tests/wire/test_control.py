@@ -7,7 +7,7 @@ import math
 import pytest
 
 from isentrope_wire.control import Control
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
 
 
@@ -67,7 +67,7 @@ from isentrope_wire.methods import METHODS, name_and_value
     ],
 )
 def test_a_wrong_control_is_refused_with_one_sentence_on_the_field(document: dict[str, object], words: str) -> None:
-    with pytest.raises(ControlError, match=words):
+    with pytest.raises(ConfigurationError, match=words):
         Control.from_document(document)
 
 
@@ -102,7 +102,7 @@ def test_a_parameter_left_out_stands_at_its_default_and_is_not_written_down() ->
     assert control.to_document()["parameters"] == {"ratio": 1.0}
     assert (control.number("ratio"), control.number("omega_high"), control.value("seed")) == (1.0, 5.0, 0)
     assert control.value("epsilon_high") is None
-    with pytest.raises(ControlError, match="epsilon_high"):
+    with pytest.raises(ConfigurationError, match="epsilon_high"):
         control.number("epsilon_high")
 
 
@@ -126,7 +126,7 @@ def test_a_parameter_is_read_from_a_word_of_a_command_line() -> None:
     expected = [("ratio", 0.001), ("seed", 7), ("sign", "negative"), ("max_fraction", None), ("omega_low", -0.001)]
     assert [name_and_value(text) for text in texts] == [*expected, ("seed", -2)]
     for text in ("ratio", "=1", ""):
-        with pytest.raises(ControlError, match="NAME=VALUE"):
+        with pytest.raises(ConfigurationError, match="NAME=VALUE"):
             name_and_value(text)
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from isentrope_wire.control import Control, Hold, HoldSide
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from isentrope_wire.errors import ControlError
     ],
 )
 def test_a_wrong_hold_is_refused_with_one_sentence_on_the_field(document: object, words: str) -> None:
-    with pytest.raises(ControlError, match=words):
+    with pytest.raises(ConfigurationError, match=words):
         Control.from_document({"hold": document})
 
 
@@ -52,5 +52,5 @@ def test_a_hold_is_written_down_with_its_defaults_and_reads_itself() -> None:
 
 def test_only_thresholds_can_be_held_with() -> None:
     assert Control(method="clip_b", hold={"target_entropy": 0.5}).mu_low is None
-    with pytest.raises(ControlError, match="kl_cov"):
+    with pytest.raises(ConfigurationError, match="kl_cov"):
         Control(method="kl_cov", hold={"target_entropy": 0.5})

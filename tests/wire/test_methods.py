@@ -15,7 +15,7 @@ from isentrope_dashboard.components.control_panel import method_props
 from isentrope_dashboard.records import RunSummary
 from isentrope_server.api.control import method_description
 from isentrope_wire.control import Control
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods
 
 
@@ -38,7 +38,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Method:
 def test_toy_method_is_validated(toy: Method) -> None:
     control = Control(method="toy", parameters={"preset": "small"})
     assert (control.method.label, control.mu_low, control.number("size")) == ("Toy", 3.0, 0.5)
-    with pytest.raises(ControlError, match="-1"):
+    with pytest.raises(ConfigurationError, match="-1"):
         Control(method="toy", mu_low=1.0, parameters={"size": -1})
     assert "toy" in threshold_methods()
     assert len(list(idle_parameters(toy, {"size": 0}))) == 1

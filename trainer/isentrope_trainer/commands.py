@@ -63,7 +63,7 @@ def _training_options(command: _Command) -> _Command:
         click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
         click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a step."),
         click.option("--group-size", default=_DEFAULTS.group_size, show_default=True, help="Rollouts of each problem."),
-        click.option("--run", default="countdown", show_default=True, help="The run's name."),
+        click.option("--name", default="countdown", show_default=True, help="The run's name."),
         click.option("--project", default="demo", show_default=True, help="What the run belongs to."),
     ]
     for option in reversed(options):
@@ -247,7 +247,7 @@ def _train(config: TrainingConfig, control: Control, options: dict[str, Any], an
     course, status = Course(), 0
     try:
         train_reference_policy(
-            config, control, run=options["run"], project=options["project"], announce=announce, follow=course.follow
+            config, control, name=options["name"], project=options["project"], announce=announce, follow=course.follow
         )
     except KeyboardInterrupt:
         status = _INTERRUPTED

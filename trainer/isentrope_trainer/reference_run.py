@@ -35,7 +35,7 @@ def train_reference_policy(
     config: TrainingConfig,
     control: isentrope.Control,
     *,
-    run: str = "countdown",
+    name: str = "countdown",
     project: str = "demo",
     policy_config: PolicyConfig = PolicyConfig(),  # noqa: B008  (frozen)
     warm_start: WarmStartConfig = WarmStartConfig(),  # noqa: B008  (frozen)
@@ -60,7 +60,7 @@ def train_reference_policy(
     # Before the run begins: training it takes a minute, and a run that says nothing for so long is shown as silent.
     policy = warm_started_policy(policy_config, warm_start)
     probe = isentrope.Probe(
-        run=run,
+        name=name,
         project=project,
         config=shown_settings(config, policy_config, warm_start),
         control=control,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isentrope_wire.control import HoldSide, Scope
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import printable
 
@@ -323,7 +323,7 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
     """Refuse values no control can have, before anything is sent.
 
     Raises:
-        ControlError: as `Control`.
+        ConfigurationError: as `Control`.
     """
     from isentrope_wire.control import Control
 
@@ -341,7 +341,7 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
 def _named(parameters: Sequence[str]) -> dict[str, object]:
     try:
         return dict(name_and_value(text) for text in parameters)
-    except ControlError as error:
+    except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
 
 

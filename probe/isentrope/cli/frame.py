@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 import isentrope
-from isentrope.errors import ConfigurationError
-from isentrope_wire.errors import ControlError, IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.numbers import printable
 
 COMMANDS = "isentrope.commands"
@@ -94,7 +93,7 @@ def _errors_in_one_sentence() -> Iterator[None]:
         if error.ctx is not None and isinstance(error, click.exceptions.NoArgsIsHelpError):
             raise
         raise WronglyUsed(error.format_message()) from error
-    except (ControlError, ConfigurationError) as error:
+    except ConfigurationError as error:
         raise WronglyUsed(str(error)) from error
     except IsentropeError as error:
         raise Failed(str(error)) from error

@@ -440,7 +440,7 @@ class Client(Administration):
         Returns: the new version as its history item.
 
         Raises:
-            ControlError: a value no control can have; nothing was sent.
+            ConfigurationError: a value no control can have; nothing was sent.
             ControlConflict: somebody else changed it meanwhile; read it again and decide anew.
             ControlTimeout: `wait` was over before a terminal state; the version still stands.
         """

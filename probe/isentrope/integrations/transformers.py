@@ -1,6 +1,6 @@
 """Scalars of any `transformers.Trainer`, reported step by step.
 
-    trainer = Trainer(..., callbacks=[IsentropeCallback(run="countdown", project="demo")])
+    trainer = Trainer(..., callbacks=[IsentropeCallback(name="countdown", project="demo")])
 
 or, after `isentrope.integrations.transformers.register()`, by `TrainingArguments(report_to="isentrope")`. Importing this
 module registers nothing. For scores, and for a control that acts, attach to the trainer (`trl.py`) or use the probe.
@@ -34,7 +34,7 @@ class IsentropeCallback(StepReports):
 
     def __init__(
         self,
-        run: str | None = None,
+        name: str | None = None,
         project: str | None = None,
         config: Mapping[str, object] | None = None,
         *,
@@ -44,7 +44,7 @@ class IsentropeCallback(StepReports):
     ) -> None:
         """
         Args:
-            run: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_RUN`, or "run".
+            name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or "run".
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: shown with the run, beside the training arguments.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
@@ -57,7 +57,7 @@ class IsentropeCallback(StepReports):
         super().__init__()
         wanted_mirrors(mirror)  # said here, where it was given; the probe is built when training begins
         self.probe = None
-        self._run, self._project, self._config = run, project, dict(config or {})
+        self._name, self._project, self._config = name, project, dict(config or {})
         self._mode, self._mirror, self._transport = mode, mirror, transport
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class IsentropeCallback(StepReports):
         """The run begins with training, not with the trainer: a second `train()` is a second run."""
         self._fail("Training began anew.", alone=args.world_size == 1)
         self.probe = Probe(
-            self._run or args.run_name,
+            self._name or args.run_name,
             self._project,
             {**args.to_sanitized_dict(), **self._config},
             planned_steps=state.max_steps if state.max_steps > 0 else None,

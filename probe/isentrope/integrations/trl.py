@@ -70,7 +70,7 @@ def attach(
     trainer: Any,
     *,
     head: Head = "replace",
-    run: str | None = None,
+    name: str | None = None,
     project: str | None = None,
     config: Mapping[str, object] | None = None,
     control: Control | None = None,
@@ -87,7 +87,7 @@ def attach(
         trainer: a GRPOTrainer or RLOOTrainer of TRL 1.16, before `train()`.
         head: "replace": log-probs and entropies come from our fused head in the place of TRL's, so that nothing is
             computed twice. "observe": TRL's own are used to the last bit, and ours computed beside them.
-        run: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_RUN`, or "run".
+        name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or "run".
         project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
         config: shown with the run, beside the training arguments.
         control: the intervention the run starts with. Default: none.
@@ -117,7 +117,7 @@ def attach(
     try:
         self_check(trainer, fused_head)
         probe = Probe(
-            run or trainer.args.run_name,
+            name or trainer.args.run_name,
             project,
             {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
             control=control,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from isentrope.kernels.moments import Moments
+from isentrope.kernels.moments import Moments, Temperature
 
 
 class Backend(Protocol):
@@ -15,7 +15,7 @@ class Backend(Protocol):
     def supports(self, logits: Tensor) -> bool:
         """Whether this backend can read such a tensor (type, device, layout); looks at no value."""
 
-    def row_moments(self, logits: Tensor, token_ids: Tensor, temperature: float, start: int = 0) -> Moments:
+    def row_moments(self, logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
         """One pass over a slice of the vocabulary; the logits are only read, and never copied whole.
 
         Args:
@@ -31,7 +31,7 @@ class Backend(Protocol):
         logits: Tensor,
         token_ids: Tensor,
         log_normalizer: Tensor,
-        temperature: float,
+        temperature: Temperature,
         logprob_gradient: Tensor | None,
         entropy_gradient: Tensor | None,
         entropies: Tensor | None,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels import cpp_build
-from isentrope.kernels.moments import Moments
+from isentrope.kernels.moments import Moments, Temperature
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The numbers row_moments.cc knows the types of logits by."""
@@ -39,6 +39,7 @@ class _Logits(ctypes.Structure):
         ("token_ids", ctypes.c_void_p),
         ("start", ctypes.c_int64),
         ("temperature", ctypes.c_double),
+        ("temperatures", ctypes.c_void_p),
     )
 
 
@@ -73,7 +74,7 @@ def supports(logits: Tensor) -> bool:
     )
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int = 0) -> Moments:
+def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
     """See `Backend.row_moments`"""
     kernels, ids = _loaded(), _dense_ids(token_ids)
     moments = torch.empty(len(Moments._fields), ids.numel(), dtype=torch.float64)
@@ -86,7 +87,7 @@ def logit_gradient(
     logits: Tensor,
     token_ids: Tensor,
     log_normalizer: Tensor,
-    temperature: float,
+    temperature: Temperature,
     logprob_gradient: Tensor | None,
     entropy_gradient: Tensor | None,
     entropies: Tensor | None,
@@ -110,8 +111,8 @@ def _dense_ids(token_ids: Tensor) -> Tensor:
     return token_ids.reshape(-1).to(torch.int64).contiguous()
 
 
-def _described(logits: Tensor, token_ids: Tensor, temperature: float, start: int) -> _Logits:
-    """`logits` and `token_ids` as row_moments.cc takes them; both must outlive the call."""
+def _described(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int) -> _Logits:
+    """The arguments as row_moments.cc takes them; the tensors must outlive the call."""
     numbers = ctypes.c_int64 * (logits.dim() - 1)
     return _Logits(
         data=logits.data_ptr(),
@@ -123,7 +124,8 @@ def _described(logits: Tensor, token_ids: Tensor, temperature: float, start: int
         strides=numbers(*logits.stride()[:-1]),
         token_ids=token_ids.data_ptr(),
         start=start,
-        temperature=temperature,
+        temperature=1.0 if isinstance(temperature, Tensor) else temperature,
+        temperatures=temperature.data_ptr() if isinstance(temperature, Tensor) else None,
     )
 
 

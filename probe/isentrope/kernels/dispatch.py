@@ -22,7 +22,7 @@ from torch import Tensor
 from isentrope.errors import ConfigurationError
 from isentrope.kernels import cpp_backend, reference, triton_backend
 from isentrope.kernels.backend import Backend
-from isentrope.kernels.moments import RowScores, finish
+from isentrope.kernels.moments import RowScores, Temperature, finish
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def choices() -> list[Choice]:
     return found
 
 
-def row_scores(backend: Backend, logits: Tensor, token_ids: Tensor, temperature: float) -> RowScores:
+def row_scores(backend: Backend, logits: Tensor, token_ids: Tensor, temperature: Temperature) -> RowScores:
     """Scores of whole rows; where launches are what costs, in as few of them as the backend has."""
     if backend is BACKENDS["triton"]:
         return triton_backend.row_scores(logits, token_ids, temperature)

@@ -18,10 +18,13 @@ group. Everything else follows from the sums over the whole vocabulary:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+
+Temperature: TypeAlias = float | Tensor
+"""T of all rows, or float64 [rows]: one per row."""
 
 LARGEST_SHIFT = 700.0
 """e^-700 is still a positive float64, and 0 * 700 is 0 where 0 * inf would be NaN."""

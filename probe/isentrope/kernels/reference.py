@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from isentrope.kernels.moments import Moments
+from isentrope.kernels.moments import Moments, Temperature
 
 BLOCK_ELEMENTS = 1 << 19
 """Logits held in a buffer at a time (at least one row): 2 MiB in float32. Fewer would cost more calls than they save."""
@@ -34,7 +34,7 @@ def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if logits_dtype == torch.float64 else torch.float32
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int = 0) -> Moments:
+def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
     """See `Backend.row_moments`."""
     rows, vocabulary = token_ids.numel(), logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
@@ -42,12 +42,13 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: in
     shifted_buffer, weight_buffer = _buffer(logits, dtype), _buffer(logits, dtype)
     for first, block in _row_blocks(logits):
         count = block.numel() // vocabulary
-        shifted, weight, out = shifted_buffer[:count], weight_buffer[:count], sums[:, first : first + count]
+        rows_of_block = slice(first, first + count)
+        shifted, weight, out = shifted_buffer[:count], weight_buffer[:count], sums[:, rows_of_block]
         shifted.view(block.shape).copy_(block)
         torch.amax(shifted, 1, out=out[0])
         # A slice that is masked everywhere is counted from 0: -inf minus -inf would be NaN.
         centre = torch.where(out[0].isneginf(), 0.0, out[0]).unsqueeze(1)
-        shifted.sub_(centre).mul_(LOG2_E / temperature).clamp_(min=FLOOR)
+        shifted.sub_(centre).mul_(_of_rows(LOG2_E / temperature, rows_of_block, dtype)).clamp_(min=FLOOR)
         torch.exp2(shifted, out=weight)  # three quarters of exp's time, and the temperature costs no pass of its own
         torch.sum(weight, 1, out=out[1])
         torch.sum(shifted.mul_(weight), 1, out=out[2])
@@ -64,7 +65,7 @@ def logit_gradient(
     logits: Tensor,
     token_ids: Tensor,
     log_normalizer: Tensor,
-    temperature: float,
+    temperature: Temperature,
     logprob_gradient: Tensor | None,
     entropy_gradient: Tensor | None,
     entropies: Tensor | None,
@@ -91,8 +92,8 @@ def logit_gradient(
         rows, values = slice(first, first + count), buffer[:count]
         values.view(block.shape).copy_(block)
         values.sub_(centre[rows])
-        if temperature != 1.0:
-            values.div_(temperature)
+        if isinstance(temperature, Tensor) or temperature != 1.0:
+            values.div_(_of_rows(temperature, rows, dtype))
         values.sub_(remainder[rows])  # log p
         if towards_flat is not None and entropy_buffer is not None and row_entropies is not None:
             # g (1[i = k] - p) - h p (H + log p) = g 1[i = k] - p (g + h (H + log p)), with log p floored: 0 * -inf.
@@ -112,17 +113,26 @@ def logit_gradient(
     return gradient
 
 
-def split_log_normalizer(log_normalizer: Tensor, temperature: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A centre r in units of the logits and what is left of L, so that log p = (z - r) / T - remainder.
+def split_log_normalizer(log_normalizer: Tensor, temperature: Temperature, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A centre r in units of the logits and what is left of L [rows, 1], so that log p = (z - r) / T - remainder.
 
     Near the row's largest logits z - r is exact in float32, whatever offset all logits of the row have in common.
     """
+    temperature = temperature.unsqueeze(1) if isinstance(temperature, Tensor) else temperature
     centre = (log_normalizer * temperature).to(dtype)
     return centre, (log_normalizer - centre.double() / temperature).to(dtype)
 
 
-def _per_row(upstream: Tensor | None, like: Tensor, temperature: float, dtype: torch.dtype) -> Tensor | None:
-    return None if upstream is None else (upstream.reshape(like.numel(), 1) / temperature).to(dtype)
+def _per_row(upstream: Tensor | None, like: Tensor, temperature: Temperature, dtype: torch.dtype) -> Tensor | None:
+    """g / T or h / T, [rows, 1]."""
+    if upstream is None:
+        return None
+    return (upstream.reshape(like.numel()) / temperature).to(dtype).unsqueeze(1)
+
+
+def _of_rows(factor: Temperature, rows: slice, dtype: torch.dtype) -> Temperature:
+    """What multiplies or divides a block of rows: a number, or [rows, 1]."""
+    return factor[rows].to(dtype).unsqueeze(1) if isinstance(factor, Tensor) else factor
 
 
 def _columns(token_ids: Tensor, start: int, columns: int) -> tuple[Tensor, Tensor]:

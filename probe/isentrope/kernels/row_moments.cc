@@ -400,7 +400,8 @@ struct Logits {
   const int64_t *sizes, *strides;      // of these dimensions; the last dimension's stride is 1
   const int64_t *token_ids;            // one per row
   int64_t start;                       // the token of the first column
-  double temperature;
+  double temperature;                  // of all rows, where `temperatures` is null
+  const double *temperatures;          // one per row
 };
 
 // The type of GOMP_parallel: runs work(shared) on so many threads of the pool that torch computes with.
@@ -415,19 +416,26 @@ int64_t offset_of_row(const Logits &logits, int64_t row) {
   return offset;
 }
 
-// Calls work(row) once for every row. Right for any number of threads that the team really brings.
-template <class Work>
+// Calls work(row, temperature, exponential) once for every row, on any number of threads that the team brings.
+template <bool SCALED, class Work>
 void for_each_row(const Logits &logits, Team team, unsigned threads, const Work &work) {
   struct Shared {
     const Work &work;
+    const Logits &logits;
+    const Exponential<SCALED> exponential;
     int64_t rows, a_turn, next;
-  } shared = {work, logits.rows, 1 + LOGITS_A_TURN / (logits.columns + 1), 0};
+  } shared = {work, logits, Exponential<SCALED>(logits.temperature), logits.rows,
+              1 + LOGITS_A_TURN / (logits.columns + 1), 0};
   auto take_turns = [](void *pointer) {
     Shared &shared = *(Shared *)pointer;
     for (;;) {
       const int64_t first = __atomic_fetch_add(&shared.next, shared.a_turn, __ATOMIC_RELAXED);
       if (first >= shared.rows) return;
-      for (int64_t row = first; row < first + shared.a_turn && row < shared.rows; ++row) shared.work(row);
+      for (int64_t row = first; row < first + shared.a_turn && row < shared.rows; ++row) {
+        const double *own = shared.logits.temperatures;
+        if (own) shared.work(row, own[row], Exponential<SCALED>(own[row]));
+        else shared.work(row, shared.logits.temperature, shared.exponential);
+      }
     }
   };
   if (team && threads > 1 && shared.rows > shared.a_turn) team(take_turns, &shared, threads, 0);
@@ -437,10 +445,9 @@ void for_each_row(const Logits &logits, Team team, unsigned threads, const Work 
 template <class Type, bool SCALED>
 struct MomentsPass {
   static void run(const Logits &logits, double *moments, Team team, unsigned threads) {
-    const Exponential<SCALED> exponential(logits.temperature);
-    for_each_row(logits, team, threads, [&](int64_t row) {
+    for_each_row<SCALED>(logits, team, threads, [&](int64_t row, double temperature, const Exponential<SCALED> &exponential) {
       moments_of_row<Type>((const typename Type::Stored *)logits.data + offset_of_row(logits, row), logits.columns,
-                           logits.token_ids[row] - logits.start, logits.temperature, exponential, moments + row,
+                           logits.token_ids[row] - logits.start, temperature, exponential, moments + row,
                            logits.rows);
     });
   }
@@ -449,10 +456,9 @@ struct MomentsPass {
 template <class Type, bool SCALED>
 struct GradientPass {
   static void run(const Logits &logits, const Upstream *upstream, void *gradient, Team team, unsigned threads) {
-    const Exponential<SCALED> exponential(logits.temperature);
-    for_each_row(logits, team, threads, [&](int64_t row) {
+    for_each_row<SCALED>(logits, team, threads, [&](int64_t row, double temperature, const Exponential<SCALED> &exponential) {
       gradient_of_row<Type>((const typename Type::Stored *)logits.data + offset_of_row(logits, row), logits.columns,
-                            logits.token_ids[row] - logits.start, logits.temperature, exponential, upstream[row],
+                            logits.token_ids[row] - logits.start, temperature, exponential, upstream[row],
                             (typename Type::Stored *)gradient + row * logits.columns);
     });
   }
@@ -460,7 +466,7 @@ struct GradientPass {
 
 template <template <class, bool> class Pass, class... Arguments>
 void over(const Logits &logits, Arguments... arguments) {
-  const bool scaled = logits.temperature != 1;
+  const bool scaled = logits.temperatures || logits.temperature != 1;
   if (logits.type == 0) (scaled ? Pass<Float32, true>::run : Pass<Float32, false>::run)(logits, arguments...);
   if (logits.type == 1) (scaled ? Pass<BFloat16, true>::run : Pass<BFloat16, false>::run)(logits, arguments...);
   if (logits.type == 2) (scaled ? Pass<Float16, true>::run : Pass<Float16, false>::run)(logits, arguments...);

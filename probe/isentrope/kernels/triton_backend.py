@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from isentrope.kernels.moments import Moments, RowScores
+from isentrope.kernels.moments import Moments, RowScores, Temperature
 
 try:
     import triton
@@ -87,7 +87,7 @@ def supports(logits: Tensor) -> bool:
     )
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int = 0) -> Moments:
+def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
     """See `Backend.row_moments`."""
     moments = _split_moments(logits, token_ids, temperature, start)
     splits, _, rows = moments.shape
@@ -99,7 +99,7 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: in
     return Moments(*merged)
 
 
-def row_scores(logits: Tensor, token_ids: Tensor, temperature: float) -> RowScores:
+def row_scores(logits: Tensor, token_ids: Tensor, temperature: Temperature) -> RowScores:
     """`finish(row_moments(...))` of a whole vocabulary in two launches."""
     moments = _split_moments(logits, token_ids, temperature, start=0)
     splits, _, rows = moments.shape
@@ -114,7 +114,7 @@ def logit_gradient(
     logits: Tensor,
     token_ids: Tensor,
     log_normalizer: Tensor,
-    temperature: float,
+    temperature: Temperature,
     logprob_gradient: Tensor | None,
     entropy_gradient: Tensor | None,
     entropies: Tensor | None,
@@ -125,6 +125,7 @@ def logit_gradient(
     if gradient.numel() == 0:
         return gradient
     rows, columns = token_ids.numel(), logits.shape[-1]
+    per_row, number = _number(temperature)
     has_entropy = entropy_gradient is not None and entropies is not None
     log_normalizer = _per_row(log_normalizer.double())
     with _on_device(logits):
@@ -141,8 +142,10 @@ def logit_gradient(
             columns,
             *_layout(logits),
             start,
-            float(temperature),
-            *_two_halves(1 / temperature),
+            temperature if per_row else log_normalizer,
+            number,
+            *_two_halves(1 / number),
+            PER_ROW=per_row,
             HAS_LOGPROB=logprob_gradient is not None,
             HAS_ENTROPY=has_entropy,
             BLOCK=GRADIENT_BLOCK,
@@ -184,7 +187,7 @@ def _device_fits(device: torch.device) -> bool:
     return device.type == "cuda" or (device.type == "cpu" and interpreted())
 
 
-def _split_moments(logits: Tensor, token_ids: Tensor, temperature: float, start: int) -> Tensor:
+def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int) -> Tensor:
     """float64 [splits, 6, rows]."""
     rows, columns = token_ids.numel(), logits.shape[-1]
     device = _device_shape(logits.device)
@@ -194,7 +197,8 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: float, start:
     if rows == 0:
         return moments
     storage = _storage(logits)
-    exponent_scale = 1 / (math.log(2) * temperature)
+    per_row, number = _number(temperature)
+    exponent_scale = 1 / (math.log(2) * number)
     with _on_device(logits):
         _launch(
             triton_kernels.moments_kernel,
@@ -208,9 +212,11 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: float, start:
             splits,
             *_layout(logits),
             start,
+            temperature if per_row else moments,
             exponent_scale,
             LOWEST_EXPONENT / exponent_scale,
-            *_two_halves(1 / temperature),
+            *_two_halves(1 / number),
+            PER_ROW=per_row,
             GROUPS=GROUPS,
             LANES=lanes,
         )
@@ -240,6 +246,11 @@ def _layout(logits: Tensor) -> RowLayout:
 
 def _per_row(values: Tensor) -> Tensor:
     return values.detach().reshape(-1).contiguous()
+
+
+def _number(temperature: Temperature) -> tuple[bool, float]:
+    """Whether each row has a temperature of its own, and the number for the kernels: 1 where they read it per row."""
+    return (True, 1.0) if isinstance(temperature, Tensor) else (False, float(temperature))
 
 
 @functools.lru_cache(maxsize=16)

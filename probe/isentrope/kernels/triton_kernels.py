@@ -150,10 +150,12 @@ def moments_kernel(
     outer_stride,
     inner_stride,
     start,
+    temperatures_ptr,
     exponent_scale,
     floor,
     inverse_temperature,
     inverse_temperature_rest,
+    PER_ROW: tl.constexpr,
     GROUPS: tl.constexpr,
     LANES: tl.constexpr,
 ):
@@ -168,6 +170,7 @@ def moments_kernel(
         exponent_scale: c = log2(e) / T.
         floor: a u so low that its weight is 0.
         inverse_temperature, inverse_temperature_rest: 1 / T.
+        temperatures_ptr: float64 [rows], T of each row where PER_ROW; the numbers above are then those of T = 1.
     """
     BLOCK: tl.constexpr = 2 * GROUPS * LANES
     LOGITS_TYPE: tl.constexpr = logits_ptr.dtype.element_ty
@@ -184,6 +187,13 @@ def moments_kernel(
         words_ptr += offset_row // ALIGNMENT * ALIGNMENT
     else:
         words_ptr += offset_row // ALIGNMENT * (ALIGNMENT // 2)
+
+    inverse = float64_of(inverse_temperature, inverse_temperature_rest)
+    if PER_ROW:
+        temperature = tl.load(temperatures_ptr + row)
+        inverse = 1.0 / temperature
+        exponent_scale = (inverse * LOG2_E).to(tl.float32)
+        floor = floor * temperature.to(tl.float32)
 
     maximum = -float("inf")
     total = tl.zeros([LANES], tl.float32)
@@ -203,7 +213,6 @@ def moments_kernel(
                 left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor
             )
 
-    inverse = float64_of(inverse_temperature, inverse_temperature_rest)
     column = tl.load(token_ids_ptr + row) - start
     offset_chosen = column + lead
     in_split = (column >= 0) & (column < columns) & (offset_chosen >= first * BLOCK) & (offset_chosen < last * BLOCK)
@@ -303,9 +312,11 @@ def gradient_kernel(
     outer_stride,
     inner_stride,
     start,
+    temperatures_ptr,
     temperature,
     inverse_temperature,
     inverse_temperature_rest,
+    PER_ROW: tl.constexpr,
     HAS_LOGPROB: tl.constexpr,
     HAS_ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -314,7 +325,7 @@ def gradient_kernel(
 
     Args:
         logits_ptr, inner_rows, offset_storage, outer_stride, inner_stride, token_ids_ptr, start,
-            inverse_temperature, inverse_temperature_rest: as for `moments_kernel`.
+            temperatures_ptr, inverse_temperature, inverse_temperature_rest: as for `moments_kernel`.
         temperature: T.
         log_normalizer_ptr: L, float64 [rows].
         logprob_gradient_ptr, entropy_gradient_ptr: g and h, [rows]; read where HAS_LOGPROB and HAS_ENTROPY.
@@ -330,6 +341,10 @@ def gradient_kernel(
     # log p = (z - r) / T - (L - r / T) with r near L T: by the row's largest logits z - r is exact in float32, whatever
     # they have in common, and the rest is one float64 number a row.
     inverse = float64_of(inverse_temperature, inverse_temperature_rest)
+    if PER_ROW:
+        inverse = 1.0 / tl.load(temperatures_ptr + row)
+        temperature = tl.load(temperatures_ptr + row).to(tl.float32)
+        inverse_temperature = inverse.to(tl.float32)
     log_normalizer = tl.load(log_normalizer_ptr + row)
     centre = log_normalizer.to(tl.float32) * temperature
     remainder = (log_normalizer - centre.to(tl.float64) * inverse).to(tl.float32)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.dispatch import backend_for
+from isentrope.kernels.moments import Temperature
 from isentrope.scores.head_tiles import HeadTiles, widens_products
 
 
@@ -22,7 +23,7 @@ class Upstream(NamedTuple):
     logprob_gradient: Tensor | None
     entropy_gradient: Tensor | None
 
-    def by_tile(self, tile: Tensor, rows: slice, start: int, temperature: float) -> Tensor:
+    def by_tile(self, tile: Tensor, rows: slice, start: int, temperature: Temperature) -> Tensor:
         """The gradient by a tile's entries: one new tensor."""
         logprob_gradient = None if self.logprob_gradient is None else self.logprob_gradient[rows]
         entropy_gradient = None if self.entropy_gradient is None else self.entropy_gradient[rows]
@@ -60,7 +61,7 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
         summed_factor = _factor(factor)
         for rows in tiles.rows():
             tile = tiles.tile(rows, columns, factor)
-            gradient = upstream.by_tile(tile, rows, columns.start, tiles.rule.tile_temperature)
+            gradient = upstream.by_tile(tile, rows, columns.start, tiles.rule.tile_temperature(rows))
             tiles.rule.chain_(gradient, tile)
             if hidden is not None:
                 _add_product_(hidden.total(rows), gradient, summed_factor)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from isentrope.kernels.moments import Temperature
+
 FORWARD_BYTES = {"cpu": 5 << 20}
 """What a tile may take, with the copies it needs."""
 GPU_FORWARD_BYTES = 24 << 20
@@ -38,14 +40,14 @@ def widens_products(device: torch.device, dtype: torch.dtype) -> bool:
 class LogitRule:
     """How a product y becomes a logit."""
 
-    temperature: float
+    temperature: Temperature
     scale: float = 1.0
     softcap: float | None = None
 
-    @property
-    def tile_temperature(self) -> float:
-        """What a tile's entries are divided by to become z / T."""
-        return self.temperature / (self.scale if self.softcap is None else self.softcap)
+    def tile_temperature(self, rows: slice) -> Temperature:
+        """What the entries of a tile of `rows` are divided by to become z / T."""
+        temperature = self.temperature[rows] if isinstance(self.temperature, Tensor) else self.temperature
+        return temperature / (self.scale if self.softcap is None else self.softcap)
 
     @property
     def tile_slope(self) -> float:

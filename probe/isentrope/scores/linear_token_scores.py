@@ -14,7 +14,15 @@ from isentrope.kernels.moments import Moments, RowScores, finish, merge
 from isentrope.scores.head_gradients import Upstream, head_gradients
 from isentrope.scores.head_tiles import HeadOperands, HeadTiles, LogitRule, product_dtype, without_autocast
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
-from isentrope.scores.token_scores import TokenScores, as_token_scores, differentiable_once, savable_ids, scores_dtype
+from isentrope.scores.token_scores import (
+    TokenScores,
+    as_token_scores,
+    check_temperature,
+    differentiable_once,
+    savable_ids,
+    scores_dtype,
+    temperature_of_rows,
+)
 
 TILES_PER_MERGE = 8
 """Moments kept apart before they are merged: 6 float64 a token each."""
@@ -25,7 +33,7 @@ def linear_token_scores(
     weight: Tensor | AdaptedWeight,
     token_ids: Tensor,
     bias: Tensor | None = None,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     softcap: float | None = None,
     scale: float = 1.0,
     *,
@@ -47,7 +55,7 @@ def linear_token_scores(
         token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device. Give
             ignored positions (-100) any id and leave them out of the loss by its mask.
         bias: [vocabulary].
-        temperature: T of the sampler, positive.
+        temperature: as for `token_scores`.
         softcap: c, positive; a model's `final_logit_softcapping`.
         scale: a, positive; a model's `logit_scale`, or 1 / `logits_scaling`.
         entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
@@ -61,7 +69,7 @@ def linear_token_scores(
     """
     base, adapters = (weight.base, weight.adapters) if isinstance(weight, AdaptedWeight) else (weight, ())
     check_head_inputs(hidden, base, token_ids, bias)
-    rule = _checked_rule(temperature, softcap, scale)
+    rule = _checked_rule(temperature, token_ids, softcap, scale)
     if logits_dtype is not None and not logits_dtype.is_floating_point:
         raise InputError(f"logits_dtype must be a floating-point type, got {logits_dtype}.")
     hidden, base = whole(hidden), whole(base)
@@ -111,14 +119,17 @@ def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: T
         raise InputError(f"bias must have shape [vocabulary] = [{weight.shape[0]}], got {list(bias.shape)}.")
 
 
-def _checked_rule(temperature: float, softcap: float | None, scale: float) -> LogitRule:
-    numbers = {"temperature": temperature, "scale": scale} | ({} if softcap is None else {"softcap": softcap})
+def _checked_rule(temperature: float | Tensor, token_ids: Tensor, softcap: float | None, scale: float) -> LogitRule:
+    check_temperature(temperature, token_ids)
+    numbers = {"scale": scale} | ({} if softcap is None else {"softcap": softcap})
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{name} must be a number, got {value!r}.")
         if not 0 < value < float("inf"):
             raise InputError(f"{name} must be positive and finite, got {value}.")
-    return LogitRule(float(temperature), float(scale), None if softcap is None else float(softcap))
+    return LogitRule(
+        temperature_of_rows(temperature, token_ids), float(scale), None if softcap is None else float(softcap)
+    )
 
 
 class _LinearTokenScoresFunction(torch.autograd.Function):
@@ -181,8 +192,9 @@ def _score_tiles(tiles: HeadTiles, token_ids: Tensor) -> RowScores:
         weight = tiles.weight(columns)
         for index, block in enumerate(rows):
             tile = tiles.tile(block, columns, weight)
-            part = backend_for(tile).row_moments(tile, token_ids[block], tiles.rule.tile_temperature, columns.start)
-            moments[index].append(part)
+            temperature = tiles.rule.tile_temperature(block)
+            backend = backend_for(tile)
+            moments[index].append(backend.row_moments(tile, token_ids[block], temperature, columns.start))
             if len(moments[index]) == TILES_PER_MERGE:
                 moments[index] = [merge(moments[index])]
     merged = [merge(parts) for parts in moments]

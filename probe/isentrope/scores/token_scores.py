@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for, row_scores
-from isentrope.kernels.moments import RowScores
+from isentrope.kernels.moments import RowScores, Temperature
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
@@ -64,7 +64,7 @@ class TokenScores:
 
 
 def token_scores(
-    logits: Tensor, token_ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
+    logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0, *, entropy_gradient: bool = False
 ) -> TokenScores:
     """Score sampled tokens in one pass over the logits.
 
@@ -79,7 +79,8 @@ def token_scores(
         token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device
             (`Probe.score` checks its first call). An id outside has log p = -inf, so that log p times a mask of 0 is
             NaN: replace padding ids such as -100 by any real id.
-        temperature: T of the sampler, positive.
+        temperature: T of the sampler, positive: a number, or a tensor that broadcasts to the tokens' shape, such as
+            [batch, 1], which gets no gradient.
         entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 
     Raises:
@@ -87,18 +88,16 @@ def token_scores(
     """
     check_token_inputs(logits, token_ids, temperature)
     results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
-        logits, token_ids, float(temperature), entropy_gradient
+        logits, token_ids, temperature_of_rows(temperature, token_ids), entropy_gradient
     )
     return replace(TokenScores(*results), token_ids=token_ids)
 
 
-def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float) -> None:
-    """Everything about the arguments that can be checked without looking at values."""
+def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | Tensor) -> None:
+    """Everything about the arguments that can be checked without waiting for a device."""
     for name, value in (("logits", logits), ("token_ids", token_ids)):
         if not isinstance(value, Tensor):
             raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
-        raise InputError(f"temperature must be a number, got {temperature!r}.")
     if not logits.is_floating_point():
         raise InputError(f"logits must be floating point, got {logits.dtype}. Pass the model's raw logits.")
     if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
@@ -112,8 +111,48 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float) ->
         )
     if logits.device != token_ids.device:
         raise InputError(f"logits are on {logits.device}, token_ids on {token_ids.device}. Move one to the other.")
-    if not temperature > 0 or temperature == float("inf"):
+    check_temperature(temperature, token_ids)
+
+
+def check_temperature(temperature: float | Tensor, token_ids: Tensor, *, wait_for_device: bool = False) -> None:
+    """That T is a positive number, or a tensor of them that broadcasts to the tokens' shape.
+
+    Args:
+        wait_for_device: look at the values of a tensor on an accelerator, too.
+    """
+    if isinstance(temperature, Tensor):
+        if temperature.is_complex() or temperature.dtype == torch.bool:
+            raise InputError(f"temperature must be real numbers, got a tensor of {temperature.dtype}.")
+        if not _broadcasts(temperature.shape, token_ids.shape):
+            raise InputError(
+                f"temperature must broadcast to the tokens' shape {list(token_ids.shape)}, got {list(temperature.shape)}. "
+                "One temperature per sequence has shape [batch, 1]."
+            )
+        if temperature.device != token_ids.device:
+            raise InputError(
+                f"temperature is on {temperature.device}, token_ids on {token_ids.device}. Move one to the other."
+            )
+        if temperature.device.type != "cpu" and not wait_for_device:
+            return
+        wrong = temperature[~((temperature > 0) & temperature.isfinite())]
+        if wrong.numel():
+            raise InputError(f"temperature must be positive and finite, got {wrong[0].item():g}.")
+    elif isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        raise InputError(f"temperature must be a number or a tensor, got {temperature!r}.")
+    elif not 0 < temperature < float("inf"):
         raise InputError(f"temperature must be positive and finite, got {temperature}.")
+
+
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    padded = (1,) * (len(to) - len(shape)) + tuple(shape)
+    return len(padded) == len(to) and all(one in (1, size) for one, size in zip(padded, to, strict=True))
+
+
+def temperature_of_rows(temperature: float | Tensor, token_ids: Tensor) -> Temperature:
+    """T as the kernels take it: a float, or float64 [rows] of their own."""
+    if isinstance(temperature, Tensor):
+        return temperature.detach().double().expand(token_ids.shape).clone().reshape(-1)
+    return float(temperature)
 
 
 def _alignment_hint(logits: Tensor, token_ids: Tensor) -> str:
@@ -165,7 +204,7 @@ class _TokenScoresFunction(torch.autograd.Function):
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
-        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float, entropy_gradient: bool
+        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: Temperature, entropy_gradient: bool
     ) -> tuple[Tensor, ...]:
         token_ids = savable_ids(token_ids)
         backend = backend_for(logits)

@@ -16,7 +16,7 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.kernels import moments
 from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import Moments, finish, shift
+from isentrope.kernels.moments import Moments, Temperature, finish, shift
 from isentrope.scores.token_scores import (
     TokenScores,
     as_token_scores,
@@ -24,19 +24,20 @@ from isentrope.scores.token_scores import (
     differentiable_once,
     savable_ids,
     scores_dtype,
+    temperature_of_rows,
 )
 
 Group: TypeAlias = "torch.distributed.ProcessGroup"
 
 
-def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float = 1.0) -> Moments:
+def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float | Tensor = 1.0) -> Moments:
     """Six numbers a token of one slice of the vocabulary.
 
     Args:
         logits_shard: [..., columns], the logits of tokens `start` to `start + columns`.
         token_ids: [...], integer, counted over the whole vocabulary; most lie outside this slice.
         start: the token of the shard's first column. A wrong one shows as tokens that no shard holds: log p = -inf.
-        temperature: T of the sampler, positive; the same for every shard.
+        temperature: as for `token_scores`; the same for every shard.
 
     Returns: float64 numbers [rows], rows in the token ids' order, detached. `merge` takes them together.
 
@@ -45,7 +46,8 @@ def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperatu
     """
     _check_shard(logits_shard, token_ids, start, temperature)
     logits_shard = logits_shard.detach()
-    return backend_for(logits_shard).row_moments(logits_shard, token_ids.long(), float(temperature), start)
+    of_rows = temperature_of_rows(temperature, token_ids)
+    return backend_for(logits_shard).row_moments(logits_shard, token_ids.long(), of_rows, start)
 
 
 def merge(*shards: Moments, group: Group | None = None) -> TokenScores:
@@ -81,7 +83,7 @@ def sharded_token_scores(
     logits_shard: Tensor,
     token_ids: Tensor,
     start: int,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     *,
     group: Group | None = None,
     entropy_gradient: bool = False,
@@ -96,7 +98,7 @@ def sharded_token_scores(
         logits_shard: [..., columns], this rank's slice of the logits.
         token_ids: [...], integer, counted over the whole vocabulary; the same on every rank.
         start: the token of the shard's first column.
-        temperature: T of the sampler, positive.
+        temperature: as for `token_scores`.
         group: the tensor-parallel group; the default group if not given. Every rank of it must call.
         entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
 
@@ -105,12 +107,12 @@ def sharded_token_scores(
     """
     _check_shard(logits_shard, token_ids, start, temperature)
     results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
-        logits_shard, token_ids, start, float(temperature), group, entropy_gradient
+        logits_shard, token_ids, start, temperature_of_rows(temperature, token_ids), group, entropy_gradient
     )
     return replace(TokenScores(*results), token_ids=token_ids)
 
 
-def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float) -> None:
+def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float | Tensor) -> None:
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
         raise InputError(f"start must be the id of the shard's first token, 0 or larger, got {start!r}.")
     check_token_inputs(logits_shard, token_ids, temperature)
@@ -139,7 +141,7 @@ class _ShardedTokenScoresFunction(torch.autograd.Function):
         logits_shard: Tensor,
         token_ids: Tensor,
         start: int,
-        temperature: float,
+        temperature: Temperature,
         group: Group | None,
         entropy_gradient: bool,
     ) -> tuple[Tensor, ...]:

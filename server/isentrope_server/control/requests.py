@@ -14,7 +14,7 @@ from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, Transaction
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import State
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 
 _HIGHEST_VERSION = 10**17
 """A report that names a higher version is mistaken; If-Match must be able to name the versions that follow."""
@@ -52,7 +52,7 @@ def control_from(document: Mapping[str, object]) -> Control:
     """
     try:
         return Control.from_document(document)
-    except ControlError as error:
+    except ConfigurationError as error:
         raise Unprocessable(str(error), field="control") from error
 
 

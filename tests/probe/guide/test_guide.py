@@ -17,7 +17,7 @@ from tests.probe.ranks.gang import run_ranks
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "attach.md").read_text(encoding="utf-8")
 EXAMPLES = {
-    re.search(r'run="(\w+)"', code).group(1): (code, bool(torchrun))  # type: ignore[union-attr]
+    re.search(r'name="(\w+)"', code).group(1): (code, bool(torchrun))  # type: ignore[union-attr]
     for torchrun, code in re.findall(r"```python( torchrun)?\n(.*?)```", GUIDE, flags=re.DOTALL)
 }
 

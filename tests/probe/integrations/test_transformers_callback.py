@@ -110,7 +110,7 @@ def test_the_run_is_named_shows_its_settings_and_ends(tmp_path: Path) -> None:
     callback = IsentropeCallback(config={"task": "a line"}, transport=transport)
     trainer(tmp_path, [callback], run_name="fit").train()
     assert callback.probe is not None
-    assert callback.probe.config.run == "fit"
+    assert callback.probe.config.name == "fit"
     assert not [message for message in transport.messages if isinstance(message, RunStarted)]
     assert [message.status for message in transport.messages if isinstance(message, RunFinished)] == ["finished"]
 

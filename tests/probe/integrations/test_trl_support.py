@@ -256,5 +256,5 @@ def test_the_model_still_generates_with_the_signature_of_its_class(tmp_path: Pat
 def test_the_run_shows_the_trainers_settings_and_those_given(tmp_path: Path) -> None:
     trainer = tiny_trl.trainer(tmp_path, run_name="countdown")
     probe = attach(trainer, config={"task": "even tokens"}, transport=InMemoryTransport())
-    assert probe.config.run == "countdown"
+    assert probe.config.name == "countdown"
     assert isinstance(probe, isentrope.Probe)

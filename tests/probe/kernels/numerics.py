@@ -28,7 +28,13 @@ class Case:
     """[..., vocabulary]"""
     token_ids: Tensor
     """[...]"""
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
+    """T of all rows, or float64 [rows]."""
+
+    @property
+    def divisor(self) -> float | Tensor:
+        """What the logits are divided by."""
+        return self.temperature.unsqueeze(-1) if isinstance(self.temperature, Tensor) else self.temperature
 
 
 def cases(vocabulary: int, rows: int = 5) -> list[Case]:
@@ -42,14 +48,14 @@ def scored(backend: Backend, case: Case) -> RowScores:
 
 def largest_error(backend: Backend, case: Case) -> dict[str, float]:
     """Max abs error of each field against float64, in nats; infinite where one is NaN and the other is not."""
-    rows, exact = scored(backend, case), scores64(case.logits, case.token_ids, case.temperature)
+    rows, exact = scored(backend, case), scores64(case.logits, case.token_ids, case.divisor)
     return {name: _largest_difference(getattr(rows, name), exact[name].reshape(-1)) for name in FIELDS}
 
 
 def exact_gradient(case: Case, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None) -> Tensor:
     """The gradient of sum(g log p_k + h H) by autograd in float64."""
     leaf = case.logits.detach().double().requires_grad_()
-    logprobs = (leaf / case.temperature).log_softmax(-1)
+    logprobs = (leaf / case.divisor).log_softmax(-1)
     floored = logprobs.clamp(min=-1000.0)  # 0 * -inf
     objective = torch.zeros((), dtype=torch.float64)
     if logprob_gradient is not None:
@@ -95,7 +101,7 @@ def _largest_difference(values: Tensor, exact: Tensor) -> float:
     return torch.where(same, 0.0, (values.double() - exact).abs()).nan_to_num(math.inf).max(dim=0).values.item()
 
 
-Made = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, float]
+Made = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, float | Tensor]
 
 
 def _normal(
@@ -195,6 +201,12 @@ def _masked_choice(vocabulary: int, rows: int) -> Made:
     return logits, torch.full((rows,), vocabulary - 1)
 
 
+def _temperature_of_each_row(vocabulary: int, rows: int) -> Made:
+    temperatures = torch.linspace(0.3, 1.7, rows, dtype=torch.float64)
+    logits = normal_logits(vocabulary, rows, 3.0)
+    return logits, drawn(logits / temperatures.unsqueeze(1)), temperatures
+
+
 MAKERS: dict[str, Callable[[int, int], Made]] = {
     "N(0, 9)": _normal(3.0),
     "N(0, 100)": _normal(10.0),
@@ -209,6 +221,7 @@ MAKERS: dict[str, Callable[[int, int], Made]] = {
     "N(0, 9), T = 0.6": _normal(3.0, temperature=0.6),
     "N(0, 9), T = 1.7, bfloat16": _normal(3.0, torch.bfloat16, temperature=1.7),
     "N(0, 100), T = 0.3": _normal(10.0, temperature=0.3),
+    "N(0, 9), T of each row": _temperature_of_each_row,
     "30 % scattered -inf": _masked(_scattered),
     "first block all -inf": _masked(_first_block),
     "padded vocabulary": _masked(_padded_vocabulary),

@@ -43,8 +43,9 @@ def on_device(tensor: Tensor, device: str = "cuda") -> Tensor:
 
 def errors_of(case: Case, device: str = "cuda") -> dict[str, float]:
     logits, token_ids = on_device(case.logits, device), case.token_ids.to(device)
-    rows = triton_backend.row_scores(logits, token_ids, case.temperature)
-    exact = scores64(case.logits, case.token_ids, case.temperature)
+    temperature = case.temperature.to(device) if isinstance(case.temperature, Tensor) else case.temperature
+    rows = triton_backend.row_scores(logits, token_ids, temperature)
+    exact = scores64(case.logits, case.token_ids, case.divisor)
     errors = {}
     for field in numerics.FIELDS:
         got, want = getattr(rows, field).cpu(), exact[field].reshape(-1)

@@ -60,6 +60,24 @@ def gate(probe: isentrope.Probe, part: Sequences) -> Tensor:
     return gradient.abs().sum(-1) > 0
 
 
+def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepReport]]:
+    """A step whose vocabulary is split over the ranks: the gradient of this rank's slice, and what it reported."""
+    probe, transport = probe_of(rank, control=isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5))
+    part, columns = Sequences.of_step(0), columns_of[rank]
+    start = columns.start
+    shard = part.logits[..., columns].clone().requires_grad_()
+    scores = probe.score_sharded(shard, part.token_ids, start=start, temperature=0.7)
+    gated = probe.gate(scores, part.advantages, part.mask)
+    (gradient,) = torch.autograd.grad(gated.sum(), shard)
+
+    def rescore() -> isentrope.TokenScores:
+        return probe.score_sharded(part.logits_after[..., columns], part.token_ids, start=start, temperature=0.7)
+
+    probe.step(0, rescore=rescore)
+    probe.finish()
+    return gradient, reports(transport)
+
+
 @dataclass(frozen=True, slots=True)
 class RankResult:
     """What one rank saw and said."""

@@ -12,7 +12,7 @@ import isentrope
 from isentrope.statistics.covariance import BIN_RATIO, TOP_SHARES
 from isentrope_wire.reports import StepReport
 from tests.probe.ranks.gang import one_after_another, run_ranks
-from tests.probe.ranks.loops import RankResult, steps_on_rank
+from tests.probe.ranks.loops import VOCABULARY, RankResult, sharded_step, steps_on_rank
 
 UNEVEN = [[slice(0, 3), slice(3, 7)], [slice(7, 12)]]
 ONE_WITHOUT_TOKENS = [[slice(0, 3), slice(3, 7)], [], [slice(7, 12)]]
@@ -121,3 +121,13 @@ def test_a_step_without_tokens_on_any_rank_reports_no_measurement() -> None:
     for report in results[0].reports:
         assert measured(report) == {}
         assert "threshold/source" not in report.labels
+
+
+def test_a_vocabulary_split_over_ranks_is_measured_and_gated_as_a_whole() -> None:
+    """Both ranks hold the same tokens: each is counted once per rank, so means and shares are those of one process."""
+    (left, reports), (right, _) = run_ranks(2, sharded_step, [slice(0, 7), slice(7, VOCABULARY)])
+    ((gradient, (expected,)),) = run_ranks(1, sharded_step, [slice(0, VOCABULARY)])
+    torch.testing.assert_close(torch.cat([left, right], -1), gradient, rtol=0, atol=1e-6)
+    for name in ("entropy/mean", "entropy/unit_predicted_change", "entropy/observed_change", "clip/fraction"):
+        assert reports[0].scalars[name] == pytest.approx(expected.scalars[name], rel=1e-6), name
+    assert 0 < expected.scalars["clip/fraction"] < 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def scores64(logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> dict[str, Tensor]:
+def scores64(logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0) -> dict[str, Tensor]:
     """log p, H, S*, E[S] and S_c of every token, two passes over a float64 copy."""
     logprobs = (logits.double() / temperature).log_softmax(-1)
     p = logprobs.exp()

@@ -15,7 +15,8 @@ from isentrope.errors import InputError
 from isentrope.kernels.dispatch import using
 from isentrope.scores import TokenScores, head_tiles, token_scores
 from isentrope.scores.linear_token_scores import linear_token_scores
-from tests.probe.scores.exact_heads import FIELDS, Head, scores64
+from tests.probe.scores import reference64
+from tests.probe.scores.exact_heads import FIELDS, Head, logits64, scores64
 
 RULES = [
     {},
@@ -48,6 +49,23 @@ def test_scores_are_those_of_the_float64_logits(vocabulary: int, bias: bool, rul
     head = Head.random((5, 7), vocabulary)
     scores = linear_token_scores(head.hidden, head.weight, head.token_ids, head.bias if bias else None, **rule)
     assert_close_to(scores, scores64(head, bias, **rule))
+
+
+def test_a_temperature_per_sequence_reaches_every_tile() -> None:
+    head = Head.random((2, 300), 1500)
+    temperature = torch.tensor([[0.5], [1.7]])
+    trained, exact = head.trained(), head.in64()
+    scores = linear_token_scores(
+        trained.hidden, trained.weight, trained.token_ids, trained.bias, temperature, scale=0.5
+    )
+    expected = reference64.scores64(logits64(exact, scale=0.5), exact.token_ids, temperature.unsqueeze(-1))
+    assert_close_to(scores, expected)
+    scores.logprobs.sum().backward()
+    expected["logprobs"].sum().backward()
+    for got, want in ((trained.hidden.grad, exact.hidden.grad), (trained.weight.grad, exact.weight.grad)):
+        assert got is not None
+        assert want is not None
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=2e-5)
 
 
 def test_the_reference_backend_scores_heads_too() -> None:

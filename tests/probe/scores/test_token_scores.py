@@ -40,7 +40,9 @@ def random_case(shape: tuple[int, ...], vocabulary: int, scale: float = 3.0) -> 
     )
 
 
-def assert_close_to_float64(scores: TokenScores, logits: Tensor, token_ids: Tensor, temperature: float = 1.0) -> None:
+def assert_close_to_float64(
+    scores: TokenScores, logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0
+) -> None:
     expected = reference64.scores64(logits, token_ids, temperature)
     for field in FIELDS:
         # log-probs near -80 have a float32 spacing of 8e-6: allow two of them.
@@ -70,6 +72,30 @@ def test_narrow_logits_are_accumulated_in_float32(dtype: torch.dtype) -> None:
     scores = token_scores(logits, token_ids)
     assert scores.entropies.dtype == torch.float32
     assert_close_to_float64(scores, logits, token_ids)
+
+
+TEMPERATURES = torch.tensor([[0.5], [1.0], [1.7]])
+
+
+@pytest.mark.parametrize("temperature", [TEMPERATURES, TEMPERATURES.expand(3, 4), torch.tensor(0.7)])
+def test_a_temperature_broadcasts_over_the_tokens(temperature: Tensor) -> None:
+    logits, token_ids = random_case((3, 4), 500)
+    scores = token_scores(logits.requires_grad_(), token_ids, temperature)
+    assert_close_to_float64(scores, logits.detach(), token_ids, temperature.unsqueeze(-1))
+    (gradient,) = torch.autograd.grad(scores.logprobs.sum(), logits)
+    leaf = logits.detach().double().requires_grad_()
+    reference64.scores64(leaf, token_ids, temperature.unsqueeze(-1))["logprobs"].sum().backward()
+    torch.testing.assert_close(gradient.double(), leaf.grad, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "temperature",
+    [torch.ones(3), torch.ones(2, 1), torch.ones(1, 3, 4), torch.tensor([[1.0], [0.0], [1.0]]), torch.tensor(True)],
+)
+def test_a_temperature_that_cannot_be_meant_is_refused(temperature: Tensor) -> None:
+    logits, token_ids = random_case((3, 4), 50)
+    with pytest.raises(InputError, match="temperature"):
+        token_scores(logits, token_ids, temperature)
 
 
 @pytest.mark.parametrize("offset", [1e4, -1e4])

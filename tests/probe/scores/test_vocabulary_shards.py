@@ -48,7 +48,7 @@ def upstream() -> Tensor:
     return gradients
 
 
-def special_scores(logits: Tensor, token_ids: Tensor, temperature: float) -> dict[str, Tensor]:
+def special_scores(logits: Tensor, token_ids: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
     """In float64, of the whole rows; spoilt rows are NaN in every field."""
     expected = reference64.scores64(logits, token_ids, temperature)
     for field in FIELDS:
@@ -141,6 +141,17 @@ def test_slices_merge_in_any_order_without_a_group(ranks: int, backwards: bool) 
     scores = merge(*(reversed(shards) if backwards else shards))
     expected = special_scores(logits, token_ids, 0.7)
     assert_scores_equal({field: getattr(scores, field) for field in FIELDS}, expected, 1e-12)
+
+
+def test_shards_take_a_temperature_of_each_token() -> None:
+    logits, token_ids = special_logits(torch.float64)
+    temperature = torch.linspace(0.5, 1.7, 12, dtype=torch.float64)
+    shards = [
+        shard_moments(logits[:, :40], token_ids, 0, temperature),
+        shard_moments(logits[:, 40:], token_ids, 40, temperature),
+    ]
+    expected = special_scores(logits, token_ids, temperature.unsqueeze(1))
+    assert_scores_equal({field: getattr(merge(*shards), field) for field in FIELDS}, expected, 1e-12)
 
 
 def test_merged_scores_are_detached_and_wide() -> None:
