@@ -20,6 +20,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from isentrope_wire import __version__
+
 if TYPE_CHECKING:
     from isentrope import scores
     from isentrope.client.client import Client, ControlTimeout
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from isentrope.probe import Probe
     from isentrope.scores import TokenScores
     from isentrope_wire.control import Control
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import isentrope
 from isentrope.config import ProbeConfig
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, ResumeMessage
@@ -28,6 +27,7 @@ from isentrope.hold import HoldController
 from isentrope.methods.gate import CAPABILITIES
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.step_report import ReportBuilder
+from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.reports import ControlSnapshot
@@ -88,7 +88,7 @@ def state_of(memory: Memory) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "layout": LAYOUT,
-        "version": isentrope.__version__,
+        "version": __version__,
         "run_id": memory.config.run_id,
         "rank": memory.config.rank,
         "step": memory.control.last_step,
@@ -159,7 +159,7 @@ def _check(state: Mapping[str, Any]) -> None:
     if layout != LAYOUT:
         raise CheckpointError(
             f"The probe's state has layout {layout!r} (written by isentrope {state.get('version')}); this isentrope "
-            f"{isentrope.__version__} reads layout {LAYOUT}. Upgrade isentrope, or leave the state out and let the "
+            f"{__version__} reads layout {LAYOUT}. Upgrade isentrope, or leave the state out and let the "
             "calibration start afresh."
         )
     if missing := sorted(_KEYS - set(state)):

@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import isentrope
 from isentrope.config import ProbeConfig, checked_tags, jsonable, wanted_run_id
 from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
@@ -33,7 +32,7 @@ from isentrope.methods.gate import CAPABILITIES
 from isentrope.trackers.base import OpenMirrors
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import ReadyMessage, Transport
-from isentrope_wire import environment
+from isentrope_wire import __version__, environment
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ERROR_CHARACTERS, ControlSnapshot, RunFinished, RunStarted, cut
 
@@ -190,7 +189,7 @@ def _run_started(
         name=config.name,
         project=config.project,
         started_at=time.time(),
-        probe_version=isentrope.__version__,
+        probe_version=__version__,
         config=run_config,
         tags=tags,
         capabilities=CAPABILITIES,

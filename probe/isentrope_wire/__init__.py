@@ -1,12 +1,13 @@
-"""The words probe and server share; no torch, no web framework.
+"""The vocabulary that every process shares: dataclasses, tables and their checks. No torch, no web framework.
 
-- `messages`: frozen dataclasses of the domain (RunStarted, StepReport, ControlSnapshot ...)
-- `control`: the control document, checked where it is built
 - `metrics`, `methods`: METRICS and METHODS, one row for each metric and each method
-- `hold`: an entropy to be held, and its limits
-- `what_if`: what other thresholds would have done to a step
-- `codec`: dataclass <-> protobuf, the only file that knows both
-- `run_limits`: how much a run may say of itself; `printable`: text of others in a line of ours
-- `errors`: the root of every error raised on purpose
+- `control`: Control and Hold, checked where they are built; `dead_knobs`: which of their settings cannot act, and why
+- `hold_decision`: which thresholds hold an entropy; `what_if`: what other thresholds would have done to a step
+- `reports`: what a start, a step and a finish report; `codec`: these dataclasses as protobuf and back
+- `answers`, `control_answers`: what REST answers
+- `numbers`: numbers in JSON, and text of others in a line of ours; `environment`: the ISENTROPE_* variables
+- `backoff`: a growing pause between attempts; `errors`: the root of every error raised on purpose
 - `v1`: telemetry.proto and its generated code
 """
+
+__version__ = "0.1.0"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib.metadata import entry_points, version
+from importlib import import_module
+from importlib.util import find_spec
 from typing import NoReturn
 
 import httpx
@@ -42,10 +43,12 @@ from isentrope_server.security.tokens import TokenBook
 from isentrope_server.settings import Settings
 from isentrope_server.store import access
 from isentrope_server.store import runs as run_store
+from isentrope_wire import __version__
 from isentrope_wire.answers import ErrorBody
 
 API_PREFIX = "/api/v1"
-PAGES_GROUP = "isentrope.pages"
+_PAGES = {"dash": "isentrope_dashboard.app:attach"}
+"""By the library that they need: what puts them in front of the API, as module:function."""
 _GRPC_GRACE_SECONDS = 1.0
 _COMPRESSED_FROM_BYTES = 1_000
 _COMPRESSION_LEVEL = 2
@@ -67,12 +70,12 @@ _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 def create_app(settings: Settings) -> FastAPI:
     """The whole server as one ASGI application; its lifespan opens the store and the gRPC port.
 
-    Pages (entry-point group `isentrope.pages`) are attached last and called as `attach(app, api_url=...)`. A page that
-    needs inline scripts adds their CSP hashes to `app.state.script_hashes`.
+    Pages whose library is installed are attached last, by `attach(app, api_url=...)`. A page that needs inline scripts
+    adds their CSP hashes to `app.state.script_hashes`.
     """
     app = FastAPI(
         title="Isentrope",
-        version=version("isentrope"),
+        version=__version__,
         lifespan=_lifespan,
         # Both pages load their scripts from another host; `api/reference.py` serves the first from this one.
         docs_url=None,
@@ -89,8 +92,7 @@ def create_app(settings: Settings) -> FastAPI:
     _add_routes(app)
     openapi.install(app)
     if settings.dashboard:
-        for page in entry_points(group=PAGES_GROUP):
-            page.load()(app, api_url=settings.local_url)
+        _attach_pages(app, settings.local_url)
     # Middleware added last stands outermost: nothing of a page comes before the gate, and refusals are timed too.
     app.add_middleware(BodyLimit)
     # Events are left alone, so that each comes when it is sent. No answer holds both a secret and words of somebody
@@ -112,6 +114,13 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.add_middleware(MeasuredRequests, figures=app.state.figures)
     return app
+
+
+def _attach_pages(app: FastAPI, api_url: str) -> None:
+    for library, target in _PAGES.items():
+        if find_spec(library) is not None:
+            module, function = target.split(":")
+            getattr(import_module(module), function)(app, api_url=api_url)
 
 
 def _add_routes(app: FastAPI) -> None:

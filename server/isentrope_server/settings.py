@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     series_per_run: int = Field(default=10_000, ge=1)
     """How many different metrics and histograms a run may report over its life, besides those every probe promises."""
     dashboard: bool = True
-    """Whether installed pages (entry-point group `isentrope.pages`) are put in front of the API."""
+    """Whether the dashboard's pages are put in front of the API, where the dashboard is installed."""
 
     silent_after_seconds: float = Field(default=60.0, gt=0)
     """A running run that reports nothing for this long is shown as silent."""

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.cli.frame import COMMANDS
+from isentrope_wire import __version__
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
     ROOT / folder
@@ -31,7 +34,6 @@ NEVER_HURT_THE_RUN = {
 }
 """The probe's outer guard, and the sender thread with its step of building a message."""
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc"}
-DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @functools.cache
@@ -95,8 +97,12 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
     assert [relative(path) for path in tests if skip.search(path.read_text())] == []
 
 
-def test_every_command_promised_by_an_entry_point_exists() -> None:
-    for name, target in DECLARED["entry-points"]["isentrope.commands"].items():
+def test_the_version_of_the_package_is_that_of_the_wire() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == __version__
+
+
+def test_every_command_of_the_table_exists() -> None:
+    for name, target in COMMANDS.items():
         module, attribute = target.split(":")
         path = next(p.parent / (module.replace(".", "/") + ".py") for p in PACKAGES if p.name == module.split(".")[0])
         names = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
@@ -112,7 +118,7 @@ def test_help_imports_neither_torch_nor_the_web() -> None:
         "    heavy = {'torch', 'fastapi', 'dash', 'sqlalchemy', 'grpc', 'transformers'} & set(sys.modules)\n"
         "    print('heavy:', command, heavy, file=sys.stderr) if heavy else None\n"
     )
-    commands = list(DECLARED["entry-points"]["isentrope.commands"])
+    commands = list(COMMANDS)
     ran = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout.count("--help") > len(commands)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.cli.frame import COMMANDS
 from isentrope_server.settings import Settings
 from tests.docker.dockerfile import environment, stages
 
@@ -70,7 +71,7 @@ def test_the_command_exists(path: Path) -> None:
     entrypoint, command = (json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD"))
     scripts = {step.rest.split()[-1] for step in last if step.word == "COPY" and step.copied}
     assert entrypoint[0] in PROJECT["scripts"] or f"/usr/local/bin/{entrypoint[0]}" in scripts
-    assert command[0] in PROJECT["entry-points"]["isentrope.commands"]
+    assert command[0] in COMMANDS
 
 
 def test_the_variables_set_are_ones_that_are_read(path: Path) -> None:

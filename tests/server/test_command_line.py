@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
-from isentrope_server import commands
 from isentrope_server.security.tokens import Scope, new_token
 from isentrope_server.store import access
 from isentrope_server.store.writer import Transaction
@@ -30,8 +29,8 @@ ENDLESS_OR_TRAINING = {"demo", "train", "up"}
 
 
 def all_commands() -> dict[str, click.Command]:
-    """By the words that call them; what is not installed yet as an entry point comes from its module."""
-    top = {entry.name: entry.load() for entry in entry_points(group="isentrope.commands")} | {"audit": commands.audit}
+    """By the words that call them."""
+    top = {name: pkgutil.resolve_name(target) for name, target in frame.COMMANDS.items()}
     found: dict[str, click.Command] = {}
     for name, command in top.items():
         if isinstance(command, click.Group):
@@ -55,17 +54,7 @@ def told(server: ServerInThread, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 def call(words: str, environment: dict[str, str | None]) -> Result:
-    first, *rest = words.split()
-    if first == "audit":
-        return CliRunner().invoke(_with_errors(commands.audit), rest, env=environment)
-    return CliRunner().invoke(frame.main, [first, *rest], env=environment)
-
-
-def _with_errors(group: click.Group) -> click.Command:
-    """The frame turns errors of every command into a sentence; one that is no entry point yet borrows it."""
-    group_of_commands = frame.InstalledCommands("frame", commands=None)
-    group_of_commands.get_command = lambda ctx, cmd_name: group.get_command(ctx, cmd_name)  # type: ignore[method-assign]
-    return group_of_commands
+    return CliRunner().invoke(frame.main, words.split(), env=environment)
 
 
 def assert_one_sentence(result: Result, status: int) -> None:

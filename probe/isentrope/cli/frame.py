@@ -1,36 +1,45 @@
-"""The frame of the command line: `isentrope` lists the commands of whatever components are installed.
+"""The frame of the command line: which commands there are, and how their errors are shown.
 
-Each component contributes commands through the entry-point group `isentrope.commands`. Their modules import nothing
-heavy at the top, so that help is quick; what a command needs it imports when it runs. Exit status: 0 done, 1 failed,
-2 wrongly used; an error is one sentence on stderr.
+A command is imported when it is asked for, and its module imports what is heavy when it runs: `--help` loads no torch,
+gRPC or web framework. Exit status: 0 done, 1 failed, 2 wrong usage; an error is one sentence on stderr.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import click
 
-import isentrope
+from isentrope_wire import __version__
 from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.numbers import printable
 
-COMMANDS = "isentrope.commands"
-
-_EXTRA_OF_PACKAGE = {
-    "isentrope": "probe",
-    "isentrope_server": "server",
-    "isentrope_dashboard": "dashboard",
-    "isentrope_trainer": "trainer",
+COMMANDS = {
+    "audit": "isentrope_server.commands:audit",
+    "control": "isentrope.cli.commands:control",
+    "demo": "isentrope_trainer.commands:demo",
+    "doctor": "isentrope.cli.commands:doctor",
+    "export": "isentrope.cli.commands:export",
+    "import": "isentrope.cli.commands:import_history",
+    "metrics": "isentrope.cli.commands:metrics",
+    "runs": "isentrope.cli.commands:runs",
+    "sync": "isentrope.cli.commands:sync",
+    "token": "isentrope_server.commands:token",
+    "train": "isentrope_trainer.commands:train",
+    "up": "isentrope_server.commands:up",
 }
-_ENTRY_IN_USE = "isentrope.entry_in_use"
+"""Where each command is defined, as module:attribute."""
+
+_EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
+_COMMAND_IN_USE = "isentrope.command_in_use"
 
 
 class Failed(click.ClickException):
-    """A command could not do what it should. Shown as one sentence."""
+    """A command failed. Shown as one sentence."""
 
     exit_code = 1
 
@@ -39,27 +48,27 @@ class Failed(click.ClickException):
 
 
 class WronglyUsed(Failed):
-    """The command line itself is at fault."""
+    """A command was called with arguments that cannot work."""
 
     exit_code = 2
 
 
-class InstalledCommands(click.Group):
-    """A group whose commands are entry points, loaded when they are asked for."""
+class LazyCommands(click.Group):
+    """The commands of `COMMANDS` whose package is installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({entry.name for entry in entry_points(group=COMMANDS)})
+        return sorted(name for name, target in COMMANDS.items() if find_spec(_package(target)) is not None)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = next(iter(entry_points(group=COMMANDS, name=cmd_name)), None)
-        if entry is None:
+        if cmd_name not in self.list_commands(ctx):
             return None
-        ctx.meta[_ENTRY_IN_USE] = entry
+        ctx.meta[_COMMAND_IN_USE] = cmd_name
+        module, attribute = COMMANDS[cmd_name].split(":")
         try:
-            command = entry.load()
+            command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            return _command_of_a_missing_extra(entry, error)
-        assert isinstance(command, click.Command), f"entry point {entry.name} of {COMMANDS} is no click command"
+            return _command_of_a_missing_extra(cmd_name, error)
+        assert isinstance(command, click.Command), f"{COMMANDS[cmd_name]} is no click command"
         return command
 
     def make_context(
@@ -73,14 +82,14 @@ class InstalledCommands(click.Group):
             try:
                 return super().invoke(ctx)
             except ModuleNotFoundError as error:
-                entry = ctx.meta.get(_ENTRY_IN_USE)
-                if entry is None or _top_package(error.name or "") in _EXTRA_OF_PACKAGE:
+                name = ctx.meta.get(_COMMAND_IN_USE)
+                if name is None or (error.name or "").partition(".")[0].startswith("isentrope"):
                     raise  # a module of ours that is missing is a bug, not an extra
-                raise Failed(_missing_extra(entry, error)) from error
+                raise Failed(_missing_extra(name, error)) from error
 
 
-@click.group(cls=InstalledCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(isentrope.__version__, prog_name="isentrope")
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="isentrope")
 def main() -> None:
     """See a policy's entropy collapse coming, name the tokens that cause it, steer the run while it is live."""
 
@@ -99,20 +108,20 @@ def _errors_in_one_sentence() -> Iterator[None]:
         raise Failed(str(error)) from error
 
 
-def _command_of_a_missing_extra(entry: EntryPoint, error: ModuleNotFoundError) -> click.Command:
-    """A command that stands in the list and says what to install."""
-    sentence = _missing_extra(entry, error)
+def _command_of_a_missing_extra(name: str, error: ModuleNotFoundError) -> click.Command:
+    """A command that is listed and fails with what to install."""
+    sentence = _missing_extra(name, error)
 
-    def say_so() -> None:
+    def fail() -> None:
         raise Failed(sentence)
 
-    return click.Command(entry.name, callback=say_so, short_help="(not installed)", help=sentence)
+    return click.Command(name, callback=fail, short_help="(not installed)", help=sentence)
 
 
-def _missing_extra(entry: EntryPoint, error: ModuleNotFoundError) -> str:
-    extra = _EXTRA_OF_PACKAGE.get(_top_package(entry.value), _top_package(entry.value))
-    return f"`isentrope {entry.name}` needs the {extra}: pip install 'isentrope[{extra}]' (there is no {error.name})."
+def _missing_extra(name: str, error: ModuleNotFoundError) -> str:
+    extra = _EXTRA_OF_PACKAGE[_package(COMMANDS[name])]
+    return f"`isentrope {name}` needs the {extra}: pip install 'isentrope[{extra}]' (there is no {error.name})."
 
 
-def _top_package(dotted: str) -> str:
-    return dotted.partition(".")[0]
+def _package(target: str) -> str:
+    return target.partition(":")[0].partition(".")[0]

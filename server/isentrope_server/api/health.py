@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -25,6 +24,7 @@ from isentrope_server.errors import error_body
 from isentrope_server.store.database import newest_version, version_of
 from isentrope_server.store.reports.records import Totals, totals
 from isentrope_server.store.writer import Transaction, WriterStopped
+from isentrope_wire import __version__
 from isentrope_wire.answers import Health
 
 router = APIRouter(tags=["health"])
@@ -145,5 +145,5 @@ def _at_this_moment(backend: Backend) -> Iterator[Metric]:
         "isentrope_live_listeners", "Live and Watch streams that listen.", backend.hub.listener_count
     )
     build = GaugeMetricFamily("isentrope_build", "Always 1.", labels=["version"])
-    build.add_metric([version("isentrope")], 1)
+    build.add_metric([__version__], 1)
     yield build
