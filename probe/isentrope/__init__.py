@@ -10,7 +10,7 @@ Read `probe.py` first. Then:
 - `steering/`: thresholds moved from step to step to hold an entropy
 - `transport/`, `control/`: reports up, thresholds down, through a folder on disk
 - `imports/`: what other tools wrote down, as reports of a run
-- `cli.py`, `commands.py`, `client.py`: the command line and the REST client
+- `cli/`, `client/`: the command line and the REST client
 
 Importing this package imports neither torch nor any network library; the names below load what they need when used.
 """
@@ -24,16 +24,8 @@ from isentrope_wire import __version__
 
 if TYPE_CHECKING:
     from isentrope import scores
-    from isentrope.client.client import Client, ControlTimeout
-    from isentrope.client.connection import (
-        ControlConflict,
-        NotAllowed,
-        NotFound,
-        RequestRefused,
-        ScopeTooSmall,
-        ServerFailed,
-        ServerUnreachable,
-    )
+    from isentrope.client.client import Client
+    from isentrope.client.connection import ApiError, ControlConflict
     from isentrope.errors import CheckpointError, ConfigurationError, InputError, IsentropeError
     from isentrope.integrations.transformers import IsentropeCallback
     from isentrope.integrations.trl import attach, detach
@@ -42,22 +34,16 @@ if TYPE_CHECKING:
     from isentrope_wire.control import Control
 
 __all__ = [
+    "ApiError",
     "CheckpointError",
     "Client",
     "ConfigurationError",
     "Control",
     "ControlConflict",
-    "ControlTimeout",
     "InputError",
     "IsentropeCallback",
     "IsentropeError",
-    "NotAllowed",
-    "NotFound",
     "Probe",
-    "RequestRefused",
-    "ScopeTooSmall",
-    "ServerFailed",
-    "ServerUnreachable",
     "TokenScores",
     "__version__",
     "attach",
@@ -66,22 +52,16 @@ __all__ = [
 ]
 
 _HOME_OF = {
+    "ApiError": "isentrope.client.connection",
     "CheckpointError": "isentrope.errors",
     "Client": "isentrope.client.client",
     "ConfigurationError": "isentrope.errors",
     "Control": "isentrope_wire.control",
     "ControlConflict": "isentrope.client.connection",
-    "ControlTimeout": "isentrope.client.client",
     "InputError": "isentrope.errors",
     "IsentropeCallback": "isentrope.integrations.transformers",
     "IsentropeError": "isentrope.errors",
-    "NotAllowed": "isentrope.client.connection",
-    "NotFound": "isentrope.client.connection",
     "Probe": "isentrope.probe",
-    "RequestRefused": "isentrope.client.connection",
-    "ScopeTooSmall": "isentrope.client.connection",
-    "ServerFailed": "isentrope.client.connection",
-    "ServerUnreachable": "isentrope.client.connection",
     "TokenScores": "isentrope.scores",
     "attach": "isentrope.integrations.trl",
     "detach": "isentrope.integrations.trl",

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from isentrope.client.client import Client, NotFound
+from isentrope.client.client import Client
+from isentrope.client.connection import ApiError
 from isentrope_server.app import API_PREFIX, create_app
 from isentrope_server.settings import Settings
 from isentrope_wire.reports import RunFinished
@@ -82,7 +83,7 @@ def test_every_address_has_its_method() -> None:
 def test_each_method_asks_its_address(covered: ServerInThread, address: tuple[str, str]) -> None:
     with Client(covered.url, covered.owner_token) as client:
         before = asked(covered).get(address, 0)
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(ApiError):
             METHODS[address](client)
         assert asked(covered)[address] == before + 1
 
@@ -93,7 +94,7 @@ OTHER_NAMES = {"name": "names"}
 
 
 def test_each_method_takes_what_its_address_takes() -> None:
-    """In the query: the rest of a request has methods with words of their own."""
+    """In the query: the parts of a body are arguments of other names."""
     paths = create_app(Settings(dashboard=False)).openapi()["paths"]
     missing = []
     for (verb, path), method in {**METHODS, _LIVE: lambda client: client.live(RUN)}.items():
@@ -122,7 +123,7 @@ def test_a_limit_is_kept_over_pages(covered: ServerInThread, monkeypatch: pytest
     with Client(covered.url, covered.owner_token) as client:
         for number in range(5):
             client.edit_run(RUN, notes=f"note {number}")
-        notes = [entry["change"]["new"]["notes"] for entry in client.audit(limit=5)]
+        notes = [entry.change["new"]["notes"] for entry in client.audit(limit=5)]
         assert notes == [f"note {number}" for number in (4, 3, 2, 1, 0)]
         assert len(client.audit(limit=3)) == 3
         assert len(client.audit()) > 5
@@ -134,38 +135,38 @@ def test_newest_values_and_what_is_new_come_as_they_were_asked_for(server: Serve
     for step in range(10):
         rank.report(step, x=float(step), bad=float("nan"))
     with Client(server.url, server.owner_token) as client:
-        latest = {item["name"]: (item["step"], item["value"]) for item in client.latest(rank.run_id)}
+        latest = {item.name: (item.step, item.value) for item in client.latest(rank.run_id)}
         assert latest["x"] == (9, 9.0)
         assert math.isnan(latest["bad"][1])
-        columns, cursor, _ = client.series_since(rank.run_id, "x", from_step=2, to_step=7, points=3)
-        assert columns["x"]["min"] == [2.0, 4.0, 6.0]
-        assert columns["x"]["step"] == [3, 5, 7]
-        assert client.series_since(rank.run_id, "x", cursor)[0]["x"]["step"] == []
+        answer = client.series(rank.run_id, "x", from_step=2, to_step=7, points=3)
+        assert (answer.series["x"].min, answer.series["x"].step) == ([2.0, 4.0, 6.0], [3, 5, 7])
+        assert client.series(rank.run_id, "x", since=answer.cursor).series["x"].step == []
 
 
 def test_live_events_come_as_they_are_committed(server: ServerInThread) -> None:
     rank = Rank(server)
     rank.report(0, x=1.0)
     with Client(server.url, server.owner_token) as client:
-        _, cursor, reset = client.series_since(rank.run_id, "x")
-        assert reset
+        before = client.series(rank.run_id, "x")
+        assert before.reset
         rank.report(1, x=float("nan"))
-        events = client.live(rank.run_id, since=cursor)
+        events = client.live(rank.run_id, since=before.cursor)
         first: Any = next(events)
-        assert (first.kind, first.data["step"], first.data["scalars"]) == ("step", 1, {"x": "NaN"})
-        columns, _, reset = client.series_since(rank.run_id, "x", since=cursor)
-        assert (columns["x"]["step"], reset) == ([1], False)
+        assert (first.kind, first.data.step, list(first.data.scalars)) == ("step", 1, ["x"])
+        assert math.isnan(first.data.scalars["x"])
+        new = client.series(rank.run_id, "x", since=before.cursor)
+        assert (new.series["x"].step, new.reset) == ([1], False)
         events.close()  # type: ignore[attr-defined]
-        with pytest.raises(NotFound):
+        with pytest.raises(ApiError):
             next(client.live("nobody"))
 
 
 def test_a_token_made_with_the_client_opens_what_it_should(server: ServerInThread) -> None:
     with Client(server.url, server.owner_token) as owner:
         made = owner.create_access_token("read", name="for a notebook")
-        with Client(server.url, made["token"]) as reader:
+        with Client(server.url, made.token) as reader:
             assert isinstance(reader.runs(), list)
-        owner.revoke_access_token(made["id"])
-        assert next(token for token in owner.access_tokens() if token["id"] == made["id"])["revoked_at"]
-        assert owner.verify_audit()["is_whole"]
-        assert owner.audit()[0]["action"] == "token.revoked"
+        owner.revoke_access_token(made.id)
+        assert next(token for token in owner.access_tokens() if token.id == made.id).revoked_at
+        assert owner.verify_audit().is_whole
+        assert owner.audit()[0].action == "token.revoked"

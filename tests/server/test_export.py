@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from isentrope.cli.commands import export
-from isentrope.client.client import Client, NotAllowed, NotFound, RequestRefused
+from isentrope.client.client import Client
+from isentrope.client.connection import ApiError
 from isentrope_server.api.export import ExportFormat, StreamPiece, column_names, write
 from isentrope_server.store.reports import steps
 from isentrope_server.store.reports.steps import Metric, Piece
@@ -121,7 +122,7 @@ def test_only_the_metrics_asked_for_are_exported(still_server: ServerInThread, c
     client.export(rank.run_id, path, format="csv", names=["y", "never"])
     assert path.read_text().splitlines()[0] == "step,incarnation,rank,time,y,never"
     assert [row["y"] for row in read(path)] == [2.0, 3.0]
-    with pytest.raises(NotFound, match="nosuch"):
+    with pytest.raises(ApiError, match="nosuch"):
         client.export(rank.run_id, path, names="nosuch")
 
 
@@ -189,10 +190,11 @@ def test_the_answer_is_a_download_and_needs_a_token(still_server: ServerInThread
     assert answer.headers["content-disposition"] == f'attachment; filename="{rank.run_id}.jsonl"'
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert still_server.http.get(f"{rank.path}/export?format=xlsx").status_code == 422
-    with pytest.raises(NotAllowed):
+    with pytest.raises(ApiError) as unknown_token:
         Client(still_server.url, "no-such-token").export(rank.run_id, tmp_path / "refused")
-    with pytest.raises(RequestRefused):
+    with pytest.raises(ApiError) as unknown_format:
         Client(still_server.url, still_server.owner_token).export(rank.run_id, tmp_path / "refused", format="xlsx")
+    assert (unknown_token.value.status, unknown_format.value.status) == (401, 422)
     assert list(tmp_path.glob(".*partial")) + list(tmp_path.glob("refused")) == []
 
 

@@ -117,5 +117,6 @@ def test_the_client_asks_for_the_law(server: ServerInThread) -> None:
     train(rank, 60)
     with Client(server.url, server.owner_token) as client:
         law = client.law(rank.run_id, points=5)
-    assert law["fit"]["a"]["low"] < A < law["fit"]["a"]["high"]
-    assert len(law["points"]["step"]) == 5
+    assert law.fit is not None
+    assert law.fit.a.low < A < law.fit.a.high
+    assert len(law.points.step) == 5

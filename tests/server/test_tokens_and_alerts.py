@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import pytest
 
-from isentrope.client.client import Client, NotFound
+from isentrope.client.client import Client
+from isentrope.client.connection import ApiError
 from isentrope_wire.reports import Alert, DrivingToken, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -44,16 +46,19 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread
     send(rank, 1, token(-0.5), token(0.25, sequence=None, token_id=None, text=None, kept=False, logprob=-math.inf))
     send(rank, 2, token(0.125))
     with Client(server.url, server.owner_token) as client:
-        first, second = client.tokens(rank.run_id, step=1)
-        assert first == {
-            "step": 1, "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25,
+        tokens = client.tokens(rank.run_id, step=1)
+        first, second = tokens.items
+        assert tokens.step == 1
+        assert asdict(first) == {
+            "rank": 0, "sequence": 3, "position": 7, "token_id": 42, "text": HOSTILE, "logprob": -0.25,
             "entropy": 1.5, "vocab_centered_score": 0.5, "advantage": 1.0, "contribution": -0.5, "kept": True,
         }  # fmt: skip
-        assert (second["sequence"], second["token_id"], second["text"], second["kept"]) == (None, None, None, False)
-        assert second["logprob"] == -math.inf
-        assert [one["contribution"] for one in client.tokens(rank.run_id)] == [0.125]
-        with pytest.raises(NotFound, match="9"):
+        assert (second.sequence, second.token_id, second.text, second.kept) == (None, None, None, False)
+        assert second.logprob == -math.inf
+        assert [one.contribution for one in client.tokens(rank.run_id).items] == [0.125]
+        with pytest.raises(ApiError, match="9") as missing:
             client.tokens(rank.run_id, step=9)
+        assert (missing.value.status, missing.value.code) == (404, "not_found")
 
 
 def test_a_step_that_names_no_token_answers_with_none(server: ServerInThread) -> None:
@@ -87,5 +92,5 @@ def test_alerts_are_told_newest_first_with_reason_and_numbers_page_by_page(serve
     rest = server.http.get(f"{rank.path}/alerts", params={"cursor": found["next_cursor"]}).json()
     assert ([item["kind"] for item in rest["items"]], rest["next_cursor"]) == (["dead_knob"], None)
     with Client(server.url, server.owner_token) as client:
-        assert [item["step"] for item in client.alerts(rank.run_id)] == [3, 1, 1]
+        assert [item.step for item in client.alerts(rank.run_id)] == [3, 1, 1]
     assert server.http.get(f"{rank.path}/alerts?cursor=x").status_code == 400

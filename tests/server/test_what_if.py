@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import update
 
-from isentrope.client.client import Client, NotFound, RequestRefused
+from isentrope.client.client import Client
+from isentrope.client.connection import ApiError
 from isentrope_server.store.tables import what_if_sums
 from isentrope_wire.codec import encode_what_if
 from isentrope_wire.reports import StepReport
@@ -129,13 +130,16 @@ def test_the_client_asks_for_points_and_curves(server: ServerInThread) -> None:
     send(rank, 1, sums(), gain=0.5)
     with Client(server.url, server.owner_token) as client:
         point = client.what_if(rank.run_id, mu_low=1.0, scope="decreasing")
-        assert (point["clip_fraction"], point["predicted_change"]) == (0.2, pytest.approx(-0.05))
+        assert point.clip_fraction == 0.2
+        assert point.predicted_change == pytest.approx(-0.05)
         capped = client.what_if(rank.run_id, mu_low=1.0, mu_high=2.0, max_fraction=0.2, denominator="shrink")
-        assert (capped["max_fraction"], capped["clip_fraction"], capped["denominator"]) == (0.2, 0.2, "shrink")
-        assert client.what_if(rank.run_id)["curve"]["low"]["clip_fraction"][0] == 0.2
-        with pytest.raises(NotFound, match="7"):
+        assert (capped.max_fraction, capped.clip_fraction, capped.denominator) == (0.2, 0.2, "shrink")
+        curve = client.what_if(rank.run_id).curve
+        assert curve is not None
+        assert curve.low.clip_fraction[0] == 0.2
+        with pytest.raises(ApiError, match="7"):
             client.what_if(rank.run_id, step=7)
-        with pytest.raises(RequestRefused, match="mu_low"):
+        with pytest.raises(ApiError, match="mu_low"):
             client.what_if(rank.run_id, mu_low=-1.0)
 
 

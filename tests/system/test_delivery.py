@@ -93,7 +93,7 @@ def test_every_report_is_stored_once_and_the_training_process_neither_waits_nor_
         assert stored_steps(steady_server, "calm") == list(range(100))
         with Client(steady_server.url, steady_server.token) as client:
             run = client.run("calm")
-            assert (run["status"], run["step"]) == ("finished", 99)
+            assert (run.status, run.step) == ("finished", 99)
             assert client.metrics("calm", "entropy/mean")["entropy/mean"] == [float(step) for step in range(100)]
         assert not (trainer_home(steady_server, "calm") / "spool" / "calm").exists(), "a delivered spool leaves nothing"
 

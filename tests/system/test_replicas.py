@@ -43,7 +43,7 @@ def replicas(
 
 
 def has_steps(client: Client, run_id: str) -> bool:
-    return any(run["id"] == run_id and run["step"] is not None for run in client.runs())
+    return any(run.id == run_id and run.step is not None for run in client.runs())
 
 
 def stored_steps(url: str, run_id: str) -> list[int]:
@@ -73,9 +73,9 @@ def test_a_frozen_replica_does_not_hold_up_the_reports(
         wait_until(lambda: has_steps(client, "unmoved"), 30)
         first.freeze()
         try:
-            frozen_at = client.run("unmoved")["step"]
+            frozen_at = client.run("unmoved").step or 0
             started = time.monotonic()
-            wait_until(lambda: client.run("unmoved")["step"] > frozen_at + 5, 30)
+            wait_until(lambda: (client.run("unmoved").step or 0) > frozen_at + 5, 30)
             assert time.monotonic() - started < 15, "a lock the frozen server holds ends with its session, after 10 s"
         finally:
             first.thaw()
@@ -103,19 +103,19 @@ def test_a_killed_replica_loses_nothing_and_control_goes_on(
         trainer.run_to(1)
         wait_until(lambda: has_steps(client, "replicated"), 30)
         item = client.set_control("replicated", method="clip_v", mu_low=1, mu_high=1, reason="before", wait=True)
-        assert item["state"] == "APPLIED"
+        assert item.state == "APPLIED"
 
         proxy.target = second.grpc_target
         first.kill()
         killed_at = trainer.last_step
         trainer.run_to(killed_at + 10)
-        newest = client.run("replicated")["step"]
-        wait_until(lambda: client.run("replicated")["step"] > newest, 30)
+        newest = client.run("replicated").step or 0
+        wait_until(lambda: (client.run("replicated").step or 0) > newest, 30)
         item = client.set_control("replicated", method="clip_v", mu_low=2, mu_high=2, reason="after", wait=True)
-        assert (item["version"], item["state"]) == (2, "APPLIED")
+        assert (item.version, item.state) == (2, "APPLIED")
 
         measured = trainer.finish()
         trainer.wait_until_delivered()
         assert measured["dropped"] == 0
         assert stored_steps(postgresql_url, "replicated") == list(range(160))
-        wait_until(lambda: client.run("replicated")["status"] == "finished")
+        wait_until(lambda: client.run("replicated").status == "finished")

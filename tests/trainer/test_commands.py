@@ -92,8 +92,8 @@ def status_when_known(url: str, run_id: str) -> str:
     with isentrope.Client(url) as client:
         while time.monotonic() < deadline:
             for run in client.runs():
-                if run["id"] == run_id:
-                    return str(run["status"])
+                if run.id == run_id:
+                    return str(run.status)
             time.sleep(0.1)
     raise AssertionError(f"the server at {url} has not heard of {run_id}")
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import isentrope
 from isentrope.cli.frame import main
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
-from isentrope_wire.reports import OutcomeState
+from isentrope_wire.control_answers import State
 from tests.trainer.running_demo import ISENTROPE, free_ports
 
 NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"
@@ -65,7 +65,7 @@ def running_replay(speed: float) -> Iterator[tuple[subprocess.Popen[str], isentr
 def wait_for_status(client: isentrope.Client, run_id: str, status: str) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if any(run["id"] == run_id and run["status"] == status for run in client.runs()):
+        if any(run.id == run_id and run.status == status for run in client.runs()):
             return
         time.sleep(0.05)
     raise AssertionError(f"{run_id} is not {status} within a minute")
@@ -76,26 +76,26 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recordi
     with running_replay(speed=40) as (process, client, run_id):
         wait_for_status(client, run_id, "running")
         pushed = client.set_control(run_id, method="clip_b", mu_low=2.0, reason="mine", wait=True)
-        assert (pushed["state"], pushed["code"]) == ("REJECTED", "recording")
+        assert (pushed.state, pushed.code) == ("REJECTED", "recording")
 
         wait_for_status(client, run_id, "finished")
         run = client.run(run_id)
-        assert "recording" in run["name"]
-        assert "recording" in run["tags"]
+        assert "recording" in run.name
+        assert "recording" in run.tags
         columns = client.metrics(run_id, ["entropy/mean", "reward/mean"])
         assert columns["step"] == [report.step for report in recording.reports]
         for name in ("entropy/mean", "reward/mean"):
             assert columns[name] == pytest.approx([report.scalars[name] for report in recording.reports])
-        assert len(client.tokens(run_id, step=1)) == len(recording.reports[0].tokens) > 0
-        assert client.what_if(run_id, step=1, mu_low=1.0)["clip_fraction"] > 0
+        assert len(client.tokens(run_id, step=1).items) == len(recording.reports[0].tokens) > 0
+        assert client.what_if(run_id, step=1, mu_low=1.0).clip_fraction > 0
         assert len(client.alerts(run_id)) == sum(len(report.alerts) for report in recording.reports)
 
-        history = {item["reason"]: item for item in client.control_history(run_id)}
-        assert history["mine"]["state"] == "REJECTED"
+        history = {item.reason: item for item in client.control_history(run_id)}
+        assert history["mine"].state == "REJECTED"
         again = history[cure.control.reason]
         (applied,) = [outcome for report in recording.reports for outcome in report.outcomes]
-        assert (again["state"], again["applied_step"]) == (OutcomeState.APPLIED, applied.step)
-        assert client.step(run_id, recording.reports[-1].step)["control_version"] == again["version"]
+        assert (again.state, again.applied_step) == (State.APPLIED, applied.step)
+        assert client.step(run_id, recording.reports[-1].step).control_version == again.version
 
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

@@ -111,7 +111,7 @@ class _Replay:
                     return version
                 if version is None:
                     try:
-                        version = int(client.set_control(self._run_id, **document)["version"])
+                        version = int(client.set_control(self._run_id, **document).version)
                     except IsentropeError as error:
                         # The server hasn't heard of the run yet, or somebody else pushes at this moment.
                         reason = str(error)

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ import click
 from isentrope_wire.control import HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
-from isentrope_wire.numbers import printable
+from isentrope_wire.numbers import plain_json, printable
 
 if TYPE_CHECKING:
     from isentrope.client.client import Client
     from isentrope.transport.sync import SyncResult
+    from isentrope_wire.answers import RunSummary
+    from isentrope_wire.control_answers import ControlVersion, RunControl
 
 _HOLD_FIELDS = {
     "hold_target": "target_entropy",
@@ -49,12 +52,9 @@ def runs(project: str | None, status: str | None, query: str | None, as_json: bo
     with _client(url) as client:
         found = client.runs(project=project, status=status, q=query)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(_json([asdict(run) for run in found]))
         return
-    rows = [
-        [run["id"], run["name"], run["project"], run["status"], _step(run), _age(run["last_report_at"])]
-        for run in found
-    ]
+    rows = [[run.id, run.name, run.project, run.status, _step(run), _age(run.last_report_at)] for run in found]
     _print_table(["id", "name", "project", "status", "step", "last report"], rows)
 
 
@@ -84,15 +84,15 @@ def metrics(
             click.echo(json.dumps(found, indent=2) if as_json else "\n".join(map(printable, found)))
             return
         columns = client.metrics(run, names, from_step=from_step, to_step=to_step, points=points)
-        _tell_of_strangers(client, run, [name for name in names if all(value is None for value in columns[name])])
+        _name_unknown_metrics(client, run, [name for name in names if all(value is None for value in columns[name])])
     if as_json:
-        click.echo(json.dumps(_json_safe(columns)))
+        click.echo(json.dumps(plain_json(columns)))
         return
     _print_table(list(columns), [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
 
 
-def _tell_of_strangers(client: Client, run: str, without_values: Sequence[str]) -> None:
-    """A mistyped name beside a right one is an empty column, which looks like a metric that was not measured."""
+def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str]) -> None:
+    """Warn of mistyped names: their columns are empty, as those of a metric that was not measured."""
     known = client.metric_names(run) if without_values else []
     for name in set(without_values).difference(known):
         nearest = difflib.get_close_matches(name, known, n=1)
@@ -202,11 +202,16 @@ def control(
         before = client.control(run)
         item = _change_control(client, run, before, changes, expires_in)
         if not no_hold:
-            _say_what_ended(before, item)
+            _warn_of_ended_hold(before, item)
         if wait:
-            item = client.wait_for_control(run, item["version"], timeout_seconds=wait_seconds)
-    click.echo(json.dumps(item, indent=2) if as_json else printable(_control_line(item)))
-    if wait and item["state"] != "APPLIED":
+            item = client.wait_for_control(run, item.version, timeout_seconds=wait_seconds)
+            if not item.state.is_final:
+                raise click.ClickException(
+                    f"Control version {item.version} of run {run} is still {item.state} after {wait_seconds:g} s. "
+                    "It is applied if the trainer reaches a step boundary before it expires."
+                )
+    click.echo(_json(asdict(item)) if as_json else printable(_control_line(item)))
+    if wait and item.state != "APPLIED":
         raise click.exceptions.Exit(1)
 
 
@@ -230,7 +235,6 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
     Without DIR: those of this machine's home, in ISENTROPE_HOME/spool.
     """
     import os
-    from dataclasses import asdict
 
     from isentrope.transport.spool_folder import find_spool_folders
     from isentrope.transport.sync import NOT_TRIED, SpoolsLeft, SyncOutcome, sync_spools
@@ -276,8 +280,6 @@ def import_history(path: Path, name: str | None, project: str, target: str | Non
     FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), what `isentrope export` wrote (.parquet, .csv,
     .jsonl), or prime-rl's token_exports folder. Safe to repeat: the same file is the same run.
     """
-    from dataclasses import asdict
-
     from isentrope.imports.delivery import deliver
     from isentrope.imports.history import read_history
     from isentrope.imports.prime_rl import is_token_export, read_token_export
@@ -346,24 +348,23 @@ def _named(parameters: Sequence[str]) -> dict[str, object]:
 
 
 def _change_control(
-    client: Client, run: str, newest: Mapping[str, Any], changes: Mapping[str, Any], expires_in: int | None
-) -> dict[str, Any]:
-    base = {} if "method" in changes else {name: newest[name] for name in _CONTROL_FIELDS if name != "reason"}
+    client: Client, run: str, newest: RunControl, changes: Mapping[str, Any], expires_in: int | None
+) -> ControlVersion:
+    base = {} if "method" in changes else {name: getattr(newest, name) for name in _CONTROL_FIELDS if name != "reason"}
     document = {**base, **changes}
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}
     if changes.get("hold") and base.get("hold"):
         document["hold"] = {**base["hold"], **changes["hold"]}
-    return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest["version"])
+    return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest.version)
 
 
-def _say_what_ended(before: Mapping[str, Any], item: Mapping[str, Any]) -> None:
-    """A hold that a whole new control leaves out."""
-    came_to_nothing = before["state"] in ("REJECTED", "EXPIRED", "SUPERSEDED")
-    standing = (before.get("in_force") or {}) if came_to_nothing else before
-    hold = standing.get("hold")
-    if hold and not item.get("hold"):
-        target = f"{hold['target_entropy']:g} nats"
+def _warn_of_ended_hold(before: RunControl, item: ControlVersion) -> None:
+    """A whole new control without a hold ends the present one."""
+    failed = before.state in ("REJECTED", "EXPIRED", "SUPERSEDED")
+    current = before.in_force if failed else before
+    if current is not None and current.hold and not item.hold:
+        target = f"{current.hold['target_entropy']:g} nats"
         click.echo(f"This ends the hold at {target}; thresholds given without --method keep it.", err=True)
 
 
@@ -372,48 +373,45 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
         newest = client.control(run)
         dead = "" if as_json else _dead_knobs(client, run)
     if as_json:
-        click.echo(json.dumps(newest, indent=2))
+        click.echo(_json(asdict(newest)))
         return
     click.echo(printable(_control_line(newest)))
-    in_force = newest.get("in_force")
-    if in_force is not None and in_force["version"] != newest["version"]:
-        click.echo(printable(f"in force: {_control_line(in_force)}"))
+    active = newest.in_force
+    if active is not None and active.version != newest.version:
+        click.echo(printable(f"active: {_control_line(active)}"))
     if dead:
         click.echo(printable(f"can't act: {dead}"))
 
 
 def _dead_knobs(client: Client, run: str) -> str:
-    """What the newest report says of knobs that did nothing in its step."""
-    step = client.run(run)["step"]
-    return "" if step is None else str(client.step(run, step)["labels"].get("control/dead", ""))
+    """The knobs that did nothing in the newest step, with the reason."""
+    step = client.run(run).step
+    return "" if step is None else client.step(run, step).labels.get("control/dead", "")
 
 
-def _control_line(item: Mapping[str, Any]) -> str:
-    thresholds = [
-        f"{sign} {item[name]:g}" for sign, name in (("µ⁻", "mu_low"), ("µ⁺", "mu_high")) if item[name] is not None
-    ]
-    words = [f"version {item['version']}:", str(item["method"]), *thresholds]
-    words += [f"{name} {'off' if value is None else _cell(value)}" for name, value in item["parameters"].items()]
-    if thresholds or item["scope"] != "all":
-        words.append(f"scope {item['scope']}")
-    if item.get("hold"):
-        hold = item["hold"]
+def _control_line(item: ControlVersion) -> str:
+    thresholds = [f"{sign} {mu:g}" for sign, mu in (("µ⁻", item.mu_low), ("µ⁺", item.mu_high)) if mu is not None]
+    words = [f"version {item.version}:", item.method, *thresholds]
+    words += [f"{name} {'off' if value is None else _cell(value)}" for name, value in item.parameters.items()]
+    if thresholds or item.scope != "all":
+        words.append(f"scope {item.scope}")
+    if item.hold:
+        hold = item.hold
         words.append(f"holding {hold['target_entropy']:g} nats with µ {hold['mu_min']:g} to {hold['mu_max']:g}")
         words.append(f"side {hold['side']}")
-    words.append(str(item["state"]))
-    if item["applied_step"] is not None:
-        words.append(f"at step {item['applied_step']}")
-    if item["code"]:
-        words.append(f"({item['code']}: {item.get('message', '')})")
-    words.append(f"by {item['author']}" + (f", because: {item['reason']}" if item["reason"] else ""))
+    words.append(item.state)
+    if item.applied_step is not None:
+        words.append(f"at step {item.applied_step}")
+    if item.code:
+        words.append(f"({item.code}: {item.message})")
+    words.append(f"by {item.author}" + (f", because: {item.reason}" if item.reason else ""))
     return " ".join(words)
 
 
-def _step(run: Mapping[str, Any]) -> str:
-    step, planned = run["step"], run.get("planned_steps")
-    if step is None:
+def _step(run: RunSummary) -> str:
+    if run.step is None:
         return "-"
-    return f"{step}/{planned}" if planned else str(step)
+    return f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step)
 
 
 def _age(at: float | None) -> str:
@@ -432,18 +430,8 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _json_safe(columns: Mapping[str, Sequence[object]]) -> dict[str, list[object]]:
-    """JSON has no NaN: spelled as the server spells it."""
-    import math
-
-    words = {math.inf: "Infinity", -math.inf: "-Infinity"}
-
-    def safe(value: object) -> object:
-        if isinstance(value, float) and not math.isfinite(value):
-            return words.get(value, "NaN")
-        return value
-
-    return {name: [safe(value) for value in column] for name, column in columns.items()}
+def _json(answer: object) -> str:
+    return json.dumps(plain_json(answer), indent=2)
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

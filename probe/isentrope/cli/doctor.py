@@ -19,7 +19,7 @@ import grpc
 import httpx
 
 from isentrope.client.client import Client
-from isentrope.client.connection import ScopeTooSmall, ServerUnreachable
+from isentrope.client.connection import ApiError
 from isentrope.client.credentials import Credentials, advice_on
 from isentrope.errors import ConfigurationError
 from isentrope.transport.connection import open_channel
@@ -27,7 +27,6 @@ from isentrope.transport.files import ProcessLock, write_atomically
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope_wire import environment
-from isentrope_wire.errors import IsentropeError
 from isentrope_wire.numbers import printable
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -172,16 +171,16 @@ def _token() -> Finding:
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
             client.runs(q="doctor")
-    except ScopeTooSmall:
-        return _reporting_token(token, source)
-    except PermissionError:
-        return Finding(check="token", ok=False, found=f"the server does not know the one from {source}", advice=advice)
     except ConfigurationError as error:
         return Finding(check="token", ok=False, found=f"the one from {source} can't be one: {error}", advice=advice)
-    except ServerUnreachable:
-        return Finding(check="token", ok=False, found="could not be tried", advice="See the server above.")
-    except IsentropeError as error:
-        return Finding(check="token", ok=False, found=f"could not be tried: {error}", advice="See the server above.")
+    except ApiError as error:
+        if error.status == httpx.codes.FORBIDDEN:
+            return _reporting_token(token, source)
+        if error.status == httpx.codes.UNAUTHORIZED:
+            found = f"the server does not know the one from {source}"
+            return Finding(check="token", ok=False, found=found, advice=advice)
+        why = "" if error.status is None else f": {error}"
+        return Finding(check="token", ok=False, found=f"could not be tried{why}", advice="See the server above.")
     return Finding(check="token", ok=True, found=f"the server takes the one from {source}")
 
 

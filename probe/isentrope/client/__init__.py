@@ -1,6 +1,7 @@
 """The server's REST API from Python.
 
-- `client`: every call, typed
-- `connection`: the HTTP connection: the token, pages of a list, failures as exceptions
+- `client`: `Client`, every call typed and documented
+- `calls`: the table of calls: address, what is sent, the answer's dataclass
+- `connection`: sends calls: token, TLS, pages of a list, failures as `ApiError`; `AsyncClient`
 - `credentials`: which TLS certificates are trusted
 """

@@ -1,95 +1,57 @@
-"""The REST client: what a run reported, as plain columns, and its control.
+"""The REST client: what a run reported, as dataclasses and plain columns, and its control.
 
 client = isentrope.Client("http://127.0.0.1:7070", token)
 pandas.DataFrame(client.metrics("countdown-1a2b3c", ["entropy/mean", "reward/mean"]))
 client.set_control("countdown-1a2b3c", method="clip_v", mu_low=1, mu_high=1, reason="collapse", wait=True)
-
-What owners do: write on runs and delete them, make and revoke tokens, look at the audit trail.
-
-Server-sent events, as a run's live stream sends them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
-from isentrope.client.connection import (
-    ControlConflict,
-    Json,
-    NotAllowed,
-    NotFound,
-    RequestRefused,
-    RestConnection,
-    ServerFailed,
-    ServerUnreachable,
-    segment,
+from isentrope.client import calls
+from isentrope.client.calls import Call
+from isentrope.client.connection import ApiError, Connection
+from isentrope_wire.answers import (
+    AccessToken,
+    Alert,
+    AuditEntry,
+    AuditVerification,
+    CreatedToken,
+    Gap,
+    HistogramColumns,
+    LatestMetric,
+    LiveStep,
+    RunDetail,
+    RunSummary,
+    SeriesAnswer,
+    StepReport,
+    TopTokens,
 )
 from isentrope_wire.control import Control
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.control_answers import (
+    ControlVersion,
+    EntropyPerformance,
+    MethodDescription,
+    RunControl,
+    WhatIfAnswer,
+)
+from isentrope_wire.numbers import read
 
+Columns = dict[str, list[Any]]
 
-class Administration(RestConnection):
-    """The part of the client that changes more than a control."""
-
-    def edit_run(self, run_id: str, *, tags: Sequence[str] | None = None, notes: str | None = None) -> Json:
-        """Write tags or notes on a run; None leaves them as they are. Returns the run."""
-        changes = {"tags": None if tags is None else list(tags), "notes": notes}
-        return self._json(
-            "PATCH",
-            f"runs/{segment(run_id)}",
-            json={name: value for name, value in changes.items() if value is not None},
-        )
-
-    def delete_run(self, run_id: str) -> None:
-        """Delete a run with all it reported.
-
-        Raises:
-            RequestRefused: it is still reporting.
-        """
-        self._done("DELETE", f"runs/{segment(run_id)}")
-
-    def access_tokens(self) -> list[Json]:
-        """Every token, revoked ones too, without its secret."""
-        return self._all("access-tokens")
-
-    def create_access_token(
-        self, scope: str, *, name: str | None = None, run: str | None = None, project: str | None = None
-    ) -> Json:
-        """Make a token; its secret is under `token` in this answer and nowhere else.
-
-        Args:
-            scope: read, ingest, control or admin.
-            name: stands as the author beside changes made with it; None: the scope.
-            run: only with ingest: the one run it reports, by id or name.
-            project: only with ingest: the project whose runs it reports.
-        """
-        wanted = {"scope": scope, "name": name, "run": run, "project": project}
-        return self._json("POST", "access-tokens", json=wanted)
-
-    def revoke_access_token(self, token_id: str) -> None:
-        """From now on it opens nothing, and what it has open is closed."""
-        self._done("DELETE", f"access-tokens/{segment(token_id)}")
-
-    def audit(self, *, limit: int | None = None) -> list[Json]:
-        """Every change of controls, runs and tokens, newest first; with a limit the newest so many."""
-        return list(self._items("audit", {}, limit))
-
-    def verify_audit(self, *, head: str | None = None) -> Json:
-        """Whether the audit trail is whole (`is_whole`), and the hash of its newest entry (`head`).
-
-        Args:
-            head: the hash of an earlier verification, kept elsewhere: does it still stand?
-        """
-        return self._json("GET", "audit/verification", params={"head": head})
+_POLL_SECONDS = 0.2
+_EVENTS: Mapping[str, type[LiveStep | ControlVersion | RunDetail]] = {
+    "step": LiveStep,
+    "control": ControlVersion,
+    "run": RunDetail,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,91 +61,48 @@ class LiveEvent:
     kind: str
     """step, control or run."""
     id: str
-    """Where to go on after it."""
-    data: dict[str, Any]
+    """The `since` of a stream that begins after it."""
+    data: LiveStep | ControlVersion | RunDetail
 
 
-def events_in(lines: Iterable[str]) -> Iterator[LiveEvent]:
-    """The events in a stream's lines; comments, which keep the connection alive, are passed over."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if not line:
-            if "data" in fields:
-                yield LiveEvent(
-                    kind=fields.get("event", "message"), id=fields.get("id", ""), data=json.loads(fields["data"])
-                )
-            fields = {}
-            continue
-        name, _, value = line.partition(":")
-        if name:
-            # Data of several lines is one text.
-            value = value.removeprefix(" ")
-            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+class Client(Connection):
+    """Reads runs and changes their control. Usable as a context manager; methods are thread-safe.
 
-
-__all__ = [
-    "Client",
-    "Columns",
-    "ControlConflict",
-    "ControlTimeout",
-    "Json",
-    "LiveEvent",
-    "NotAllowed",
-    "NotFound",
-    "RequestRefused",
-    "ServerFailed",
-    "ServerUnreachable",
-]
-
-Columns = dict[str, list[Any]]
-
-TERMINAL_STATES = frozenset({"APPLIED", "PARTIAL", "REJECTED", "EXPIRED", "SUPERSEDED"})
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_TOKEN_NUMBERS = ("logprob", "entropy", "vocab_centered_score", "advantage", "contribution")
-_WHAT_IF_NUMBERS = (
-    "unit_predicted_change",
-    "unit_predicted_change_bound",
-    "unclipped_unit_predicted_change",
-    "predicted_change",
-    "gain",
-)
-_POLL_SECONDS = 0.2
-
-
-class ControlTimeout(IsentropeError, TimeoutError):
-    """A control version had reached no terminal state in the time given."""
-
-
-class Client(Administration):
-    """Reads runs and changes their control. Usable as a context manager; methods are thread-safe."""
+    Every method raises `ApiError` where the server gives no answer or refuses.
+    """
 
     def runs(
-        self,
-        *,
-        project: str | None = None,
-        status: str | None = None,
-        q: str | None = None,
-        limit: int | None = None,
-    ) -> list[Json]:
-        """Runs, newest first, optionally those of a project, a status, or with a text in their names.
+        self, *, project: str | None = None, status: str | None = None, q: str | None = None, limit: int | None = None
+    ) -> list[RunSummary]:
+        """Runs, newest first.
 
         Args:
-            limit: only the newest so many; None: all.
+            project: Only runs of this project.
+            status: Only runs of this status: running, finished, failed or silent.
+            q: Only runs with this text in id, name or project.
+            limit: Only the newest ones, at most this many; None: all.
         """
-        return list(self._items("runs", {"project": project, "status": status, "q": q}, limit))
+        return list(self.items(calls.runs(project=project, status=status, q=q), limit))
 
-    def run(self, run_id: str) -> Json:
+    def run(self, run_id: str) -> RunDetail:
         """One run."""
-        return self._json("GET", f"runs/{segment(run_id)}")
+        return self.ask(calls.run(run_id))
+
+    def edit_run(self, run_id: str, *, tags: Sequence[str] | None = None, notes: str | None = None) -> RunDetail:
+        """Write tags or notes on a run; None leaves them as they are."""
+        return self.ask(calls.edit_run(run_id, tags, notes))
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run with all its reports. A run that is still reporting is refused."""
+        self.ask(calls.delete_run(run_id))
 
     def metric_names(self, run_id: str) -> list[str]:
-        """Names of the metrics a run has reported."""
-        return [str(item["name"]) for item in self._all(f"runs/{segment(run_id)}/metrics")]
+        """Names of the metrics that a run has reported."""
+        return [metric.name for metric in self.latest(run_id)]
 
-    def latest(self, run_id: str) -> list[Json]:
-        """Every metric a run has reported, by `name`, with its newest `value` and the `step` it is of."""
-        items = self._all(f"runs/{segment(run_id)}/metrics")
-        return [item | {"value": _number(item["value"])} for item in items]
+    def latest(self, run_id: str) -> list[LatestMetric]:
+        """Every metric that a run has reported, with its newest value and the step of that value."""
+        return self.ask(calls.latest(run_id)).items
 
     def metrics(
         self,
@@ -197,11 +116,16 @@ class Client(Administration):
         """Metrics over steps, one column each and one named `step`, ready for `pandas.DataFrame`.
 
         Args:
-            points: reduce each series to so many points; `series` keeps their minima and maxima.
-        Returns: columns of one length; None where a metric was not measured at a step, NaN where it was NaN.
+            names: One name or several.
+            from_step: The first step.
+            to_step: The last step.
+            points: Reduce each series to at most this many points; `series` also gives their minima and maxima.
+
+        Returns:
+            Columns of one length; None where a metric was not measured at a step, NaN where it was NaN.
         """
-        series = self.series(run_id, names, from_step=from_step, to_step=to_step, points=points)
-        values = {name: dict(zip(one["step"], one["value"], strict=True)) for name, one in series.items()}
+        series = self.series(run_id, names, from_step=from_step, to_step=to_step, points=points).series
+        values = {name: dict(zip(one.step, one.value, strict=True)) for name, one in series.items()}
         steps = sorted({step for column in values.values() for step in column})
         return {"step": steps} | {name: [column.get(step) for step in steps] for name, column in values.items()}
 
@@ -210,22 +134,22 @@ class Client(Administration):
         run_id: str,
         names: str | Sequence[str],
         *,
+        since: str | None = None,
         from_step: int | None = None,
         to_step: int | None = None,
         points: int | None = None,
-    ) -> dict[str, Columns]:
-        """Each metric by itself: columns `step` and `value`, with `min` and `max` of each bucket when reduced."""
-        answer = self._json(
-            "GET",
-            f"runs/{segment(run_id)}/metrics/series",
-            params={
-                "name": [names] if isinstance(names, str) else list(names),
-                "from_step": from_step,
-                "to_step": to_step,
-                "points": points,
-            },
-        )
-        return {name: _number_columns(columns) for name, columns in answer["series"].items()}
+    ) -> SeriesAnswer:
+        """Each metric by itself, as columns.
+
+        Args:
+            names: One name or several.
+            since: The cursor of an earlier answer: only what is new. Where `reset` is true all points came all the same,
+                because a resumed run reports steps again.
+            from_step: The first step.
+            to_step: The last step.
+            points: Reduce each series to at most this many points, with the minimum and maximum of each bucket.
+        """
+        return self.ask(calls.series(run_id, names, since=since, from_step=from_step, to_step=to_step, points=points))
 
     def export(
         self,
@@ -236,80 +160,56 @@ class Client(Administration):
         names: str | Sequence[str] | None = None,
         labels: bool = False,
     ) -> int:
-        """Write all reports of a run to a file, of every rank and incarnation; returns how many bytes that made.
+        """Write all reports of a run to a file, of every rank and incarnation.
 
         Columns `step`, `incarnation`, `rank`, `time` (seconds since the Unix epoch) and the metrics by name. What was not
-        measured is null (in CSV an empty field), NaN is NaN. However long the run, it is never in memory as a whole.
+        measured is null (in CSV an empty field), NaN is NaN. The file is written as it arrives, however long the run.
 
         Args:
-            to: a path, at which a file appears only when it is complete, or an open binary file.
+            to: A path, at which a file appears only when it is complete, or an open binary file.
             format: parquet, csv or jsonl.
-            names: only these metrics; None: all.
-            labels: also columns `control_version` and `labels`, a JSON object such as {"control/method": "clip_v"}.
+            names: Only these metrics; None: all.
+            labels: Also columns `control_version` and `labels`, a JSON object such as {"control/method": "clip_v"}.
+
+        Returns:
+            The number of bytes written.
         """
-        given = [names] if isinstance(names, str) else names
-        params = {"format": format, "labels": labels} | ({} if given is None else {"name": list(given)})
-        path = f"runs/{segment(run_id)}/export"
+        call = calls.export(run_id, format, names, labels)
         if not isinstance(to, str | os.PathLike):
-            return self._download(path, params, to)
+            return self._download(call, to)
         complete = Path(to)
         partial = complete.with_name(f".{complete.name}.{os.getpid()}.partial")
         try:
             with partial.open("wb") as file:
-                count = self._download(path, params, file)
+                count = self._download(call, file)
             partial.replace(complete)
         finally:
             partial.unlink(missing_ok=True)
         return count
 
-    def series_since(
-        self,
-        run_id: str,
-        names: str | Sequence[str],
-        since: str | None = None,
-        *,
-        from_step: int | None = None,
-        to_step: int | None = None,
-        points: int | None = None,
-    ) -> tuple[dict[str, Columns], str, bool]:
-        """What is new: each metric's columns, a cursor for the next call, and whether these are all points.
-
-        Args:
-            since: the cursor of the call before; None: everything.
-            points: reduce what is new of each series to so many points, as `series` does.
-        Returns: columns, cursor, reset. Where `reset` is True these replace what was read before: a resumed run has
-            begun to speak for steps that were known.
-        """
-        answer = self._json(
-            "GET",
-            f"runs/{segment(run_id)}/metrics/series",
-            params={
-                "name": [names] if isinstance(names, str) else list(names),
-                "since": since,
-                "from_step": from_step,
-                "to_step": to_step,
-                "points": points,
-            },
-        )
-        columns = {name: _number_columns(one) for name, one in answer["series"].items()}
-        return columns, str(answer["cursor"]), bool(answer["reset"])
+    def _download(self, call: Call[bytes], file: BinaryIO) -> int:
+        with self._stream(call) as response:
+            return sum(file.write(data) for data in response.iter_bytes())
 
     def live(self, run_id: str, *, since: str | None = None) -> Iterator[LiveEvent]:
         """A run's events as they are committed, until the run is deleted or the server stops.
 
         Args:
-            since: an event's id, or the cursor of `series_since`: begin right after it. None: with what comes next.
+            since: An event's id, or the cursor of `series`: begin right after it. None: with the next event.
 
         Raises:
-            ServerUnreachable: the connection is lost; go on with the id of the last event.
+            ApiError: The connection is lost; continue with the id of the last event.
         """
-        with self._stream(f"runs/{segment(run_id)}/live", {"since": since}) as lines:
-            yield from events_in(lines)
+        with self._lines(calls.live(run_id, since)) as lines:
+            for fields in _events_in(lines):
+                kind = fields.get("event", "")
+                if kind in _EVENTS:
+                    data = read(_EVENTS[kind], json.loads(fields["data"]))
+                    yield LiveEvent(kind=kind, id=fields.get("id", ""), data=data)
 
-    def step(self, run_id: str, step: int) -> Json:
+    def step(self, run_id: str, step: int) -> StepReport:
         """The whole report of one step."""
-        report = self._json("GET", f"runs/{segment(run_id)}/steps/{step}")
-        return report | {"scalars": {name: _number(value) for name, value in report["scalars"].items()}}
+        return self.ask(calls.step(run_id, step))
 
     def histograms(
         self,
@@ -319,14 +219,16 @@ class Client(Administration):
         from_step: int | None = None,
         to_step: int | None = None,
         points: int | None = None,
-    ) -> Columns:
-        """One histogram over steps: columns `step`, `low`, `high`, `counts` (a list of 64 each) and `not_finite`."""
-        answer = self._json(
-            "GET",
-            f"runs/{segment(run_id)}/histograms/{quote(name, safe='/')}",
-            params={"from_step": from_step, "to_step": to_step, "points": points},
-        )
-        return _number_columns({column: values for column, values in answer.items() if column != "name"})
+    ) -> HistogramColumns:
+        """One histogram over steps; `counts` has a list of 64 for each step.
+
+        Args:
+            name: The histogram's name, such as `score/vocab_centered`.
+            from_step: The first step.
+            to_step: The last step.
+            points: Add up neighbouring steps, down to at most this many.
+        """
+        return self.ask(calls.histograms(run_id, name, from_step=from_step, to_step=to_step, points=points))
 
     def what_if(
         self,
@@ -340,76 +242,68 @@ class Client(Administration):
         max_fraction: float | None = None,
         denominator: str = "keep",
         curve: bool | None = None,
-    ) -> Json:
-        """What other thresholds would have done to a step: `clip_fraction`, `unit_predicted_change` and more.
+    ) -> WhatIfAnswer:
+        """What other thresholds would have done to a step: share of clipped tokens, predicted entropy change.
 
         Args:
-            mu_low, mu_high: in standard deviations; None: that side does not clip.
+            mu_low: Lower threshold in standard deviations; None: that side does not clip.
+            mu_high: Upper threshold, likewise.
+            scope: On which tokens the thresholds act.
             method: clip_b or clip_v; None: the step's own, else clip_v.
             step: None: the newest that can answer.
-            max_fraction: at most this share of the tokens is clipped, those furthest beyond their threshold.
+            max_fraction: At most this share of the tokens is clipped, those furthest beyond their threshold.
             denominator: keep, or shrink: the mean is over the tokens that are kept, not over all.
-            curve: also the columns over all thresholds, under `curve`; None: only when no threshold is given.
+            curve: Also the columns over all thresholds; None: only when no threshold is given.
         """
-        answer = self._json(
-            "GET",
-            f"runs/{segment(run_id)}/what-if",
-            params={
-                "mu_low": mu_low,
-                "mu_high": mu_high,
-                "scope": scope,
-                "method": method,
-                "step": step,
-                "max_fraction": max_fraction,
-                "denominator": denominator,
-                "curve": curve,
-            },
+        return self.ask(
+            calls.what_if(
+                run_id,
+                mu_low=mu_low,
+                mu_high=mu_high,
+                scope=scope,
+                method=method,
+                step=step,
+                max_fraction=max_fraction,
+                denominator=denominator,
+                curve=curve,
+            )
         )
-        return answer | {name: _number(answer[name]) for name in _WHAT_IF_NUMBERS}
 
-    def tokens(self, run_id: str, *, step: int | None = None) -> list[Json]:
-        """The tokens that counted most for the change of entropy in a step, largest first; at most 16.
-
-        Their `text` is whatever a model or a user wrote.
+    def tokens(self, run_id: str, *, step: int | None = None) -> TopTokens:
+        """The top contributing tokens of a step, largest first; at most 16. Their text is whatever a model wrote.
 
         Args:
-            step: None: the newest that names any.
+            step: None: the newest that reported any.
         """
-        answer = self._json("GET", f"runs/{segment(run_id)}/tokens", params={"step": step})
-        return [
-            item | {name: _number(item[name]) for name in _TOKEN_NUMBERS} | {"step": answer["step"]}
-            for item in answer["items"]
-        ]
+        return self.ask(calls.tokens(run_id, step=step))
 
-    def gaps(self, run_id: str, *, limit: int | None = None) -> list[Json]:
-        """What a run's record lacks, newest first: `rank`, `first_seq`, `last_seq`, `reason`."""
-        return list(self._items(f"runs/{segment(run_id)}/gaps", {}, limit))
+    def gaps(self, run_id: str, *, limit: int | None = None) -> list[Gap]:
+        """Records of a run that were lost, newest first."""
+        return list(self.items(calls.gaps(run_id), limit))
 
-    def methods(self) -> list[Json]:
-        """Every method a control can name, with its parameters, their bounds and defaults."""
-        return self._all("methods")
+    def alerts(self, run_id: str, *, limit: int | None = None) -> list[Alert]:
+        """A run's alerts, newest first."""
+        return list(self.items(calls.alerts(run_id), limit))
 
-    def alerts(self, run_id: str, *, limit: int | None = None) -> list[Json]:
-        """What a person should know of a run, newest first: `step`, `kind`, `reason`, `evidence`."""
-        return list(self._items(f"runs/{segment(run_id)}/alerts", {}, limit))
-
-    def law(self, run_id: str, *, points: int | None = None) -> Json:
-        """R = -a exp(H) + b fitted to a run: `fit` with intervals and ceiling, `forecast`, `curve`, `points`.
-
-        Where the run does not tell, `fit` or `forecast` is None, and `reason` or `forecast_reason` says why.
+    def law(self, run_id: str, *, points: int | None = None) -> EntropyPerformance:
+        """R = -a exp(H) + b fitted to a run, with intervals, ceiling and forecast, or the reason why there is none.
 
         Args:
-            points: show the run as at most so many means of neighbouring steps.
+            points: Show the run as at most this many means of neighbouring steps.
         """
-        return self._json("GET", f"runs/{segment(run_id)}/law", params={"points": points})
+        return self.ask(calls.law(run_id, points=points))
 
-    def control(self, run_id: str) -> Json:
-        """The newest control version of a run, its state, and `in_force`: what the newest report was made under."""
-        return self._json("GET", f"runs/{segment(run_id)}/control")
+    def methods(self) -> list[MethodDescription]:
+        """Every method that a control can name, with its parameters, their bounds and defaults."""
+        return self.ask(calls.methods()).items
 
-    def control_history(self, run_id: str, *, limit: int | None = None) -> list[Json]:
-        """Every control version ever asked for, newest first; with a limit the newest so many."""
-        return list(self._items(f"runs/{segment(run_id)}/control/history", {}, limit))
+    def control(self, run_id: str) -> RunControl:
+        """The newest control version of a run, and in `in_force` the one active when the newest report was made."""
+        return self.ask(calls.control(run_id))
+
+    def control_history(self, run_id: str, *, limit: int | None = None) -> list[ControlVersion]:
+        """Every requested control version, newest first; with a limit at most this many."""
+        return list(self.items(calls.control_history(run_id), limit))
 
     def set_control(
         self,
@@ -426,25 +320,30 @@ class Client(Administration):
         if_version: int | None = None,
         wait: bool = False,
         wait_seconds: float = 60.0,
-    ) -> Json:
-        """Ask for a new control.
+    ) -> ControlVersion:
+        """Request a new control.
 
         Args:
-            mu_low: µ⁻ in standard deviations; None: that side does not clip. mu_high likewise.
-            scope: on which tokens the method acts; None: all, or what a preset says.
-            parameters: the method's own by name, such as `{"ratio": 1e-3}`; those left out keep their defaults.
-            expires_in_seconds: a probe that hears of it later does not apply it; None: the server's default.
-            if_version: the version this builds on; None: whatever is newest now.
-            wait: return only when it has reached a terminal state.
+            method: The method's name.
+            mu_low: Lower threshold in standard deviations; None: that side does not clip.
+            mu_high: Upper threshold, likewise.
+            scope: On which tokens the method acts; None: all, or the preset's.
+            parameters: The method's own by name, such as `{"ratio": 1e-3}`; those not given keep their defaults.
+            hold: The entropy to hold, such as `{"target_entropy": 0.46}`; None: none is held.
+            reason: Kept in the history.
+            expires_in_seconds: A probe that receives it later does not apply it; None: the server's default.
+            if_version: The version this builds on; None: the newest one.
+            wait: Return when the version has reached a final state, or after `wait_seconds` as it is then.
+            wait_seconds: The longest wait.
 
-        Returns: the new version as its history item.
+        Returns:
+            The new version.
 
         Raises:
-            ConfigurationError: a value no control can have; nothing was sent.
-            ControlConflict: somebody else changed it meanwhile; read it again and decide anew.
-            ControlTimeout: `wait` was over before a terminal state; the version still stands.
+            ConfigurationError: A value that no control can have; nothing was sent.
+            ControlConflict: The control changed meanwhile; read it again.
         """
-        control = Control.from_document(
+        wanted = Control.from_document(
             {
                 "method": method,
                 "mu_low": mu_low,
@@ -455,45 +354,74 @@ class Client(Administration):
                 "reason": reason,
             }
         )
-        version = self.control(run_id)["version"] if if_version is None else if_version
-        item = self._json(
-            "PUT",
-            f"runs/{segment(run_id)}/control",
-            json=control.to_document() | {"expires_in_seconds": expires_in_seconds},
-            # The key lets the one repetition after a lost answer be the same request, not a second change.
-            headers={"If-Match": f'"{version}"', "Idempotency-Key": uuid.uuid4().hex},
-        )
-        return self.wait_for_control(run_id, item["version"], timeout_seconds=wait_seconds) if wait else item
+        builds_on = self.control(run_id).version if if_version is None else if_version
+        item = self.ask(calls.set_control(run_id, wanted, if_version=builds_on, expires_in_seconds=expires_in_seconds))
+        return self.wait_for_control(run_id, item.version, timeout_seconds=wait_seconds) if wait else item
 
-    def wait_for_control(self, run_id: str, version: int, *, timeout_seconds: float = 60.0) -> Json:
-        """Wait until a control version has reached a terminal state.
+    def wait_for_control(self, run_id: str, version: int, *, timeout_seconds: float = 60.0) -> ControlVersion:
+        """Wait until a control version has reached a final state.
 
-        Raises:
-            ControlTimeout: it had not in the time given.
+        Returns:
+            The version; after `timeout_seconds` in the state it has then, which is not final.
         """
         end = time.monotonic() + timeout_seconds
         while True:
             item = self._control_version(run_id, version)
-            if item["state"] in TERMINAL_STATES:
+            if item.state.is_final or time.monotonic() >= end:
                 return item
-            if time.monotonic() >= end:
-                raise ControlTimeout(
-                    f"Control version {version} of run {run_id} is still {item['state']} after {timeout_seconds:g} s. "
-                    "It stands, and is applied if the trainer reaches a step boundary before it expires."
-                )
             time.sleep(_POLL_SECONDS)
 
-    def _control_version(self, run_id: str, version: int) -> Json:
-        for item in self._items(f"runs/{segment(run_id)}/control/history", {}):
-            if item["version"] == version:
+    def _control_version(self, run_id: str, version: int) -> ControlVersion:
+        for item in self.items(calls.control_history(run_id)):
+            if item.version == version:
                 return item
-        raise NotFound(f"Run {run_id} has no control version {version}.")
+        raise ApiError(f"Run {run_id} has no control version {version}.", 404, "not_found")
+
+    def access_tokens(self) -> list[AccessToken]:
+        """Every token, revoked ones too, without its secret."""
+        return self.ask(calls.access_tokens()).items
+
+    def create_access_token(
+        self, scope: str, *, name: str | None = None, run: str | None = None, project: str | None = None
+    ) -> CreatedToken:
+        """Make a token. Its secret is in this answer's `token` and nowhere else.
+
+        Args:
+            scope: read, ingest, control or admin.
+            name: Author of the changes made with it; None: the scope.
+            run: Only with ingest: the one run it reports, by id or name.
+            project: Only with ingest: the project whose runs it reports.
+        """
+        return self.ask(calls.create_access_token(scope, name, run, project))
+
+    def revoke_access_token(self, token_id: str) -> None:
+        """Revoke a token: it is refused from now on, and its open streams are closed."""
+        self.ask(calls.revoke_access_token(token_id))
+
+    def audit(self, *, limit: int | None = None) -> list[AuditEntry]:
+        """Every change of controls, runs and tokens, newest first; with a limit at most this many."""
+        return list(self.items(calls.audit(), limit))
+
+    def verify_audit(self, *, head: str | None = None) -> AuditVerification:
+        """Check the audit trail.
+
+        Args:
+            head: The hash of an earlier verification, kept elsewhere: is it still part of the trail?
+        """
+        return self.ask(calls.verify_audit(head))
 
 
-def _number_columns(columns: Mapping[str, Any]) -> Columns:
-    return {name: [_number(value) for value in values] for name, values in columns.items() if values is not None}
-
-
-def _number(value: Any) -> Any:
-    """NaN and infinities travel as words, JSON having none."""
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+def _events_in(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    """The fields of each server-sent event; comments, which keep the connection open, are skipped."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if not line:
+            if "data" in fields:
+                yield fields
+            fields = {}
+            continue
+        name, _, value = line.partition(":")
+        if name:
+            # Data of several lines is one text.
+            value = value.removeprefix(" ")
+            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value

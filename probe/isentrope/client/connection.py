@@ -1,71 +1,67 @@
-"""One connection to a server's REST API: the token, TLS, pages of lists, and what failures are called."""
+"""The HTTP connection of a client: the token, TLS, pages of a list, and failures as `ApiError`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, BinaryIO, Self
-from urllib.parse import quote
+from dataclasses import replace
+from itertools import islice
+from types import NoneType, TracebackType
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 
+from isentrope.client.calls import Call
 from isentrope.client.credentials import Credentials, advice_on
 from isentrope.errors import ConfigurationError
 from isentrope_wire import environment
+from isentrope_wire.answers import ErrorBody, Page
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.numbers import read
 
-Json = dict[str, Any]
+_A = TypeVar("_A")
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _PAGE_ITEMS = 500
 _SILENCE_SECONDS = 45.0
+"""A live stream sends a comment every 15 s."""
 
 
-class ServerUnreachable(IsentropeError, ConnectionError):
-    """No answer, or none in time."""
+class ApiError(IsentropeError):
+    """A request to the server failed. The message is the server's own where it sent one."""
+
+    def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
+        """
+        Args:
+            status: The HTTP status of the answer; None: there was no answer.
+            code: The code in the server's error body, e.g. `not_found`; `unreachable` where there was no answer.
+        """
+        super().__init__(message)
+        self.status = status
+        self.code = code
 
 
-class NotAllowed(IsentropeError, PermissionError):
-    """The token is missing, wrong, or of a scope that doesn't allow this."""
+class ControlConflict(ApiError):
+    """The control changed after the version that the request builds on."""
 
 
-class ScopeTooSmall(NotAllowed):
-    """The server knows the token; its scope doesn't allow this."""
+class _Unreachable(ApiError, ConnectionError):
+    """There was no answer, or none in time. Users catch it as ApiError or as ConnectionError."""
 
 
-class NotFound(IsentropeError, KeyError):
-    """The server has no such run or step."""
-
-    def __str__(self) -> str:
-        # KeyError would show the sentence in quotation marks.
-        return str(self.args[0])
-
-
-class RequestRefused(IsentropeError, ValueError):
-    """The server understood and says no: a control that can't be applied, a parameter out of range."""
-
-
-class ControlConflict(RequestRefused):
-    """Somebody else changed the control since it was last read."""
-
-
-class ServerFailed(IsentropeError, RuntimeError):
-    """The server answered with a failure of its own, or with something that is no Isentrope server's answer."""
-
-
-class RestConnection:
-    """Asks one server, with one token. Usable as a context manager; methods are thread-safe."""
+class Connection:
+    """Sends calls to one server with one token. Usable as a context manager; methods are thread-safe."""
 
     def __init__(self, url: str | None = None, token: str | None = None, *, timeout_seconds: float = 10.0) -> None:
         """
         Args:
-            url: the server's address; None: ISENTROPE_URL.
+            url: The server's address; None: ISENTROPE_URL.
             token: None: ISENTROPE_TOKEN, or the owner's token of a server with the same home.
+            timeout_seconds: The longest wait for a part of an answer.
 
         Raises:
-            ConfigurationError: no server could have given out such a token, or a certificate file can't be used.
+            ConfigurationError: The token has characters that no token has, or a certificate file can't be used.
         """
         token = token or environment.token()
         if token and not _TOKEN.fullmatch(token):
@@ -92,128 +88,131 @@ class RestConnection:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
-    def _all(self, path: str) -> list[Json]:
-        """The items of a list that comes whole."""
-        items: list[Json] = self._json("GET", path)["items"]
-        return items
+    def ask(self, call: Call[_A]) -> _A:
+        """Send one call.
 
-    def _items(self, path: str, params: Mapping[str, object], limit: int | None = None) -> Iterable[Json]:
-        """A list's items, page by page; of a limit no more than so many."""
-        cursor: str | None = None
-        while True:
-            size = _PAGE_ITEMS if limit is None else min(limit, _PAGE_ITEMS)
-            page = self._json("GET", path, params={**params, "cursor": cursor, "limit": size})
-            yield from page["items"]
-            cursor = page.get("next_cursor")
-            limit = None if limit is None else limit - len(page["items"])
-            if cursor is None or (limit is not None and limit <= 0):
-                return
+        Raises:
+            ApiError: There was no answer, or it is an error.
+        """
+        with _failures(self.url):
+            try:
+                response = self._http.request(**_request(call))
+            except httpx.RemoteProtocolError:
+                # A connection kept open across the server's restart: the first use finds it closed.
+                response = self._http.request(**_request(call))
+        return _answer(call, response, self.url)
 
-    def _download(self, path: str, params: Mapping[str, Any], file: BinaryIO) -> int:
-        count = 0
-        with self._answering(), self._http.stream("GET", path, params=params) as response:
-            if not response.is_success:
-                response.read()
-                _checked(response, self.url)
-            for data in response.iter_bytes():
-                count += file.write(data)
-        return count
+    def items(self, call: Call[Page[_A]], limit: int | None = None) -> Iterator[_A]:
+        """The items of a list, page by page; with a limit no more than that."""
+        return islice(self._items(call, limit), limit)
+
+    def _items(self, call: Call[Page[_A]], limit: int | None) -> Iterator[_A]:
+        next_call: Call[Page[_A]] | None = _first_page(call, limit)
+        while next_call is not None:
+            page = self.ask(next_call)
+            yield from page.items
+            next_call = _next_page(next_call, page)
 
     @contextmanager
-    def _stream(self, path: str, params: Mapping[str, Any]) -> Iterator[Iterator[str]]:
-        """The lines of an answer without an end."""
-        given = {name: value for name, value in params.items() if value is not None}
-        # Pings come every 15 s; whatever is silent for longer is gone.
-        patience = httpx.Timeout(self._http.timeout.connect, read=_SILENCE_SECONDS)
-        with self._answering(), self._http.stream("GET", path, params=given, timeout=patience) as response:
+    def _stream(self, call: Call[Any], *, silence_seconds: float | None = None) -> Iterator[httpx.Response]:
+        """An answer that is read as it arrives."""
+        timeout = self._http.timeout if silence_seconds is None else httpx.Timeout(10.0, read=silence_seconds)
+        with _failures(self.url), self._http.stream(**_request(call), timeout=timeout) as response:
             if not response.is_success:
                 response.read()
-                _checked(response, self.url)
+                raise _error(response, self.url)
+            yield response
+
+    @contextmanager
+    def _lines(self, call: Call[Any]) -> Iterator[Iterator[str]]:
+        """The lines of an answer without an end."""
+        with self._stream(call, silence_seconds=_SILENCE_SECONDS) as response:
             yield response.iter_lines()
 
-    def _done(self, verb: str, path: str) -> None:
-        """A request whose answer has no body."""
-        with self._answering():
-            response = self._send(verb, path)
-        if response.status_code != httpx.codes.NO_CONTENT:
-            _checked(response, self.url)
 
-    def _json(
-        self,
-        verb: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        json: object | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
-        given = {name: value for name, value in (params or {}).items() if value is not None}
-        with self._answering():
-            response = self._send(verb, path, params=given, json=json, headers=headers)
-        return _checked(response, self.url)
+class AsyncClient:
+    """Sends the calls of `isentrope.client.calls` over an asynchronous HTTP client of the caller's.
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """
+    runs = await AsyncClient(httpx.AsyncClient(base_url="http://127.0.0.1:7070/api/v1/", headers=...)).ask(calls.runs())
+    """
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def ask(self, call: Call[_A]) -> _A:
+        """Send one call.
+
         Raises:
-            ServerUnreachable: whatever went wrong on the way to the server or back.
+            ApiError: There was no answer, or it is an error.
         """
-        try:
-            yield
-        except httpx.UnsupportedProtocol as error:
-            raise ServerUnreachable(
-                f"{self.url} is no address of a server: it needs http:// or https:// in front, such as http://127.0.0.1:7070."
-            ) from error
-        except httpx.HTTPError as error:
-            advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
-            raise ServerUnreachable(
-                f"The server at {self.url} gives no answer ({error or type(error).__name__}). {advice}"
-            ) from error
-        except httpx.InvalidURL as error:
-            raise ServerUnreachable(f"{self.url} is no address of a server ({error}).") from error
+        url = str(self._http.base_url)
+        with _failures(url):
+            response = await self._http.request(**_request(call))
+        return _answer(call, response, url)
 
-    def _send(self, verb: str, path: str, **request: Any) -> httpx.Response:
-        try:
-            return self._http.request(verb, path, **request)
-        except httpx.RemoteProtocolError:
-            # A connection kept open across the server's restart: the first use finds it closed.
-            return self._http.request(verb, path, **request)
+    async def newest(self, call: Call[Page[_A]], limit: int) -> list[_A]:
+        """The first items of a list, at most a page of them."""
+        return (await self.ask(_first_page(call, limit))).items
 
 
-def _checked(response: httpx.Response, url: str) -> Json:
+def _request(call: Call[Any]) -> dict[str, Any]:
+    query = {name: value for name, value in call.query.items() if value is not None}
+    body = {} if call.body is None else {"json": call.body}
+    return {"method": call.verb, "url": call.path, "params": query, "headers": dict(call.headers), **body}
+
+
+def _first_page(call: Call[Page[_A]], limit: int | None) -> Call[Page[_A]]:
+    size = _PAGE_ITEMS if limit is None else min(limit, _PAGE_ITEMS)
+    return replace(call, query={**call.query, "limit": size})
+
+
+def _next_page(call: Call[Page[_A]], page: Page[_A]) -> Call[Page[_A]] | None:
+    return None if page.next_cursor is None else replace(call, query={**call.query, "cursor": page.next_cursor})
+
+
+@contextmanager
+def _failures(url: str) -> Iterator[None]:
+    """Whatever goes wrong on the way to the server or back, as an `ApiError`."""
     try:
-        body = response.json()
-    except ValueError:
-        body = None
-    if response.is_success and isinstance(body, dict):
-        return body
-    message = _error_message(body)
-    match response.status_code:
-        case 401 | 403:
-            refusal = ScopeTooSmall if response.status_code == 403 else NotAllowed
-            raise refusal(f"The server at {url} refuses the token: {message or 'no reason given'}")
-        case 404 if message:
-            raise NotFound(message)
-        case 412:
-            raise ControlConflict(message or "Somebody else changed the control; read it again.")
-        case status if 400 <= status < 500 and message:
-            raise RequestRefused(message)
-    raise ServerFailed(
-        f"The server at {url} answered {response.status_code}: {message or 'not an answer of an Isentrope server'}"
+        yield
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        raise _Unreachable(
+            f"{url} is no address of a server ({error}): it needs http:// or https:// in front, such as "
+            "http://127.0.0.1:7070.",
+            code="unreachable",
+        ) from error
+    except httpx.HTTPError as error:
+        advice = advice_on(str(error)) or "Start it with `isentrope up`, or point ISENTROPE_URL at it."
+        raise _Unreachable(
+            f"The server at {url} gives no answer ({error or type(error).__name__}). {advice}", code="unreachable"
+        ) from error
+
+
+def _answer(call: Call[_A], response: httpx.Response, url: str) -> _A:
+    if not response.is_success:
+        raise _error(response, url)
+    if call.answer is NoneType:
+        return cast(_A, None)
+    try:
+        return read(call.answer, response.json())
+    except (KeyError, TypeError, ValueError) as error:
+        raise ApiError(
+            f"The server at {url} answered {response.status_code} with something that is no answer of an Isentrope server.",
+            response.status_code,
+            "unexpected_answer",
+        ) from error
+
+
+def _error(response: httpx.Response, url: str) -> ApiError:
+    status = response.status_code
+    try:
+        detail = read(ErrorBody, response.json()).error
+    except (KeyError, TypeError, ValueError):
+        message = f"The server at {url} answered {status} {response.reason_phrase}, not as an Isentrope server does."
+        return ApiError(message, status, "unexpected_answer")
+    return (ControlConflict if status == httpx.codes.PRECONDITION_FAILED else ApiError)(
+        detail.message, status, detail.code
     )
-
-
-def _error_message(body: object) -> str | None:
-    match body:
-        case {"error": {"message": str(message)}}:
-            return message
-        case _:
-            return None
-
-
-def segment(identifier: str) -> str:
-    """An id as a part of an address."""
-    return quote(identifier, safe="")
