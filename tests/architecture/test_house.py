@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from isentrope.cli.frame import COMMANDS
 from isentrope_wire import __version__
@@ -33,6 +35,27 @@ NEVER_HURT_THE_RUN = {
     "probe/isentrope/transport/spool_writer.py",
 }
 """The probe's outer guard, and the sender thread with its step of building a message."""
+LEAST_LINES, MOST_FILES = 60, 14
+SMALL_FILES = {
+    "probe/isentrope/__main__.py": "what `python -m isentrope` runs",
+    "probe/isentrope/errors.py": "everything imports it, so it can be part of nothing",
+    "probe/isentrope/kernels/backend.py": "the interface of the three backends",
+    "probe/isentrope/methods/entropy.py": "a method, one of its siblings",
+    "probe/isentrope/methods/ratio.py": "a method, one of its siblings",
+    "probe/isentrope/methods/sign.py": "a method, one of its siblings",
+    "probe/isentrope/methods/unlikely.py": "a method, one of its siblings",
+    "server/isentrope_server/api/reference.py": "the page at /docs; no route of the API",
+    "probe/isentrope_wire/backoff.py": "the pause of shipper, notifications and housekeeping, below all of them",
+    "probe/isentrope_wire/errors.py": "everything imports it, so it can be part of nothing",
+    "server/isentrope_server/store/migrations/env.py": "Alembic loads it under this name",
+    "trainer/isentrope_trainer/algorithms/adaptive_entropy.py": "an algorithm, one of its siblings",
+    "trainer/isentrope_trainer/algorithms/grpo.py": "an algorithm, one of its siblings",
+    # To be merged or deleted:
+    "dashboard/isentrope_dashboard/errors.py": "",
+    "dashboard/isentrope_dashboard/pages/page_socket.py": "",
+    "dashboard/isentrope_dashboard/pages/rereading.py": "",
+}
+"""Swap points and other files under 60 lines, with the reason. This table may only shrink; a new swap point is agreed on."""
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc"}
 
 
@@ -45,7 +68,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_the_top_level_is_the_one_promised() -> None:
+def test_top_level_is_the_promised_one() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in tracked.splitlines() if not line.startswith(".")}
     assert top <= {
@@ -54,17 +77,27 @@ def test_the_top_level_is_the_one_promised() -> None:
     }  # fmt: skip
 
 
-def test_no_file_or_folder_is_named_after_nothing() -> None:
+def test_file_names_mean_something() -> None:
     names = {part for path in SOURCES for part in path.relative_to(ROOT).with_suffix("").parts}
     assert not names & BANNED_NAMES
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [relative(path) for path in SOURCES if not ast.get_docstring(tree(path))] == []
 
 
+def test_small_files_are_swap_points() -> None:
+    lines = {relative(path): path.read_text().count("\n") for path in SOURCES if path.name != "__init__.py"}
+    assert {name for name, count in lines.items() if count < LEAST_LINES} == set(SMALL_FILES)
+
+
+def test_folders_have_about_a_dozen_files() -> None:
+    files = Counter(relative(path.parent) for path in SOURCES if path.name != "__init__.py")
+    assert {folder: count for folder, count in files.items() if count > MOST_FILES} == {}
+
+
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=relative)
-def test_nothing_happens_on_import_of_a_package(path: Path) -> None:
+def test_importing_a_package_does_nothing(path: Path) -> None:
     allowed = (ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.If, ast.FunctionDef)
     for node in tree(path).body:
         assert isinstance(node, allowed), ast.dump(node)
@@ -86,12 +119,12 @@ def may_swallow(node: ast.AST) -> bool:
     return isinstance(node, ast.ExceptHandler) and catches_everything(node)
 
 
-def test_exceptions_are_swallowed_only_where_never_hurting_the_run_is_the_job() -> None:
+def test_exceptions_are_swallowed_only_in_guards() -> None:
     swallowing = {relative(path) for path in SOURCES for node in ast.walk(tree(path)) if may_swallow(node)}
     assert swallowing == NEVER_HURT_THE_RUN
 
 
-def test_no_test_is_skipped_or_expected_to_fail() -> None:
+def test_no_test_is_skipped() -> None:
     skip = re.compile(r"\b(pytest\.skip|importorskip|mark\.skip|mark\.xfail|pytest\.xfail)\b")
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     assert [relative(path) for path in tests if skip.search(path.read_text())] == []
@@ -101,7 +134,7 @@ def test_the_version_of_the_package_is_that_of_the_wire() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == __version__
 
 
-def test_every_command_of_the_table_exists() -> None:
+def test_promised_commands_exist() -> None:
     for name, target in COMMANDS.items():
         module, attribute = target.split(":")
         path = next(p.parent / (module.replace(".", "/") + ".py") for p in PACKAGES if p.name == module.split(".")[0])
@@ -109,7 +142,7 @@ def test_every_command_of_the_table_exists() -> None:
         assert attribute in names, f"{name}: {target}"
 
 
-def test_help_imports_neither_torch_nor_the_web() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from isentrope.cli import main\n"
@@ -122,3 +155,17 @@ def test_help_imports_neither_torch_nor_the_web() -> None:
     ran = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert ran.stdout.count("--help") > len(commands)
+
+
+def test_slowness_alone_fails_no_example() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check
+
+
+def test_own_settings_keep_slowness_harmless() -> None:
+    for path in (path for path in (ROOT / "tests").rglob("*.py") if "settings(" in path.read_text()):
+        for call in (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func) == "settings":
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                assert given.get("deadline", "None") == "None", f"{path}:{call.lineno}"
+                assert path.name == "examples.py" or "suppress_health_check" not in given, f"{path}:{call.lineno}"

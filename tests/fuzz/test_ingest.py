@@ -10,14 +10,13 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isentrope_wire.codec import payload_hash
 from isentrope_wire.reports import PROTOCOL_VERSION, ScoreHistogram, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
-from tests.fuzz.budget import long, short
-from tests.fuzz.hostile_messages import hostile, hostile_payloads
+from tests.fuzz.examples import few_and_many, hostile, hostile_payloads
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -65,15 +64,6 @@ def sender(fuzzed: ServerInThread) -> Sender:
     return Sender(fuzzed)
 
 
-def check_bytes(sender: Sender, method: str, content: bytes) -> None:
-    assert sender.send(method, content) not in _OWN_MISTAKES
-
-
-def check_hello(sender: Sender, request: pb.HelloRequest) -> None:
-    request.protocol_version = PROTOCOL_VERSION
-    assert sender.send("Hello", request.SerializeToString()) not in _OWN_MISTAKES
-
-
 _numbers = itertools.count()
 _READS = (
     "",
@@ -92,7 +82,7 @@ _READS = (
 
 
 def check_reports(fuzzed: ServerInThread, payloads: list[bytes]) -> None:
-    """A run made of these can be stored and read, and what was not taken is named."""
+    """A run made of these can be stored and read."""
     rank = Rank(fuzzed, run_id=f"hostile-{next(_numbers)}-{uuid.uuid4().hex[:6]}", name="<b>\u202e", config={"a": "\0"})
     records = [
         pb.Record(seq=seq, payload=payload, payload_hash=payload_hash(payload))
@@ -122,31 +112,42 @@ def readable(payload: bytes) -> Any:
         return None
 
 
-@given(method=st.sampled_from(_METHODS), content=st.binary(max_size=300))
-@short(40)
-def test_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
-    check_bytes(sender, method, content)
+@few_and_many(40, 1_000)
+def test_random_bytes_are_refused(sender: Sender, examples: settings) -> None:
+    @examples
+    @given(method=st.sampled_from(_METHODS), content=st.binary(max_size=1_000))
+    def check(method: str, content: bytes) -> None:
+        assert sender.send(method, content) not in _OWN_MISTAKES
+
+    check()
 
 
-@given(request=hostile(pb.HelloRequest))
-@short(40)
-def test_a_hello_of_any_values_is_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
-    check_hello(sender, request)
+@few_and_many(40, 1_000)
+def test_any_hello_is_answered(sender: Sender, examples: settings) -> None:
+    @examples
+    @given(request=hostile(pb.HelloRequest))
+    def check(request: pb.HelloRequest) -> None:
+        request.protocol_version = PROTOCOL_VERSION
+        assert sender.send("Hello", request.SerializeToString()) not in _OWN_MISTAKES
+
+    check()
 
 
-@given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=6))
-@short(8)
-def test_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(
-    fuzzed: ServerInThread, payloads: list[bytes]
-) -> None:
-    check_reports(fuzzed, payloads)
+@few_and_many(8, 150)
+def test_run_of_any_records_is_readable(fuzzed: ServerInThread, examples: settings) -> None:
+    @examples
+    @given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=8))
+    def check(payloads: list[bytes]) -> None:
+        check_reports(fuzzed, payloads)
+
+    check()
 
 
 DEEP = '{"a":' + "[" * 900 + "]" * 900 + "}"
 
 
 @pytest.mark.parametrize("config", ['{"a":' * 5_000, DEEP, '{"a":' + "9" * 5_000 + "}", "[]", "1", "{"])
-def test_a_configuration_nobody_could_write_out_is_refused_at_the_door(sender: Sender, config: str) -> None:
+def test_unreadable_configuration_is_refused(sender: Sender, config: str) -> None:
     started = pb.RunStarted(run_id="deep", incarnation="i", world_size=1, started_at=1.0, config_json=config)
     hello = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, run=started)
     assert sender.send("Hello", hello.SerializeToString()) is grpc.StatusCode.INVALID_ARGUMENT
@@ -161,36 +162,8 @@ def test_a_configuration_nobody_could_write_out_is_refused_at_the_door(sender: S
         StepReport(step=1, recorded_at=1.0, scalars={"x" * 600: 1.0}),
     ],
 )
-def test_a_report_that_would_fill_the_store_with_names_is_kept_aside(
-    fuzzed: ServerInThread, report: StepReport
-) -> None:
+def test_oversized_report_is_quarantined(fuzzed: ServerInThread, report: StepReport) -> None:
     rank = Rank(fuzzed)
     reply = rank.send(report)
     assert [aside.code for aside in reply.quarantined] in (["too_much"], ["name_too_long"])
     assert reply.acked_through == 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@given(method=st.sampled_from(_METHODS), content=st.binary(max_size=2000))
-@long(1_000)
-def test_many_bytes_that_are_no_message_are_refused(sender: Sender, method: str, content: bytes) -> None:
-    check_bytes(sender, method, content)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@given(request=hostile(pb.HelloRequest))
-@long(1_000)
-def test_many_hellos_of_any_values_are_taken_or_refused(sender: Sender, request: pb.HelloRequest) -> None:
-    check_hello(sender, request)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=12))
-@long(120)
-def test_many_records_of_any_values_are_stored_or_kept_aside_and_the_run_can_be_read(
-    fuzzed: ServerInThread, payloads: list[bytes]
-) -> None:
-    check_reports(fuzzed, payloads)

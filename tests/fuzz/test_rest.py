@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from isentrope_server.app import create_app
 from isentrope_server.settings import Settings
 from isentrope_wire.reports import Alert, DrivingToken, RunFinished, ScoreHistogram, StepReport
-from tests.fuzz.budget import long, short
+from tests.fuzz.examples import few_and_many
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -99,32 +99,19 @@ def cases(operation: Any) -> st.SearchStrategy[Any]:
     return st.one_of(strategies)
 
 
-def fuzz(operation: Any, server: ServerInThread, token: str, budget: settings) -> None:
-    @budget
-    @given(case=cases(operation))
+@few_and_many(3, 40)
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_answers_match_the_description(
+    fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str, examples: settings
+) -> None:
+    @examples
+    @given(case=cases(OPERATIONS[label]))
     def ask(case: Any) -> None:
-        answer = case.call(base_url=server.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        answer = case.call(base_url=fuzzed.url, headers={"Authorization": f"Bearer {tokens[scope]}"}, timeout=20)
         case.validate_response(answer, checks=_CHECKS)
         if answer.status_code >= 400 and case.method != "HEAD":
             error = answer.json()["error"]
             assert set(error) == {"code", "message", "details"}
 
     ask()
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("label", OPERATIONS)
-def test_every_answer_is_one_the_description_knows(
-    fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str
-) -> None:
-    fuzz(OPERATIONS[label], fuzzed, tokens[scope], short(3))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("label", OPERATIONS)
-def test_every_answer_to_many_requests_is_one_the_description_knows(
-    fuzzed: ServerInThread, tokens: dict[str, str], label: str, scope: str
-) -> None:
-    fuzz(OPERATIONS[label], fuzzed, tokens[scope], long(40))

@@ -1,19 +1,19 @@
-"""Whatever happens to a spool's bytes, its reader doesn't raise, invents nothing and leaves no number out."""
+"""Whatever happens to a spool's bytes, its reader neither raises nor invents a record, and reports every gap."""
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from pathlib import Path
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isentrope.transport.segments import SegmentWriter, encode_frame, segment_name
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload, encode_payload, payload_hash
 from isentrope_wire.reports import Gap, Record, StepReport
-from tests.fuzz.budget import long, short
+from tests.fuzz.examples import few_and_many
 
 _RECORDS = 12
 _PAYLOADS = {
@@ -46,7 +46,7 @@ _changes = st.lists(
 
 
 def changed(content: bytes, change: _Change) -> bytes:
-    """The segment after one mishap."""
+    """The segment after one kind of damage."""
     kind, place, length, noise = change
     start = int(place * len(content))
     end = min(len(content), start + 1 + int(length * 80))
@@ -96,45 +96,22 @@ def check_true_and_complete(records: list[Record]) -> None:
     assert following == _RECORDS + 1
 
 
-def check_changed(changes: list[_Change], segment: int) -> None:
-    segments = dict(_SEGMENTS)
-    for change in changes:
-        segments[segment] = changed(segments[segment], change)
-    check_true_and_complete(read(segments))
+@few_and_many(100, 4_000)
+def test_damaged_spool_gives_records_or_gaps(examples: settings) -> None:
+    @examples
+    @given(changes=_changes, segment=st.sampled_from([1, 5, 9]))
+    def check(changes: list[_Change], segment: int) -> None:
+        content = functools.reduce(changed, changes, _SEGMENTS[segment])
+        check_true_and_complete(read(_SEGMENTS | {segment: content}))
+
+    check()
 
 
-def check_noise(noise: bytes) -> None:
-    """Chance bytes in the place of the middle segment: its records are missing, nothing else."""
-    check_true_and_complete(read(_SEGMENTS | {5: noise}))
+@few_and_many(40, 2_000)
+def test_noise_costs_only_its_segment(examples: settings) -> None:
+    @examples
+    @given(noise=st.binary(max_size=2_000))
+    def check(noise: bytes) -> None:
+        check_true_and_complete(read(_SEGMENTS | {5: noise}))
 
-
-@given(changes=_changes, segment=st.sampled_from([1, 5, 9]))
-@short(100)
-def test_a_spool_that_was_damaged_gives_what_was_written_or_says_what_is_missing(
-    changes: list[_Change], segment: int
-) -> None:
-    check_changed(changes, segment)
-
-
-@given(noise=st.binary(max_size=600))
-@short(40)
-def test_noise_in_a_segment_s_place_costs_that_segment_alone(noise: bytes) -> None:
-    check_noise(noise)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@given(changes=_changes, segment=st.sampled_from([1, 5, 9]))
-@long(4_000)
-def test_many_spools_that_were_damaged_give_what_was_written_or_say_what_is_missing(
-    changes: list[_Change], segment: int
-) -> None:
-    check_changed(changes, segment)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@given(noise=st.binary(max_size=5_000))
-@long(2_000)
-def test_much_noise_in_a_segment_s_place_costs_that_segment_alone(noise: bytes) -> None:
-    check_noise(noise)
+    check()

@@ -1,14 +1,33 @@
-"""Protobuf messages with any values their fields can hold, the most troublesome ones first."""
+"""How many examples a test tries, and protobuf messages with any values their fields can hold."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from isentrope_wire.v1 import telemetry_pb2 as pb
+
+_HARMLESS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+def few_and_many(few: int, many: int) -> pytest.MarkDecorator:
+    """Runs the test with a few examples, and in the full suite once more with many.
+
+    Args:
+        few: Examples in every run: the same ones each time, so that a failure is everybody's.
+        many: Examples in the full suite: other ones each time.
+    """
+    both = settings(deadline=None, database=None, suppress_health_check=_HARMLESS)
+    same = settings(both, max_examples=few, derandomize=True, phases=(Phase.explicit, Phase.generate, Phase.shrink))
+    slow = (pytest.mark.slow, pytest.mark.timeout(600))
+    others = pytest.param(settings(both, max_examples=many), id="many", marks=slow)
+    return pytest.mark.parametrize("examples", [pytest.param(same, id="few"), others])
+
 
 _TEXTS = st.one_of(
     st.sampled_from(
@@ -40,7 +59,7 @@ _FEW = 3
 
 @st.composite
 def hostile(draw: st.DrawFn, kind: type[Message]) -> Message:
-    """Any message of this kind; some fields are left out."""
+    """Any message of this kind; some fields are absent."""
     message = kind()
     _fill(draw, message, kind.DESCRIPTOR)
     return message
@@ -58,8 +77,8 @@ def _fill(draw: st.DrawFn, message: Any, descriptor: Descriptor) -> None:
     chosen = {oneof.name: draw(st.sampled_from([field.name for field in oneof.fields])) for oneof in descriptor.oneofs}
     for field in descriptor.fields:
         oneof = field.containing_oneof
-        left_out = chosen[oneof.name] != field.name if oneof is not None else draw(st.integers(0, 3)) == 0
-        if not left_out:
+        absent = chosen[oneof.name] != field.name if oneof is not None else draw(st.integers(0, 3)) == 0
+        if not absent:
             _fill_field(draw, message, field)
 
 
@@ -80,11 +99,10 @@ def _fill_field(draw: st.DrawFn, message: Any, field: FieldDescriptor) -> None:
 
 
 def _repeat(draw: st.DrawFn, items: Any, field: FieldDescriptor) -> None:
-    count = draw(st.integers(0, _FEW))
     if field.message_type is None:
         items.extend(draw(st.lists(_value(field), max_size=_FEW)))
         return
-    for _ in range(count):
+    for _ in range(draw(st.integers(0, _FEW))):
         _fill(draw, items.add(), field.message_type)
 
 

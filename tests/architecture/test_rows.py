@@ -1,4 +1,4 @@
-"""One row a method: what it says is found wherever the method is named."""
+"""One row a method, one row a metric: what a row holds appears wherever it is used, without another line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from isentrope_dashboard.components.control_panel import method_props
-from isentrope_dashboard.records import RunSummary
+from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
+from isentrope_dashboard.formatting import shown
+from isentrope_dashboard.records import RunSummary, SeriesColumns
 from isentrope_server.api.control import method_description
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods
+from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, imported_names, metric, promised_metrics, unit_of
 
 
 @pytest.fixture
@@ -59,22 +63,52 @@ def test_toy_method_is_in_rest_and_form(toy: Method) -> None:
 
 
 @pytest.mark.parametrize("command", ["control", "train"])
-def test_toy_method_is_a_choice_of_the_command_line(command: str) -> None:
+def test_toy_method_is_command_line_choice(command: str) -> None:
     register = "from isentrope_wire.methods import method; method('toy', label='Toy', does='plays')"
     run = f"{register}; from isentrope.cli import main; main(['{command}', '--help'])"
     shown = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True).stdout
     assert re.search(r"--method\s+\[[^]]*toy", shown)
 
 
-def test_second_row_of_a_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="clip_v"):
-        method("clip_v", label="", does="")
+@pytest.mark.parametrize(
+    ("register", "name"),
+    [
+        (lambda name: method(name, label="", does=""), "clip_v"),
+        (lambda name: metric(name, meaning="again"), "entropy/mean"),
+    ],
+    ids=["method", "metric"],
+)
+def test_second_row_is_refused(register: Callable[[str], object], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        register(name)
 
 
-def test_method_stays_itself_in_copies_and_json() -> None:
+def test_copied_method_stays_itself() -> None:
     row = Method.CLIP_V
     for copied in (copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
         assert copied == row
         assert copied.thresholds
     assert json.dumps({"method": row}) == '{"method": "clip_v"}'
     assert type(str(row)) is str
+
+
+def test_metric_names_are_group_and_what() -> None:
+    assert all(name == row and name.count("/") == 1 and row.meaning for name, row in (METRICS | HISTOGRAMS).items())
+
+
+def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = dict(METRICS)
+    toy = metric("toy/share", unit="of toys", meaning="toys", show=Show.PERCENT, imported_as=("toys",), rows=rows)
+    for name, row in rows.items():
+        monkeypatch.setitem(METRICS, name, row)
+    assert toy in promised_metrics()
+    assert imported_names()["toys"] is toy
+    assert unit_of("toy/share") == "of toys"
+    assert shown(toy, 0.25) == "25.0%"
+    line = MetricLine("run", 0, SeriesColumns(steps=[1], values=[1.0]))
+    figure = metric_panels_figure([MetricPanel("toy/share", [line])], revision="r", empty="")
+    assert figure.layout.annotations[0].text == "toy/share, of toys"
+
+
+def test_own_metric_has_no_unit() -> None:
+    assert unit_of("mine") == ""
