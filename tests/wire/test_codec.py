@@ -1,4 +1,4 @@
-"""A message that crosses the wire arrives as it was."""
+"""Messages between dataclasses and protobuf bytes: nothing changes on the way, and what cannot be read is refused."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ messages = st.one_of(
 
 
 @given(messages)
-def test_a_message_arrives_as_it_was(message: RunStarted | StepReport | RunFinished | Gap) -> None:
+def test_message_survives_encoding(message: RunStarted | StepReport | RunFinished | Gap) -> None:
     assert codec.decode_payload(codec.encode_payload(message)) == message
 
 
 @given(messages)
-def test_the_same_message_always_has_the_same_bytes(message: RunStarted | StepReport | RunFinished | Gap) -> None:
+def test_same_message_has_same_bytes(message: RunStarted | StepReport | RunFinished | Gap) -> None:
     copy = codec.decode_payload(codec.encode_payload(message))
     assert codec.record_of(7, copy) == codec.record_of(7, message)
 
@@ -132,7 +132,7 @@ def test_infinities_are_data(value: float) -> None:
     assert codec.decode_payload(codec.encode_payload(report)) == report
 
 
-def test_nan_is_data_and_a_missing_scalar_stays_missing() -> None:
+def test_nan_is_data_and_absence_stays() -> None:
     report = codec.decode_payload(codec.encode_payload(StepReport(step=1, recorded_at=0.0, scalars={"a": math.nan})))
     assert isinstance(report, StepReport)
     assert math.isnan(report.scalars["a"])
@@ -140,10 +140,10 @@ def test_nan_is_data_and_a_missing_scalar_stays_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "named"),
     [
-        (b"\xff\xff\xff", "other bytes"),
-        (b"", "no message this version knows"),
+        (b"\xff\xff\xff", "3"),
+        (b"", None),
         (pb.Payload(run_started=pb.RunStarted(config_json="[1]")).SerializeToString(), "config_json"),
         (
             pb.Payload(step_report=pb.StepReport(outcomes=[pb.ControlOutcome(state="MAYBE")])).SerializeToString(),
@@ -151,12 +151,12 @@ def test_nan_is_data_and_a_missing_scalar_stays_missing() -> None:
         ),
     ],
 )
-def test_bytes_that_are_no_message_say_what_they_are(payload: bytes, words: str) -> None:
-    with pytest.raises(CodecError, match=words):
+def test_undecodable_payload_is_refused(payload: bytes, named: str | None) -> None:
+    with pytest.raises(CodecError, match=named):
         codec.decode_payload(payload)
 
 
-def test_the_words_need_neither_torch_nor_grpc() -> None:
+def test_wire_imports_neither_torch_nor_grpc() -> None:
     code = (
         "import sys; import isentrope_wire.codec, isentrope_wire.environment; "
         "print([m for m in ('torch', 'grpc', 'fastapi', 'numpy') if m in sys.modules])"

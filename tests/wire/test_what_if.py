@@ -1,8 +1,9 @@
-"""Thresholds a step did not have: hand-worked, exact at the edges, bounded between them."""
+"""What other thresholds would have done to a step: worked by hand, exact at the edges, bounded between them."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -67,7 +68,7 @@ SUMS = WhatIfSums(
         (0.0, 0.0, Scope.INCREASING, 6, -1.4),
     ],
 )
-def test_thresholds_cut_off_what_lies_beyond_them_within_their_scope(
+def test_thresholds_clip_within_their_scope(
     mu_low: float | None, mu_high: float | None, scope: Scope, clipped: int, change: float
 ) -> None:
     found = what_if(SUMS, mu_low, mu_high, scope, Method.CLIP_V)
@@ -76,7 +77,7 @@ def test_thresholds_cut_off_what_lies_beyond_them_within_their_scope(
     assert (found.clip_fraction_bound, found.unit_predicted_change_bound) == (0, 0)
 
 
-def test_between_two_edges_a_bin_is_taken_in_proportion_and_the_error_is_at_most_its_larger_part() -> None:
+def test_partial_bin_is_interpolated_with_bound() -> None:
     found = what_if(SUMS, 1.04, None, Scope.ALL, Method.CLIP_V)
     assert found.clip_fraction == pytest.approx(0.2 * 2 / 20)
     assert found.unit_predicted_change == pytest.approx((-1.0 + 0.2 * 0.6) / 20)
@@ -84,18 +85,18 @@ def test_between_two_edges_a_bin_is_taken_in_proportion_and_the_error_is_at_most
     assert found.unit_predicted_change_bound == pytest.approx(0.8 * 0.6 / 20)
 
 
-def test_beyond_the_last_edge_all_that_is_known_is_how_many_lie_there() -> None:
+def test_beyond_last_edge_only_count_is_known() -> None:
     found = what_if(SUMS, None, 250.0, Scope.ALL, Method.CLIP_V)
     assert (found.clip_fraction, found.clip_fraction_bound) == (3 / 20, 3 / 20)
 
 
-def test_a_method_without_tokens_in_its_bins_clips_nothing() -> None:
+def test_empty_bins_clip_nothing() -> None:
     assert what_if(SUMS, 0.0, 0.0, Scope.ALL, Method.CLIP_B) == WhatIf(
         clip_fraction=0, unit_predicted_change=-0.05, clip_fraction_bound=0, unit_predicted_change_bound=0
     )
 
 
-def test_merging_adds_tokens_and_changes_in_any_order() -> None:
+def test_merging_adds_in_any_order() -> None:
     other = WhatIfSums(
         tokens=2,
         change_sum=0.5,
@@ -111,7 +112,7 @@ def test_merging_adds_tokens_and_changes_in_any_order() -> None:
     assert what_if(merged, 1.0, None, Scope.ALL, Method.CLIP_V).unit_predicted_change == pytest.approx(0.2 / 22)
 
 
-def test_a_cap_moves_both_thresholds_outwards_until_so_many_tokens_lie_beyond() -> None:
+def test_cap_moves_both_thresholds_outwards() -> None:
     curve = WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V)
     free = curve.at(1.0, 1.0)
     assert (free.clip_fraction, free.capped) == (10 / 20, False)
@@ -132,35 +133,33 @@ def test_a_cap_moves_both_thresholds_outwards_until_so_many_tokens_lie_beyond() 
     assert curve.at(0.0, 0.0, shrink_denominator=True).unit_predicted_change == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.1, math.nan])
-def test_a_cap_that_is_no_share_is_refused(share: float) -> None:
-    with pytest.raises(WhatIfError, match="max_fraction"):
-        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(1.0, None, max_fraction=share)
+@pytest.mark.parametrize(
+    ("mu", "max_fraction"),
+    [(1.0, 0.0), (1.0, -0.1), (1.0, 1.1), (1.0, math.nan), (-0.1, None), (math.nan, None), (math.inf, None)],
+)
+def test_impossible_threshold_or_cap_is_refused(mu: float, max_fraction: float | None) -> None:
+    refused = mu if max_fraction is None else max_fraction
+    with pytest.raises(WhatIfError, match=f"got {refused}"):
+        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(mu, None, max_fraction=max_fraction)
 
 
-def test_every_position_of_a_slider_is_an_edge_and_edges_rise() -> None:
+def test_slider_positions_are_rising_edges() -> None:
     assert set(EDGES) >= {float(f"{index * 0.05:.2f}") for index in range(101)}
     assert list(EDGES) == sorted(set(EDGES))
 
 
-@pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
-def test_a_threshold_that_is_none_is_refused(mu: float) -> None:
-    with pytest.raises(WhatIfError, match="standard deviations"):
-        WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_V).at(mu, None)
-
-
-def test_methods_without_thresholds_and_steps_without_tokens_are_refused() -> None:
+def test_step_without_answer_is_refused() -> None:
     with pytest.raises(WhatIfError, match="clip_cov"):
         WhatIfCurve(SUMS, Scope.ALL, Method.CLIP_COV)
-    with pytest.raises(WhatIfError, match="token"):
+    with pytest.raises(WhatIfError):
         WhatIfCurve(WhatIfSums(tokens=0, change_sum=0.0), Scope.ALL, Method.CLIP_V)
 
 
 @pytest.mark.parametrize("cells", [(1, 1), (2, 1), (-1, 3), (0, CELLS)])
-def test_cells_that_are_none_are_refused(cells: tuple[int, ...]) -> None:
-    with pytest.raises(WhatIfError, match="Cells rise"):
+def test_wrong_cells_are_refused(cells: tuple[int, ...]) -> None:
+    with pytest.raises(WhatIfError, match=re.escape(str(cells))):
         BinSums(cells, (1, 1), (0.0, 0.0))
-    with pytest.raises(WhatIfError, match="one count and one sum"):
+    with pytest.raises(WhatIfError, match=r"1\D+2\D+1"):
         BinSums((1,), (1, 1), (0.0,))
 
 
@@ -182,7 +181,7 @@ sums = st.builds(
 
 
 @given(st.none() | sums)
-def test_the_sums_of_a_report_arrive_as_they_were(what_if_sums: WhatIfSums | None) -> None:
+def test_sums_survive_encoding(what_if_sums: WhatIfSums | None) -> None:
     report = StepReport(step=3, recorded_at=1.0, what_if=what_if_sums)
     assert codec.decode_payload(codec.encode_payload(report)) == report
     if what_if_sums is not None:
@@ -190,20 +189,20 @@ def test_the_sums_of_a_report_arrive_as_they_were(what_if_sums: WhatIfSums | Non
 
 
 @pytest.mark.parametrize(
-    ("packed", "words"),
+    ("packed", "named"),
     [
-        (pb.WhatIfSums(edge_set=EDGE_SET + 1), "upgrade the server"),
-        (pb.WhatIfSums(edge_set=EDGE_SET, clip_v=pb.BinSums(cell_steps=[1, 0], counts=[1, 1])), "one count"),
+        (pb.WhatIfSums(edge_set=EDGE_SET + 1), str(EDGE_SET + 1)),
+        (pb.WhatIfSums(edge_set=EDGE_SET, clip_v=pb.BinSums(cell_steps=[1, 0], counts=[1, 1])), r"2\D+2\D+0"),
         (
             pb.WhatIfSums(edge_set=EDGE_SET, clip_b=pb.BinSums(cell_steps=[CELLS + 1], counts=[1], change_sums=[0])),
-            "rise",
+            str(CELLS),
         ),
     ],
 )
-def test_sums_that_cannot_be_read_say_why(packed: pb.WhatIfSums, words: str) -> None:
-    with pytest.raises(CodecError, match=words):
+def test_undecodable_sums_are_refused(packed: pb.WhatIfSums, named: str) -> None:
+    with pytest.raises(CodecError, match=named):
         codec.decode_what_if(packed.SerializeToString())
-    with pytest.raises(CodecError, match=words):
+    with pytest.raises(CodecError, match=named):
         codec.decode_payload(pb.Payload(step_report=pb.StepReport(what_if=packed)).SerializeToString())
-    with pytest.raises(CodecError, match="other bytes"):
+    with pytest.raises(CodecError, match="3"):
         codec.decode_what_if(b"\xff\xff\xff")
