@@ -3,12 +3,11 @@
     python -m tests.faults [NAME ...] [--short]      the fault matrix, or some of it; `make faults`
     python -m tests.faults --planted                 bugs planted in a copy of the sources, each of which must be caught
 
-- `catalogue`: the faults by name; one module for each thing that fails: `server_faults`, `shipper_faults`,
-  `network_faults`, `disk_faults`, `spool_damage`, `wire_faults`, `control_faults`, `exit_faults`, `clock_faults`,
-  `many_ranks`, `resume_faults`
+- `catalogue`: the faults by name; one module for each thing that fails: `process_faults`, `network_faults`,
+  `disk_faults`, `spool_damage`, `wire_faults`, `control_faults`, `postgresql_faults`
 - `stage`: a server and training processes in a folder of their own, for one fault
 - `reporting_process`: a training process that writes down, outside the faulted home, what it hands over (`ledger`)
 - `oracle`: compares the ledgers with what the server stored (`stored`)
-- `lying_libc`, `crashing_server`, `network`: the means of failing
+- `faulty_libc`, `crashing_server`, `network`: the means of failing
 - `planted`: the bugs
 """

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
 from tests.faults.catalogue import BY_NAME, FAULTS, Fault
-from tests.faults.leftovers import clear
 from tests.faults.network import NetworkNamespace
 from tests.faults.planted import run_planted
 
 _folders_in_use: set[Path] = set()
+GONE_SECONDS = 10.0
 
 
 def main() -> int:
@@ -52,12 +54,12 @@ def main() -> int:
 def run(faults: Sequence[Fault], *, short: bool, keep: bool, jobs: int) -> int:
     """Do the faults, some beside each other; returns how many broke a promise."""
     started = time.monotonic()
-    # The readers of damaged spools say what they find, thousands of times.
+    # The readers of damaged spools log what they find, thousands of times.
     logging.getLogger("isentrope").setLevel(logging.CRITICAL)
     for fault in faults:
-        if not fault.needs():
-            print(f"{fault.name}: left out, this machine lacks {fault.without}")
-    possible = [fault for fault in faults if fault.needs()]
+        if fault.needs is not None and not fault.possible:
+            print(f"{fault.name}: not done, this machine lacks {fault.needs.name}")
+    possible = [fault for fault in faults if fault.possible]
     with ThreadPoolExecutor(jobs) as pool:
         held = list(pool.map(lambda fault: _held(fault, short=short, keep=keep), possible))
     failed = [fault.name for fault, withstood in zip(possible, held, strict=True) if not withstood]
@@ -87,11 +89,42 @@ def _held(fault: Fault, *, short: bool, keep: bool) -> bool:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Leave nothing behind. The faults' own threads can't be interrupted: they wait, some for minutes."""
+    """Leave nothing behind. The faults' own threads cannot be interrupted: they wait, some for minutes."""
     for folder in tuple(_folders_in_use):
         clear(folder)
     NetworkNamespace.remove_all()
     os._exit(128 + number)
+
+
+def clear(folder: Path) -> None:
+    """End every process whose home lies below the folder, unmount what is mounted there, and remove it."""
+    end = time.monotonic() + GONE_SECONDS
+    # One process may be starting another.
+    while (running := list(processes_below(folder))) and time.monotonic() < end:
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    for mounted in mounts_below(folder):
+        subprocess.run(["umount", "--lazy", str(mounted)], check=False, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def processes_below(folder: Path) -> Iterator[int]:
+    """The servers, training processes and shippers of a folder; a shipper outlives its trainer."""
+    wanted = f"\0ISENTROPE_HOME={folder}{os.sep}".encode()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            # Not readable, or gone by now.
+            with contextlib.suppress(OSError):
+                if wanted in b"\0" + (process / "environ").read_bytes():
+                    yield int(process.name)
+
+
+def mounts_below(folder: Path) -> list[Path]:
+    """The innermost first."""
+    places = [Path(line.split()[1]) for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    return sorted((place for place in places if folder in place.parents), reverse=True)
 
 
 if __name__ == "__main__":

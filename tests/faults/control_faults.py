@@ -1,4 +1,4 @@
-"""Changes of the control that race, come late, can't be read, or meet a network that fails."""
+"""Changes of the control that race, come late, cannot be applied, or meet a failing network or a wrong clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import httpx
 
+from tests.faults.faulty_libc import shifted_clock
 from tests.faults.network import TcpProxy
 from tests.faults.oracle import OracleError, Verdict
 from tests.faults.stage import Stage, Trainer, wait_for
 
 OPEN = ("PENDING", "DELIVERED")
+HOUR = 3600
 
 
 def push(api: httpx.Client, run_id: str, etag: str, **document: object) -> httpx.Response:
@@ -47,6 +49,17 @@ def expect(holds: bool, promise: str) -> None:
         raise OracleError(promise)
 
 
+def push_successfully(api: httpx.Client, run_id: str, **document: object) -> int:
+    """Push on the newest version; returns the version it became.
+
+    Raises:
+        OracleError: The server refused it.
+    """
+    answer = push(api, run_id, etag_of(api, run_id), **document)
+    expect(answer.is_success, f"the push failed: {answer.text}")
+    return int(answer.json()["version"])
+
+
 def two_clients_racing(stage: Stage) -> Verdict:
     """Two clients push as fast as they can on the version they saw; each version has one author, one end."""
     trainer = _running(stage, "raced")
@@ -76,13 +89,13 @@ def two_clients_racing(stage: Stage) -> Verdict:
     expect(last["state"] == "APPLIED", f"the last version ended {last['state']}")
     for version, item in history(stage.api, "raced").items():
         if version:
-            expect(version in pushed[item["reason"]], f"version {version} stands under the wrong name")
+            expect(version in pushed[item["reason"]], f"version {version} has the wrong author")
     stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 
 
 def stale_invalid_and_late_control(stage: Stage) -> Verdict:
-    """A change whose time is over, one nobody can apply, one on an old version, one after the end: none takes effect."""
+    """A change whose time is over, one that cannot be applied, one on an old version, one after the end: none takes effect."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = _running(stage, "late", proxy)
     tag = etag_of(stage.api, "late")
@@ -93,15 +106,14 @@ def stale_invalid_and_late_control(stage: Stage) -> Verdict:
     ]
     expect(refused == [422, 422, 412], f"what can't be was answered by {refused}")
     proxy.black_hole = True
-    answer = push(stage.api, "late", tag, method="clip_v", mu_low=1, expires_in_seconds=2, reason="stale")
-    expect(answer.is_success, f"the push failed: {answer.text}")
+    push_successfully(stage.api, "late", method="clip_v", mu_low=1, expires_in_seconds=2, reason="stale")
     time.sleep(3.5)
     proxy.black_hole = False
     stage.expect_a_fresh_report(trainer)
     item = ended(stage.api, "late", 1)
     expect(item["state"] == "EXPIRED", f"the stale change ended {item['state']}")
-    answer = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=2, reason="in time")
-    expect(ended(stage.api, "late", answer.json()["version"])["state"] == "APPLIED", "a change in time was not applied")
+    version = push_successfully(stage.api, "late", method="clip_v", mu_low=2, reason="in time")
+    expect(ended(stage.api, "late", version)["state"] == "APPLIED", "a change in time was not applied")
     verdict = stage.judge(trainer)
     late = push(stage.api, "late", etag_of(stage.api, "late"), method="clip_v", mu_low=3).status_code
     expect(late == 409, f"a change after the end was answered by {late}")
@@ -114,18 +126,57 @@ def control_over_a_breaking_connection(stage: Stage) -> Verdict:
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = _running(stage, "broken", proxy)
     for number in range(3 if stage.short else 10):
-        answer = push(
-            stage.api, "broken", etag_of(stage.api, "broken"), method="clip_v", mu_low=1 + number, reason=str(number)
-        )
-        expect(answer.is_success, f"the push failed: {answer.text}")
+        version = push_successfully(stage.api, "broken", method="clip_v", mu_low=1 + number, reason=str(number))
         proxy.reset_all()
         if number == 1:
             stage.server.kill()
             stage.server.start()
-        ended(stage.api, "broken", answer.json()["version"])
+        ended(stage.api, "broken", version)
         proxy.reset_all()
     stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
+
+
+def trainers_clock_an_hour_off(stage: Stage) -> Verdict:
+    """The trainer's clock is an hour ahead, then jumps to an hour behind: controls expire when they should."""
+    offset = stage.folder / "offset"
+    offset.write_text(str(HOUR))
+    plan = stage.plan("shifted", steps=100_000, step_seconds=0.02)
+    trainer = stage.start_trainer(plan, environment=shifted_clock(offset))
+    trainer.wait_until_acknowledged()
+    _expect_applied(stage, "shifted", 1)
+    offset.write_text(str(-HOUR))
+    stage.expect_a_fresh_report(trainer)
+    _expect_applied(stage, "shifted", 2)
+    offset.write_text("0")
+    stage.expect_a_fresh_report(trainer)
+    return stage.judge(trainer)
+
+
+def servers_clock_an_hour_off(stage: Stage) -> Verdict:
+    """The server's clock jumps an hour ahead and an hour back, with a restart between."""
+    offset = stage.folder / "offset"
+    offset.write_text("0")
+    stage.server.kill()
+    stage.server.more_environment = shifted_clock(offset)
+    stage.server.start()
+    trainer = stage.start_trainer(stage.plan("adrift", steps=100_000, step_seconds=0.02))
+    trainer.wait_until_acknowledged()
+    for version, seconds in enumerate((HOUR, -HOUR), start=1):
+        offset.write_text(str(seconds))
+        stage.expect_a_fresh_report(trainer)
+        if version == 1 or not stage.short:
+            stage.server.kill()
+            stage.server.start()
+        stage.expect_a_fresh_report(trainer)
+        _expect_applied(stage, "adrift", version)
+    return stage.judge(trainer)
+
+
+def _expect_applied(stage: Stage, run_id: str, version: int) -> None:
+    push_successfully(stage.api, run_id, method="clip_v", mu_low=version, expires_in_seconds=60)
+    item = ended(stage.api, run_id, version)
+    expect(item["state"] == "APPLIED", f"control {version} ended {item['state']}: {item}")
 
 
 def _running(stage: Stage, run_id: str, proxy: TcpProxy | None = None) -> Trainer:

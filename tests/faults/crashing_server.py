@@ -29,7 +29,7 @@ class Fuse:
     def touch(self) -> None:
         self._times -= 1
         if self._times <= 0:
-            # What was said too early has time to be heard.
+            # An acknowledgement sent too early has time to arrive.
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -43,7 +43,7 @@ def before_commit(fuse: Fuse) -> None:
 
 
 def after_commit(fuse: Fuse) -> None:
-    """COMMIT is done, nobody has been told."""
+    """COMMIT is done, nothing is acknowledged."""
     commit = writer.Writer._commit
 
     def commit_and_die(self: writer.Writer, connection: Connection, jobs: Sequence[Any]) -> None:

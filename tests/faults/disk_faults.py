@@ -1,4 +1,4 @@
-"""The disk is full, on either side, or answers with errors."""
+"""The disk is full, on either side, or returns errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.lying_libc import failing_calls
+from tests.faults.faulty_libc import failing_calls
 from tests.faults.oracle import Allowance, Verdict
 from tests.faults.stage import Stage, Trainer, wait_for
 
@@ -65,8 +65,8 @@ def spool_disk_full(stage: Stage) -> Verdict:
     return verdict
 
 
-def spool_disk_full_beside_a_living_server(stage: Stage) -> Verdict:
-    """Others fill the trainer's disk while the server takes everything: the reserve carries the scalars, nothing is lost."""
+def spool_disk_full_beside_a_running_server(stage: Stage) -> Verdict:
+    """Other programs fill the trainer's disk while the server takes everything: the reserve carries the scalars, nothing is lost."""
     home = stage.enter(small_disk(stage.folder / "small", 6))
     plan = stage.plan("crowded", steps=100_000, step_seconds=0.02, limits={"segment_bytes": 100_000})
     trainer = stage.start_trainer(plan, home=home)
@@ -96,27 +96,21 @@ def server_disk_full(stage: Stage) -> Verdict:
 
 def spool_writes_fail(stage: Stage) -> Verdict:
     """Every write to the spool fails with EIO for a while: reports wait in memory."""
-    return _lie_to_the_trainer(stage, "unwritable", "write,open")
+    return _fail_calls_of_the_trainer(stage, "unwritable", "write,open")
 
 
 def spool_syncs_fail(stage: Stage) -> Verdict:
     """Every fdatasync of the spool fails with EIO for a while: what was not made to last is written again."""
-    return _lie_to_the_trainer(stage, "unsynced", "sync")
+    return _fail_calls_of_the_trainer(stage, "unsynced", "sync")
 
 
-def _lie_to_the_trainer(stage: Stage, run_id: str, calls: str) -> Verdict:
+def _fail_calls_of_the_trainer(stage: Stage, run_id: str, calls: str) -> Verdict:
     flag = stage.folder / "failing"
     plan = stage.plan(run_id, steps=100_000, step_seconds=0.01)
-    lies = failing_calls(flag, suffix=".seg", calls=calls, error=errno.EIO)
-    trainer = stage.start_trainer(plan, environment=lies)
+    failing = failing_calls(flag, suffix=".seg", calls=calls, error=errno.EIO)
+    trainer = stage.start_trainer(plan, environment=failing)
     trainer.wait_until_acknowledged()
-    for _ in range(2 if stage.short else 5):
-        flag.touch()
-        time.sleep(1.0)
-        flag.unlink()
-        time.sleep(0.5)
-    stage.expect_a_fresh_report(trainer)
-    return stage.judge(trainer)
+    return _fail_for_a_while(stage, trainer, flag)
 
 
 def server_writes_fail(stage: Stage) -> Verdict:
@@ -127,6 +121,10 @@ def server_writes_fail(stage: Stage) -> Verdict:
     stage.server.start()
     trainer = stage.start_trainer(stage.plan("misplaced", steps=100_000, step_seconds=0.01))
     trainer.wait_until_acknowledged()
+    return _fail_for_a_while(stage, trainer, flag)
+
+
+def _fail_for_a_while(stage: Stage, trainer: Trainer, flag: Path) -> Verdict:
     for _ in range(2 if stage.short else 5):
         flag.touch()
         time.sleep(1.5)

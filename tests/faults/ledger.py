@@ -68,7 +68,7 @@ class Offer:
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """What the process made of a control version."""
+    """What the process decided about a control version."""
 
     version: int
     state: str
@@ -77,7 +77,7 @@ class Decision:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """One life of one rank, as the process itself told it."""
+    """One attempt of one rank, as the process itself reported it."""
 
     run_id: str
     incarnation: str
@@ -85,7 +85,7 @@ class Ledger:
     offers: list[Offer] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     closed: dict[str, Any] | None = None
-    """What it measured when it closed its spool; None: it never came to that."""
+    """What it measured when it closed its spool; None: it never closed it."""
 
     @classmethod
     def read(cls, path: Path) -> Ledger | None:

@@ -1,4 +1,4 @@
-"""Networks that fail: a TCP proxy that can be told to misbehave, and a link to a network namespace that can be cut."""
+"""Networks that fail: a TCP proxy that misbehaves on demand, and a link to a network namespace that can be cut."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ class TcpProxy:
     def __init__(self, target: str, host: str = "127.0.0.1") -> None:
         """
         Args:
-            target: host:port.
+            target: host:port; where new connections go, and may be set at any time.
             host: the address to listen on.
         """
-        target_host, _, target_port = target.rpartition(":")
-        self._target = (target_host, int(target_port))
+        self.target = target
         self._listener = socket.create_server((host, 0))
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         self.black_hole = False
@@ -60,8 +59,9 @@ class TcpProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            host, _, port = self.target.rpartition(":")
             try:
-                server = socket.create_connection(self._target, timeout=5.0)
+                server = socket.create_connection((host, int(port)), timeout=5.0)
             except OSError:
                 self._reset(client)
                 continue
@@ -80,7 +80,7 @@ class TcpProxy:
                     self._reset(sink)
                     return
                 while self.black_hole and not self._ended:
-                    # What has been swallowed never comes out again: the connection is lost, nobody is told.
+                    # What has been swallowed never comes out again: the connection is lost, and neither end is informed.
                     time.sleep(0.05)
                     data = b""
                 if data:
@@ -115,7 +115,7 @@ class NetworkNamespace:
     """A network of its own, joined to the machine's by a link that can be cut. `with` makes and removes it."""
 
     _made = itertools.count()
-    _standing: ClassVar[set[NetworkNamespace]] = set()
+    _existing: ClassVar[set[NetworkNamespace]] = set()
 
     def __init__(self) -> None:
         number = (os.getpid() * 8 + next(self._made)) % 16_000
@@ -134,12 +134,12 @@ class NetworkNamespace:
 
     @classmethod
     def remove_all(cls) -> None:
-        """Remove those this process made; whoever is in one must be gone before."""
-        for namespace in tuple(cls._standing):
+        """Remove those this process made; processes in them must be gone before."""
+        for namespace in tuple(cls._existing):
             namespace.__exit__()
 
     def __enter__(self) -> Self:
-        self._standing.add(self)
+        self._existing.add(self)
         _ip("netns", "add", self._name)
         try:
             _ip("link", "add", self._outer, "type", "veth", "peer", "name", self._inner, "netns", self._name)
@@ -156,7 +156,7 @@ class NetworkNamespace:
     def __exit__(self, *_: object) -> None:
         for command in (("link", "del", self._outer), ("netns", "del", self._name)):
             subprocess.run(["ip", *command], check=False, capture_output=True)
-        self._standing.discard(self)
+        self._existing.discard(self)
 
     def cut(self) -> None:
         """Pull the cable: both ends see it."""

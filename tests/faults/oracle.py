@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -31,14 +31,14 @@ class OracleError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What a fault may cost at most. Nothing, unless it says so."""
+    """What a fault may cost at most. Nothing by default."""
 
     gap_reasons: tuple[str, ...] = ()
     """Gaps whose reason contains one of these may be there."""
     unwritten_seconds: float = 0.0
-    """A process that is killed may lose what it put within so many seconds before its last word."""
+    """A process that is killed may lose what it put within so many seconds before the last line of its ledger."""
     left_out: bool = False
-    """Reports may lack tokens, what-if sums and histograms where they say so."""
+    """Reports may lack tokens, what-if sums and histograms where their label names them."""
     quarantined: tuple[str, ...] = ()
     """Codes of records that may be kept aside."""
     longest_put_seconds: float = LONGEST_PUT_SECONDS
@@ -54,6 +54,12 @@ class Verdict:
     unwritten: int = 0
     left_out: int = 0
     broken: list[str] = field(default_factory=list)
+
+    def __iadd__(self, other: Verdict) -> Self:
+        """Both ledgers' messages together."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
 
     def require(self, holds: bool, promise: str) -> None:
         if not holds:
@@ -95,7 +101,7 @@ class Oracle:
         """All promises about all ledgers of one run.
 
         Args:
-            ledgers: of all ranks and all lives, these in their order.
+            ledgers: of all ranks and all attempts, these in their order.
             allowance: for all of them.
             allowances: for some, by their incarnation.
 
@@ -129,7 +135,7 @@ class Oracle:
             return False
 
     def _left_out(self, run_id: str, offer: Offer) -> bool:
-        """Whether the stored report says that parts of it were left out, and the rest is what was offered."""
+        """Whether the stored report is marked as incomplete, and the rest is what was offered."""
         message = offer.message
         if not isinstance(message, StepReport):
             return False
@@ -140,8 +146,8 @@ class Oracle:
         return "report/left_out" in stored["labels"] and _same_numbers(message.scalars, stored["scalars"])
 
     def _judge_values(self, total: Verdict, ledgers: Sequence[Ledger]) -> None:
-        """What the API says of some steps is what was offered: the first, the last, and some between."""
-        for step, report in _speaking_reports(ledgers):
+        """The API answers with what was offered, for some steps: the first, the last, and some between."""
+        for step, report in _counting_reports(ledgers):
             answer = self._api.get(f"/runs/{ledgers[0].run_id}/steps/{step}")
             if answer.status_code == 404:
                 # Whether it may be missing has been judged by its number.
@@ -177,7 +183,7 @@ def _judge_stream(
 ) -> None:
     by_seq = stream.by_seq
     last_seq = max(by_seq, default=0)
-    last_word_at = ledger.offers[-1].at if ledger.offers else 0.0
+    last_line_at = ledger.offers[-1].at if ledger.offers else 0.0
     for seq, offer in enumerate(ledger.offers, start=FIRST_SEQ):
         total.offered += 1
         record, gap = by_seq.get(seq), stream.covering(seq)
@@ -194,7 +200,7 @@ def _judge_stream(
             total.in_gaps += 1
             allowed = any(reason in gap.reason for reason in allowance.gap_reasons)
             total.require(allowed, f"seq {seq} is missing: {gap}")
-        elif seq > last_seq and last_word_at - offer.at <= allowance.unwritten_seconds:
+        elif seq > last_seq and last_line_at - offer.at <= allowance.unwritten_seconds:
             total.unwritten += 1
         else:
             total.broken.append(f"seq {seq} is neither stored nor covered by a gap (accepted: {offer.accepted})")
@@ -203,9 +209,9 @@ def _judge_stream(
 
 def _judge_inventions(total: Verdict, ledger: Ledger, stream: StoredStream, allowance: Allowance) -> None:
     beyond = [record.seq for record in stream.records if record.seq >= FIRST_SEQ + len(ledger.offers)]
-    # The process may have been killed between its last put and its word about it; a gap may end the spool.
+    # The process may have been killed between its last put and the line about it; a gap may end the spool.
     kinds = [stream.by_seq[seq].kind for seq in beyond]
-    total.require(kinds in ([], ["gap"]), f"nobody offered the records {beyond} ({kinds})")
+    total.require(kinds in ([], ["gap"]), f"the records {beyond} were never offered ({kinds})")
     seqs = Counter(record.seq for record in stream.records)
     total.require(max(seqs.values(), default=1) == 1, "a number is stored both packed and unpacked")
     reports = [record.payload_hash for record in stream.records if record.kind in ("step_report", "run_finished")]
@@ -232,29 +238,29 @@ def _judge_decisions(total: Verdict, ledger: Ledger, controls: Sequence[StoredCo
     known = {control.version: control for control in controls}
     for decision in ledger.decisions:
         control = known.get(decision.version)
-        total.require(control is not None, f"the process heard of control {decision.version}, which nobody pushed")
+        total.require(control is not None, f"the process received control {decision.version}, which was never pushed")
         if control is not None and ledger.closed is not None and decision.state == "APPLIED":
-            said = (control.state, control.applied_step)
+            reported = (control.state, control.applied_step)
             total.require(
-                control.state == "PARTIAL" or said == ("APPLIED", decision.step),
-                f"control {decision.version} was applied at step {decision.step}; the server says {said}",
+                control.state == "PARTIAL" or reported == ("APPLIED", decision.step),
+                f"control {decision.version} was applied at step {decision.step}; the server reports {reported}",
             )
 
 
-def _speaking_reports(ledgers: Sequence[Ledger], sample: int = 12) -> list[tuple[int, StepReport]]:
-    """Some of the steps with the report that should speak for each: of the newest life, of rank 0."""
-    speaking: dict[int, StepReport] = {}
+def _counting_reports(ledgers: Sequence[Ledger], sample: int = 12) -> list[tuple[int, StepReport]]:
+    """Some of the steps with the report that should count for each: of the newest attempt, of rank 0."""
+    counting: dict[int, StepReport] = {}
     for ledger in ledgers:
         if ledger.rank != 0:
             continue
         reports = [m for offer in ledger.offers if offer.accepted and isinstance(m := offer.message, StepReport)]
         if reports:
             first = min(report.step for report in reports)
-            speaking = {step: report for step, report in speaking.items() if step < first}
-            speaking |= {report.step: report for report in reports}
-    steps = sorted(speaking)
+            counting = {step: report for step, report in counting.items() if step < first}
+            counting |= {report.step: report for report in reports}
+    steps = sorted(counting)
     chosen = sorted({steps[round(i * (len(steps) - 1) / (sample - 1))] for i in range(sample)}) if steps else []
-    return [(step, speaking[step]) for step in chosen]
+    return [(step, counting[step]) for step in chosen]
 
 
 def _same_numbers(offered: Any, stored: dict[str, Any]) -> bool:

@@ -61,7 +61,7 @@ BUGS = (
         file="isentrope_server/store/streams.py",
         right="runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank",
         wrong="runs.c.id == run_id, streams.c.rank == rank",
-        fault="two_lives_with_the_same_numbers",
+        fault="two_attempts_with_the_same_numbers",
         shows="is not known here",
     ),
     Bug(
@@ -126,8 +126,8 @@ BUGS = (
         file="isentrope_server/store/streams.py",
         right="        if first > through + 1:\n            break\n",
         wrong="",
-        fault="acknowledgement_stops_at_a_hole",
-        shows="records behind a hole were acknowledged",
+        fault="acknowledgement_stops_at_a_gap",
+        shows="records behind a gap were acknowledged",
     ),
     Bug(
         name="time to live not looked at",

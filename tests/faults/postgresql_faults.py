@@ -8,20 +8,23 @@ import time
 
 import httpx
 
-from tests.faults.control_faults import ended, etag_of, expect, push
+from tests.faults.control_faults import ended, push_successfully
+from tests.faults.network import TcpProxy
 from tests.faults.oracle import Verdict
-from tests.faults.stage import Stage, Trainer, wait_for
+from tests.faults.stage import VISIBLE_SECONDS, Stage, Trainer, wait_for
 from tests.server.postgresql import PostgreSQL
 from tests.system.haproxy import Haproxy
 from tests.system.running_server import RunningServer
-from tests.system.switching_proxy import SwitchingProxy
+
+LOCK_SECONDS = 10.0
+"""After which PostgreSQL ends the session of a server that does not answer."""
 
 
 def replica_killed(stage: Stage) -> Verdict:
     """kill -9 of the replica that holds the stream, again and again: the other one takes over, controls included."""
     _share_a_postgresql(stage)
     second = _another_server(stage)
-    proxy = stage.enter(SwitchingProxy(stage.server.grpc_target))
+    proxy = stage.enter(TcpProxy(stage.server.grpc_target))
     trainer = _running(stage, "replicated", proxy.address)
     apis = {id(stage.server): stage.api, id(second): stage.api_of(second)}
     holding, other = stage.server, second
@@ -34,14 +37,26 @@ def replica_killed(stage: Stage) -> Verdict:
         holding, other = other, holding
         # Pushed at the replica that has just come back; the stream is at the other one.
         api = apis[id(other)]
-        answer = push(api, "replicated", etag_of(api, "replicated"), method="clip_v", mu_low=1 + number, reason="on")
-        expect(answer.is_success, f"the push failed: {answer.text}")
-        ended(api, "replicated", int(answer.json()["version"]))
+        ended(api, "replicated", push_successfully(api, "replicated", method="clip_v", mu_low=1 + number))
+    return stage.judge(trainer)
+
+
+def replica_frozen(stage: Stage) -> Verdict:
+    """SIGSTOP of one replica: a lock it holds ends with its session, after ten seconds, and the other one goes on."""
+    _share_a_postgresql(stage)
+    second = _another_server(stage)
+    trainer = _running(stage, "unmoved", second.grpc_target)
+    api = stage.api_of(second)
+    stage.server.freeze()
+    try:
+        stage.expect_a_fresh_report(trainer, api=api, seconds=LOCK_SECONDS + VISIBLE_SECONDS)
+    finally:
+        stage.server.thaw()
     return stage.judge(trainer)
 
 
 def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
-    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/: nobody switches it."""
+    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/: nothing switches it by hand."""
     _share_a_postgresql(stage)
     second = _another_server(stage)
     proxy = stage.enter(Haproxy(stage.folder, {"first": stage.server, "second": second}))
@@ -52,15 +67,13 @@ def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
         time.sleep(random.uniform(0.2, 1.0))
         killed.kill()
         stage.expect_a_fresh_report(trainer, api=api)
-        answer = push(api, "proxied", etag_of(api, "proxied"), method="clip_v", mu_low=1 + number, reason="on")
-        expect(answer.is_success, f"the push failed: {answer.text}")
-        ended(api, "proxied", int(answer.json()["version"]))
+        ended(api, "proxied", push_successfully(api, "proxied", method="clip_v", mu_low=1 + number))
         killed.start()
     return stage.judge(trainer)
 
 
 def postgresql_stopped_immediately(stage: Stage) -> Verdict:
-    """`pg_ctl stop -m immediate` at moments nobody chose: what was acknowledged is there when it is back."""
+    """`pg_ctl stop -m immediate` at random moments: what was acknowledged is there when it is back."""
     database = _share_a_postgresql(stage)
     trainer = _running(stage, "crashed", stage.server.grpc_target)
     for _ in range(2 if stage.short else 10):
@@ -69,8 +82,7 @@ def postgresql_stopped_immediately(stage: Stage) -> Verdict:
         time.sleep(random.uniform(0.0, 2.0))
         database.start()
         wait_for(lambda: stage.oracle.has_report("crashed", 1), 30.0, "the server answered again")
-        answer = push(stage.api, "crashed", etag_of(stage.api, "crashed"), method="clip_v", mu_low=1, reason="again")
-        expect(answer.is_success, f"the push failed: {answer.text}")
+        push_successfully(stage.api, "crashed", method="clip_v", mu_low=1)
     stage.expect_a_fresh_report(trainer)
     return stage.judge(trainer)
 

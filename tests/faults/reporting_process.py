@@ -136,10 +136,10 @@ class ReportingLoop:
         self.last_step = step
 
     def finish(self, status: str = "finished") -> None:
-        goodbye = RunFinished(
+        finished = RunFinished(
             status=status, finished_at=time.time(), step=self.last_step, outcomes=self._control.pending_outcomes
         )
-        self._put(goodbye)
+        self._put(finished)
         start = time.perf_counter()
         self._transport.close()
         seconds = time.perf_counter() - start

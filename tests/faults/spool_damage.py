@@ -81,7 +81,7 @@ def _spread(length: int, count: int) -> list[int]:
 
 
 def _read_back(folder: Path, content: bytes, *, closed: bool) -> list[bytes | None]:
-    """The payload under each number, None where a gap says it is lost."""
+    """The payload under each number, None where a gap covers it."""
     folder.mkdir(exist_ok=True)
     (folder / f"{1:020d}.seg").write_bytes(content)
     reader = SpoolReader(folder)
@@ -134,9 +134,7 @@ def _check_delivery(stage: Stage, verdict: Verdict, damaged: Iterable[tuple[str,
         verdict.require(status.state is ShipperState.DRAINED, f"{what} {number} was not delivered: {status}")
         left = list_segments(folder.path)
         verdict.require(not left, f"{what} {number} left {left}")
-        one = stage.oracle.judge([_ledger_of(run)], LOST)
-        verdict.offered, verdict.stored = verdict.offered + one.offered, verdict.stored + one.stored
-        verdict.in_gaps += one.in_gaps
+        verdict += stage.oracle.judge([_ledger_of(run)], LOST)
 
 
 def _ledger_of(run: RunStarted) -> Ledger:

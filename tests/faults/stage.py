@@ -40,7 +40,7 @@ def wait_for(what: Callable[[], _T | None], seconds: float, sentence: str) -> _T
     """The first truthy answer of `what`.
 
     Raises:
-        AssertionError: there was none in time; `sentence` says what was waited for.
+        AssertionError: there was none in time; it names `sentence`, what was waited for.
     """
     end = time.monotonic() + seconds
     while True:
@@ -103,7 +103,7 @@ class Trainer:
 
     @property
     def shipper_pid(self) -> int | None:
-        """The living shipper's process id, by its own word."""
+        """The running shipper's process id, as it reports it."""
         folder = self.folder
         status = None if folder is None else ShipperStatus.read(folder.status)
         if folder is None or status is None or not is_held_by_another_process(folder.shipper_lock):
@@ -144,7 +144,7 @@ class Trainer:
 
     @property
     def delivered(self) -> bool:
-        """Whether nothing is left of the spool but what was damaged, and nobody works on it."""
+        """Whether nothing is left of the spool but what was damaged, and no process works on it."""
         folder = self.folder
         if folder is None:
             return not self._anything_left()
@@ -165,7 +165,7 @@ class Stage:
         """
         Args:
             short: fewer repetitions and shorter waits.
-            server: one that others use as well; None: one of the stage's own.
+            server: one that other tests use as well; None: one of the stage's own.
         """
         self.folder = folder
         self.short = short
@@ -190,7 +190,7 @@ class Stage:
         return self._stack.enter_context(context)
 
     def start_server(self) -> None:
-        """Start the server, unless it is somebody else's."""
+        """Start the server, unless it is shared."""
         if self._owns_server:
             self.enter(self.server)
 
@@ -239,14 +239,18 @@ class Stage:
         self.trainers.append(trainer)
         return trainer
 
-    def expect_a_fresh_report(self, trainer: Trainer, *, api: httpx.Client | None = None) -> None:
-        """A report accepted from now on is readable within ten seconds. Where it is not, `judge` says so.
+    def expect_a_fresh_report(
+        self, trainer: Trainer, *, api: httpx.Client | None = None, seconds: float = VISIBLE_SECONDS
+    ) -> None:
+        """A report accepted from now on is readable soon; `judge` raises where it is not.
 
         Args:
-            api: of the server to read it from; default: the stage's own.
+            trainer: The one that goes on reporting.
+            api: Of the server to read it from; default: the stage's own.
+            seconds: How soon, on a quiet machine.
         """
         oracle = Oracle(self.server.database_url, api or self.api)
-        seconds = VISIBLE_SECONDS * patience()
+        seconds *= patience()
         end = time.monotonic() + seconds
         known = len(trainer.ledger.accepted_steps)
         try:
@@ -273,7 +277,7 @@ class Stage:
         return self.verdict_on([trainer.ledger for trainer in trainers], allowance)
 
     def expect_delivery(self, trainer: Trainer) -> None:
-        """All of the trainer's spool goes up. Where it does not, `verdict_on` says so."""
+        """All of the trainer's spool goes up. Where it does not, `verdict_on` raises."""
         try:
             wait_for(lambda: trainer.delivered, DELIVERED_SECONDS * patience(), "the spool was delivered")
         except AssertionError as late:

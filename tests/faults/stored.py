@@ -56,7 +56,7 @@ class StoredControl:
 
 
 class StoredTruth:
-    """Opens the database anew for each question: the server under test may have been killed in between."""
+    """Opens the database again for each question: the server under test may have been killed in between."""
 
     def __init__(self, database_url: str) -> None:
         """
@@ -102,7 +102,7 @@ class StoredTruth:
         engine = create_engine(self._url, poolclass=NullPool)
         try:
             with engine.connect() as connection:
-                # All answers to one question are about one moment: what is packed in between is seen once.
+                # All answers to one question are about one moment: a report packed in between is counted once.
                 if engine.dialect.name == "sqlite":
                     connection.exec_driver_sql("BEGIN")
                 else:

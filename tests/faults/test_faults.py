@@ -13,12 +13,12 @@ QUICK = "server_killed_at_random"
 SHORT_TIER = [
     pytest.param(fault, id=fault.name, marks=[] if fault.name == QUICK else [pytest.mark.slow])
     for fault in FAULTS
-    if fault.in_short_tier and not fault.leaves_the_server_in_peace and fault.needs()
+    if fault.in_short_tier and not fault.shares_server and fault.possible
 ]
 
 
 @pytest.mark.parametrize("fault", SHORT_TIER)
-def test_what_was_accepted_is_stored_once_or_shown_as_a_gap_after(fault: Fault, tmp_path: Path) -> None:
+def test_accepted_is_stored_once_or_gap(fault: Fault, tmp_path: Path) -> None:
     verdict = fault.run(tmp_path / "stage", short=True)
     assert verdict.offered > 0
     assert verdict.stored + verdict.in_gaps + verdict.unwritten > 0

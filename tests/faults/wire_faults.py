@@ -20,7 +20,7 @@ from tests.faults.stage import Stage
 
 
 class Sender:
-    """One stream, spoken to the server by hand."""
+    """One stream, sent to the server by hand."""
 
     def __init__(self, stage: Stage, run_id: str, *, incarnation: str = "first", salt: float = 0.0) -> None:
         self.run = RunStarted(
@@ -85,7 +85,7 @@ def duplicate_reordered_and_replayed_batches(stage: Stage) -> Verdict:
     return stage.oracle.judge([sender.ledger])
 
 
-def acknowledgement_stops_at_a_hole(stage: Stage) -> Verdict:
+def acknowledgement_stops_at_a_gap(stage: Stage) -> Verdict:
     """A batch that overtakes another is not acknowledged before the other came: the spool must not delete that."""
     sender = Sender(stage, "overtaken")
     for step in range(40):
@@ -93,9 +93,9 @@ def acknowledgement_stops_at_a_hole(stage: Stage) -> Verdict:
     sender.finish()
     early, late = sender.records[:20], sender.records[20:]
     broken = Verdict()
-    broken.require(sender.push(late).acked_through == 0, "records behind a hole were acknowledged")
-    broken.require(sender.push(early[5:]).acked_through == 0, "records behind a hole were acknowledged")
-    broken.require(sender.push(early[:5]).acked_through == len(sender.records), "the filled hole was not acknowledged")
+    broken.require(sender.push(late).acked_through == 0, "records behind a gap were acknowledged")
+    broken.require(sender.push(early[5:]).acked_through == 0, "records behind a gap were acknowledged")
+    broken.require(sender.push(early[:5]).acked_through == len(sender.records), "the filled gap was not acknowledged")
     broken.hold()
     return stage.oracle.judge([sender.ledger])
 
@@ -116,9 +116,9 @@ def contradicting_payloads(stage: Stage) -> Verdict:
     return stage.oracle.judge([sender.ledger], Allowance(quarantined=("key_conflict", "hash_mismatch")))
 
 
-def two_lives_with_the_same_numbers(stage: Stage) -> Verdict:
-    """A resumed run counts its records from one again: both lives are kept, and the newer speaks."""
-    first, second = Sender(stage, "reborn"), Sender(stage, "reborn", incarnation="second", salt=0.25)
+def two_attempts_with_the_same_numbers(stage: Stage) -> Verdict:
+    """A resumed run counts its records from one again: both attempts are kept, and the newer one counts."""
+    first, second = Sender(stage, "resumed-at-once"), Sender(stage, "resumed-at-once", incarnation="second", salt=0.25)
     for step in range(30):
         first.report(step)
     for step in range(20, 40):
@@ -129,28 +129,28 @@ def two_lives_with_the_same_numbers(stage: Stage) -> Verdict:
     return stage.oracle.judge([first.ledger, second.ledger])
 
 
-def poisonous_records(stage: Stage) -> Verdict:
+def unusable_records(stage: Stage) -> Verdict:
     """Records no server can use come between good ones: they are kept aside, the good ones are stored."""
-    sender = Sender(stage, "poisoned")
+    sender = Sender(stage, "unusable")
     for step in range(30):
         sender.report(step)
     sender.finish()
-    poison = [
+    unusable = [
         Record(seq=sender.records[5].seq, payload=b"\xff\xff\xff", payload_hash=b"x" * 16),
         record_of(sender.records[9].seq, StepReport(step=2**63, recorded_at=1.0)),
         record_of(sender.records[12].seq, StepReport(step=3, recorded_at=float("nan"))),
     ]
-    for record in poison:
+    for record in unusable:
         sender.records[record.seq - 1] = record
         sender.ledger.offers[record.seq - 2].accepted = None
     sender.push(sender.records)
     if sender.hello() != len(sender.records):
-        raise OracleError("poison holds up what comes behind it")
-    stream = stage.oracle.truth.streams("poisoned")["first", 0]
+        raise OracleError("an unusable record holds up what comes behind it")
+    stream = stage.oracle.truth.streams("unusable")["first", 0]
     kept = {seq for seq, _ in stream.quarantined}
-    if kept != {record.seq for record in poison}:
+    if kept != {record.seq for record in unusable}:
         raise OracleError(f"kept aside are {sorted(kept)}")
     known = {record.seq for record in stream.records} | kept
     if known != set(range(1, len(sender.records) + 1)):
-        raise OracleError("a good record beside the poison is missing")
+        raise OracleError("a good record beside the unusable ones is missing")
     return Verdict(offered=len(sender.ledger.offers), stored=len(stream.records) - 1)

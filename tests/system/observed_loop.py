@@ -1,7 +1,7 @@
-"""A training process with a real probe: a table of logits, AdamW, and steps that take a while.
+"""A training process with a real probe that observes what its updates do, so that its entropy can be held.
 
-Run as `python -m tests.system.observed_loop STEPS SECONDS_PER_STEP`; prints the run's id, and at the end the longest
-time the probe kept the loop waiting.
+Run as `python -m tests.system.observed_loop STEPS SECONDS_PER_STEP`; prints the run's id, and at the end how long the
+longest step took, pauses apart.
 """
 
 from __future__ import annotations
@@ -12,31 +12,21 @@ import time
 import torch
 
 import isentrope
+from tests.probe.tiny_loop import TinyLoop, run_steps
 
 
 def main(steps: int, seconds_per_step: float) -> None:
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    table = torch.nn.Parameter(torch.randn(512, 32))
-    optimizer = torch.optim.AdamW([table], lr=1e-2)
-    probe = isentrope.Probe("observed", planned_steps=steps)
-    print(probe.run_id, flush=True)
-    longest_wait = 0.0
-    for step in range(steps):
-        token_ids = torch.distributions.Categorical(logits=table.detach()).sample()
-        advantages = (token_ids % 4 == 0).float() * 2 - 0.5
-        scores = probe.score(table, token_ids)
-        loss = -(probe.gate(scores, advantages) * advantages).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        started = time.perf_counter()
-        probe.log({"reward/mean": (token_ids % 4 == 0).float().mean()})
-        probe.step(step, optimizer)
-        longest_wait = max(longest_wait, time.perf_counter() - started)
-        time.sleep(seconds_per_step)
-    probe.finish()
-    print(f"longest wait {longest_wait:.3f}", flush=True)
+    loop = TinyLoop()
+    longest_step = 0.0
+    with isentrope.Probe("observed", planned_steps=steps) as probe:
+        print(probe.run_id, flush=True)
+        for step in range(steps):
+            started = time.perf_counter()
+            run_steps(loop, probe, 1, first=step)
+            longest_step = max(longest_step, time.perf_counter() - started)
+            time.sleep(seconds_per_step)
+    print(longest_step, flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ READY_SECONDS = 90.0
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on now."""
+    """A free TCP port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -66,6 +66,11 @@ class RunningServer:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def log(self) -> str:
+        """What its processes wrote."""
+        return (self.home.parent / "server.log").read_text(encoding="utf-8")
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a client or trainer needs to find this server, with a home of its own beside the server's."""
         return clean_environment() | {
@@ -86,7 +91,7 @@ class RunningServer:
         """Start the process and wait until it answers.
 
         Args:
-            until_ready: False for a server that is to die by itself, maybe before anybody saw it ready.
+            until_ready: False for a server that is to die by itself, maybe before it is ready.
         """
         ports = ["--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port)]
         given = {"ISENTROPE_HOME": str(self.home), "ISENTROPE_TOKEN": self.token, "ISENTROPE_DASHBOARD": "false"}
@@ -101,14 +106,14 @@ class RunningServer:
             self._wait_until_ready()
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing is said."""
+        """SIGKILL: nothing is flushed."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: sockets stay open, nobody answers."""
+        """SIGSTOP: sockets stay open, nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -121,9 +126,7 @@ class RunningServer:
         while time.monotonic() < end:
             assert self._process is not None
             if self._process.poll() is not None:
-                raise AssertionError(
-                    f"The server ended while starting: {(self.home.parent / 'server.log').read_text()}"
-                )
+                raise AssertionError(f"The server ended while starting: {self.log}")
             try:
                 if httpx.get(f"{self.url}/readyz", timeout=1.0).is_success:
                     return
@@ -134,5 +137,6 @@ class RunningServer:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without anything that steers Isentrope."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("ISENTROPE_")}
+    """This process's environment without anything that steers Isentrope but the cache of compiled kernels."""
+    kept = "ISENTROPE_KERNEL_CACHE"
+    return {name: value for name, value in os.environ.items() if name == kept or not name.startswith("ISENTROPE_")}

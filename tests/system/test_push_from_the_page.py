@@ -53,9 +53,7 @@ def open_run(context: BrowserContext, url: str, run_id: str, scheme: Literal["da
     return watched
 
 
-def test_a_threshold_pushed_from_the_page_is_applied_and_marked_on_the_chart(
-    context: BrowserContext, demo_run: tuple[str, str, str]
-) -> None:
+def test_pushed_threshold_is_applied_and_marked(context: BrowserContext, demo_run: tuple[str, str, str]) -> None:
     url, _, run_id = demo_run
     watched = open_run(context, url, run_id, "dark")
     page = watched.page

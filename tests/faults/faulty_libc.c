@@ -1,11 +1,11 @@
 /* Preloaded before libc: makes calls on some files fail, kills the process at one of them, or shifts the clock.
 
-   LIE_SUFFIX   files whose path ends so are lied about
-   LIE_CALLS    comma-separated: write, sync, open
-   LIE_ERRNO    what they fail with; 0: they work
-   LIE_KILL_AT  SIGKILL at the N-th such call; 0: never
-   LIE_WHILE    all of that only while this file exists
-   LIE_CLOCK    a file that says how many seconds CLOCK_REALTIME is off */
+   FAULT_SUFFIX   files whose path ends so are affected
+   FAULT_CALLS    comma-separated: write, sync, open
+   FAULT_ERRNO    what they fail with; 0: they work
+   FAULT_KILL_AT  SIGKILL at the N-th such call; 0: never
+   FAULT_WHILE    all of that only while this file exists
+   FAULT_CLOCK    a file that says how many seconds CLOCK_REALTIME is off */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,26 +33,26 @@ static int ends_with(const char *path, const char *suffix) {
     return tail && length >= tail && !strcmp(path + length - tail, suffix);
 }
 
-/* Whether this call on this path is to be lied about; sets errno. */
-static int lie(const char *call, const char *path) {
+/* Whether this call on this path is to fail; sets errno. */
+static int is_faulty(const char *call, const char *path) {
     static long seen = 0;
-    const char *suffix = getenv("LIE_SUFFIX"), *calls = getenv("LIE_CALLS"), *flag = getenv("LIE_WHILE");
+    const char *suffix = getenv("FAULT_SUFFIX"), *calls = getenv("FAULT_CALLS"), *flag = getenv("FAULT_WHILE");
     if (!suffix || !calls || !strstr(calls, call) || !ends_with(path, suffix)) return 0;
     if (flag && syscall(SYS_access, flag, F_OK)) return 0;
-    long kill_at = number("LIE_KILL_AT");
+    long kill_at = number("FAULT_KILL_AT");
     if (kill_at && __sync_add_and_fetch(&seen, 1) >= kill_at) kill(getpid(), SIGKILL);
-    errno = (int)number("LIE_ERRNO");
+    errno = (int)number("FAULT_ERRNO");
     return errno != 0;
 }
 
 static int lie_about(const char *call, int descriptor) {
     char link[64], path[4096];
-    if (!getenv("LIE_SUFFIX")) return 0;
+    if (!getenv("FAULT_SUFFIX")) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
     ssize_t length = syscall(SYS_readlink, link, path, sizeof path - 1);
     if (length < 0) return 0;
     path[length] = 0;
-    return lie(call, path);
+    return is_faulty(call, path);
 }
 
 ssize_t write(int descriptor, const void *data, size_t size) {
@@ -92,13 +92,13 @@ int open64(const char *path, int flags, ...) {
     int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0;
     va_end(rest);
     if (!real) real = REAL(open64);
-    if ((flags & O_ACCMODE) != O_RDONLY && lie("open", path)) return -1;
+    if ((flags & O_ACCMODE) != O_RDONLY && is_faulty("open", path)) return -1;
     return real(path, flags, mode);
 }
 
 static time_t seconds_off(void) {
     char text[32];
-    const char *path = getenv("LIE_CLOCK");
+    const char *path = getenv("FAULT_CLOCK");
     if (!path) return 0;
     int saved = errno, file = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     if (file < 0) {

@@ -1,4 +1,4 @@
-"""Builds `lying_libc.c` and says how to start a process under it."""
+"""Builds `faulty_libc.c`, and the variables that start a process under it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_compiler() -> bool:
 @functools.cache
 def library() -> Path:
     """The built library."""
-    built = Path(tempfile.mkdtemp(prefix="lying-libc-")) / "lying_libc.so"
+    built = Path(tempfile.mkdtemp(prefix="faulty-libc-")) / "faulty_libc.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(built), str(SOURCE), "-ldl"], check=True)
     return built
 
@@ -35,14 +35,14 @@ def failing_calls(flag: Path, *, suffix: str, calls: str, error: int = 0, kill_a
     """
     return {
         "LD_PRELOAD": str(library()),
-        "LIE_WHILE": str(flag),
-        "LIE_SUFFIX": suffix,
-        "LIE_CALLS": calls,
-        "LIE_ERRNO": str(error),
-        "LIE_KILL_AT": str(kill_at),
+        "FAULT_WHILE": str(flag),
+        "FAULT_SUFFIX": suffix,
+        "FAULT_CALLS": calls,
+        "FAULT_ERRNO": str(error),
+        "FAULT_KILL_AT": str(kill_at),
     }
 
 
 def shifted_clock(offset_file: Path) -> dict[str, str]:
-    """Variables for a process whose clock is off by as many seconds as the file says, from moment to moment."""
-    return {"LD_PRELOAD": str(library()), "LIE_CLOCK": str(offset_file)}
+    """Variables for a process whose clock is off by the seconds in the file, read at each call."""
+    return {"LD_PRELOAD": str(library()), "FAULT_CLOCK": str(offset_file)}
