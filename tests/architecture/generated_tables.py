@@ -37,7 +37,7 @@ def metrics_page(_: str) -> str:
 
 
 def with_methods_table(readme: str) -> str:
-    """The README with the table between its two marks made anew."""
+    """The README with the table between its two marks generated again."""
     begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->\n"
     body = [
         f"| `{row}` | {escaped(row.does)} | {row.source.removeprefix('arXiv:')} |"

@@ -1,4 +1,4 @@
-"""What every backend must get right: named cases of logits, and what they score to in float64.
+"""What every backend must get right: named cases of logits, and their scores and gradients in float64.
 
 The cases are made for a vocabulary size, so that an interpreted kernel can be asked about small ones.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,11 +18,12 @@ from isentrope.kernels.moments import RowScores, finish
 from tests.probe.scores.reference64 import scores64
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores")
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Logits as a model might hand them out, and tokens drawn from them."""
+    """Logits as a model might give them, and tokens drawn from them."""
 
     name: str
     logits: Tensor
@@ -46,10 +48,23 @@ def scored(backend: Backend, case: Case) -> RowScores:
     return finish(backend.row_moments(case.logits, case.token_ids, case.temperature))
 
 
-def largest_error(backend: Backend, case: Case) -> dict[str, float]:
+def errors_of(rows: RowScores, case: Case) -> dict[str, float]:
     """Max abs error of each field against float64, in nats; infinite where one is NaN and the other is not."""
-    rows, exact = scored(backend, case), scores64(case.logits, case.token_ids, case.divisor)
-    return {name: _largest_difference(getattr(rows, name), exact[name].reshape(-1)) for name in FIELDS}
+    exact = scores64(case.logits, case.token_ids, case.divisor)
+    return {name: _largest_difference(getattr(rows, name).cpu(), exact[name].reshape(-1)) for name in FIELDS}
+
+
+def too_large(errors: dict[Place, float], tolerance: float) -> dict[Place, float]:
+    """Those above it, NaN included."""
+    return {place: error for place, error in errors.items() if not error <= tolerance}
+
+
+def gradient_excess(gradient: Tensor, exact: Tensor, tolerance: float) -> float:
+    """The largest error, in multiples of what rounding to the gradient's type and `tolerance` allow; infinite for NaN."""
+    rounding = torch.finfo(gradient.dtype).eps / 2
+    allowed = tolerance + exact.abs() * rounding * 1.001
+    excess = ((gradient.cpu().double() - exact).abs() / allowed).nan_to_num(math.inf)
+    return excess.max().item() if excess.numel() else 0.0
 
 
 def exact_gradient(case: Case, logprob_gradient: Tensor | None, entropy_gradient: Tensor | None) -> Tensor:
@@ -75,11 +90,6 @@ def gradient_by(
         case.logits, case.token_ids, rows.log_normalizer, case.temperature, logprob_gradient, entropy_gradient,
         None if entropy_gradient is None else rows.entropies,
     )  # fmt: skip
-
-
-def rounding_of(dtype: torch.dtype) -> float:
-    """Half a unit in the last place, relative."""
-    return torch.finfo(dtype).eps / 2
 
 
 def normal_logits(vocabulary: int, rows: int, spread: float, seed: int = 0) -> Tensor:
@@ -115,7 +125,7 @@ def _normal(
 
 
 def _masked(where: Callable[[Tensor], Tensor]) -> Callable[[int, int], Made]:
-    """N(0, 9) with -inf `where` a tensor of random numbers in [0, 1) says, column 0 or the last excepted."""
+    """N(0, 9) with -inf at the places that `where` makes of random numbers in [0, 1), column 0 or the last excepted."""
 
     def make(vocabulary: int, rows: int) -> Made:
         logits = normal_logits(vocabulary, rows, 3.0)

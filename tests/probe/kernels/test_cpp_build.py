@@ -1,4 +1,4 @@
-"""Whatever the compiler, the home or the file system do: right scores, and one line that says why they are slow."""
+"""Whatever the compiler, the home or the file system do: right scores, and one log line with the reason why they are slow."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def forget() -> None:
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """Makes CXX a program that answers --version, and does as told when it is to compile."""
+    """Makes CXX a program that answers --version, and runs this script when it is to compile."""
 
     def make(script: str) -> Path:
         program = tmp_path / "fake-c++"
@@ -93,7 +93,7 @@ def assert_scores_are_right() -> None:
             torch.testing.assert_close(getattr(scored, field).double(), exact[field], rtol=0, atol=3e-6)
 
 
-def assert_the_reference_scores_and_says_why(caplog: pytest.LogCaptureFixture, reason: str) -> None:
+def assert_the_reference_scores(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     with caplog.at_level(logging.WARNING, "isentrope"):
         assert_scores_are_right()
     (record,) = caplog.records
@@ -109,7 +109,7 @@ def kept(home: Path) -> list[str]:
     return sorted(path.suffix or path.name for path in (home / "kernels").iterdir())
 
 
-def test_a_library_is_compiled_once_and_then_kept(home: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_compiled_once(home: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(compiled, home / "kernels")
     assert kept(home) == [".sha256", ".so"]
     monkeypatch.setattr(cpp_build, "_compile", lambda *_: pytest.fail("compiled again"))
@@ -117,7 +117,7 @@ def test_a_library_is_compiled_once_and_then_kept(home: Path, compiled: Path, mo
     assert_scores_are_right()
 
 
-def test_another_processor_source_or_compiler_gets_a_library_of_its_own(
+def test_library_belongs_to_processor_source_compiler(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = cpp_build.find_compiler()
@@ -134,7 +134,7 @@ def test_another_processor_source_or_compiler_gets_a_library_of_its_own(
     assert cpp_build._key(compiler) == keys[0]
 
 
-def test_processes_that_compile_at_once_all_get_a_whole_library(home: Path, compiled: Path, compiler: Compiler) -> None:
+def test_compiling_processes_do_not_collide(home: Path, compiled: Path, compiler: Compiler) -> None:
     (library,) = compiled.glob("*.so")
     compiler(f'while [ "$1" != -o ]; do shift; done; head -c 5000 {library} > "$2"; sleep 0.2; cp {library} "$2"')
     code = "from isentrope.kernels import cpp_build; print(cpp_build.load().isentrope_row_moments)"
@@ -159,7 +159,7 @@ def taken_from(home: Path) -> Path | None:
     return cpp_build._kept_library(home / "kernels", cpp_build._key(cpp_build.find_compiler()))
 
 
-def test_a_damaged_library_is_noticed_and_compiled_anew(home: Path, compiled: Path, compiles_at_once: None) -> None:
+def test_damaged_library_is_compiled_again(home: Path, compiled: Path, compiles_at_once: None) -> None:
     shutil.copytree(compiled, home / "kernels")
     library, note = library_and_note(home)
     whole = library.read_bytes()
@@ -173,7 +173,7 @@ def test_a_damaged_library_is_noticed_and_compiled_anew(home: Path, compiled: Pa
     assert library.read_bytes() == whole
 
 
-def test_a_lost_library_or_a_damaged_note_is_noticed(home: Path, compiled: Path) -> None:
+def test_damaged_note_is_noticed(home: Path, compiled: Path) -> None:
     shutil.copytree(compiled, home / "kernels")
     library, note = library_and_note(home)
     digest = note.read_bytes()
@@ -186,7 +186,7 @@ def test_a_lost_library_or_a_damaged_note_is_noticed(home: Path, compiled: Path)
     assert taken_from(home) is None
 
 
-def test_a_library_that_others_may_have_put_there_is_not_loaded(
+def test_library_others_may_write_is_refused(
     home: Path, compiled: Path, compiles_at_once: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(compiled, home / "kernels")
@@ -201,7 +201,7 @@ def test_a_library_that_others_may_have_put_there_is_not_loaded(
     assert str(home / "kernels") in caplog.text
 
 
-def test_a_home_that_cannot_be_written_costs_a_compilation_per_process(
+def test_unwritable_home_compiles_per_process(
     compiles_at_once: None,
     home: Path,
     tmp_path: Path,
@@ -220,7 +220,7 @@ def test_a_home_that_cannot_be_written_costs_a_compilation_per_process(
     assert list(temporary.iterdir()) == []
 
 
-def test_a_full_disk_costs_only_the_keeping(
+def test_full_disk_costs_only_keeping(
     home: Path, compiles_at_once: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(self: Path, target: Path) -> Path:
@@ -233,48 +233,54 @@ def test_a_full_disk_costs_only_the_keeping(
     assert kept(home) == []
 
 
-def test_without_a_compiler_the_reference_scores(
+def test_missing_compiler_is_named(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert_the_reference_scores_and_says_why(caplog, "(CXX, c++, g++, clang++)")
+    assert_the_reference_scores(caplog, "(CXX, c++, g++, clang++)")
 
 
-def test_a_compiler_that_fails_is_quoted(home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture) -> None:
-    compiler("echo 'In file included' >&2; echo 'x.cc:3:1: error: no such thing' >&2; echo 'more' >&2; exit 7")
-    assert_the_reference_scores_and_says_why(caplog, "status 7: x.cc:3:1: error: no such thing")
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "echo 'In file included' >&2; echo 'x.cc:3:1: error: no such thing' >&2; echo 'more' >&2; exit 7",
+            "status 7: x.cc:3:1: error: no such thing",
+        ),
+        ('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"', "fake-c++"),
+    ],
+    ids=["an error", "no library"],
+)
+def test_failing_compiler_is_quoted(
+    home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture, script: str, reason: str
+) -> None:
+    compiler(script)
+    assert_the_reference_scores(caplog, reason)
 
 
-def test_a_compiler_that_hangs_is_ended_with_its_children(
+def test_hanging_compiler_is_ended(
     home: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiler(f"sleep 100 & echo $! > {home.parent}/child; wait")
     monkeypatch.setattr(cpp_build, "COMPILE_TIMEOUT_SECONDS", 0.3)
     started = time.monotonic()
-    assert_the_reference_scores_and_says_why(caplog, " 0.3 s")
+    assert_the_reference_scores(caplog, " 0.3 s")
     assert time.monotonic() - started < 30
     child = Path(f"/proc/{(home.parent / 'child').read_text().strip()}/cmdline")
-    assert not child.exists() or child.read_bytes() == b""  # gone, or dead and not yet buried
+    assert not child.exists() or child.read_bytes() == b""  # gone, or a zombie
 
 
-def test_a_compiler_that_makes_no_library_is_named(
-    home: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture
-) -> None:
-    program = compiler('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"')
-    assert_the_reference_scores_and_says_why(caplog, str(program))
-
-
-def test_a_compiler_that_cannot_be_run_is_named(
+def test_unrunnable_compiler_is_named(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = tmp_path / "not-a-program"
     program.write_bytes(b"\x7fELF")
     program.chmod(0o755)
     monkeypatch.setenv("CXX", str(program))
-    assert_the_reference_scores_and_says_why(caplog, str(program))
+    assert_the_reference_scores(caplog, str(program))
 
 
-def test_cxx_may_hold_arguments_and_a_missing_one_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cxx_may_hold_arguments(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system = cpp_build.find_compiler()
     monkeypatch.setenv("CXX", "/no/such/compiler -g")
     assert cpp_build.find_compiler() == system
@@ -284,9 +290,7 @@ def test_cxx_may_hold_arguments_and_a_missing_one_is_passed_over(home: Path, mon
 
 
 @pytest.mark.slow
-def test_the_source_is_compiled_for_processors_without_wide_registers_too(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_compiles_for_narrow_registers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What NEON and older processors get: four logits at a time, a polynomial in the place of the table."""
     narrower = ["-mno-avx512f"] if os.uname().machine == "x86_64" else []
     monkeypatch.setattr(cpp_build, "FLAGS", (*cpp_build.FLAGS, "-O1"))
@@ -294,11 +298,11 @@ def test_the_source_is_compiled_for_processors_without_wide_registers_too(
     monkeypatch.setattr(cpp_build, "_flags", lambda: flags)
     for case in numerics.cases(4099, 2):
         if cpp_backend.supports(case.logits) and case.token_ids.numel():
-            errors = numerics.largest_error(cpp_backend, case)
+            errors = numerics.errors_of(numerics.scored(cpp_backend, case), case)
             assert max(errors.values()) <= 1e-6, (case.name, errors)
 
 
-def test_a_cache_of_its_own_keeps_the_library_outside_the_home(
+def test_named_cache_keeps_the_library(
     home: Path, compiles_at_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ISENTROPE_KERNEL_CACHE", str(tmp_path / "shared"))

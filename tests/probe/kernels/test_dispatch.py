@@ -1,4 +1,4 @@
-"""Which backend reads a tensor, and what is said when the usual one can't."""
+"""Which backend reads a tensor, and what is logged when the usual one cannot."""
 
 from __future__ import annotations
 
@@ -18,18 +18,45 @@ def _nothing_chosen_and_nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatch._say_once.cache_clear()
 
 
-def test_a_cpu_tensor_goes_to_the_cpp_kernels() -> None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert backend_for(torch.zeros(2, 3, dtype=dtype)) is cpp_backend
+class Dressed(torch.Tensor):
+    """Such as a sharded tensor, whose memory is elsewhere."""
 
 
-def test_what_the_cpp_kernels_cannot_read_goes_to_the_reference_silently(caplog: pytest.LogCaptureFixture) -> None:
-    assert backend_for(torch.zeros(2, 3, dtype=torch.float64)) is reference
-    assert backend_for(torch.zeros(3, 2).T) is reference
+READABLE = torch.zeros(4, 6)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        *(READABLE.to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)),
+        torch.nn.Parameter(READABLE),
+        torch.zeros(4, 1)[:, :1].T.contiguous().T,
+    ],
+)
+def test_cpp_kernels_read_cpu_tensors(logits: torch.Tensor) -> None:
+    assert backend_for(logits) is cpp_backend
+
+
+@pytest.mark.parametrize("logits", [READABLE.T, READABLE.double(), READABLE.as_subclass(Dressed), READABLE.to_sparse()])
+def test_reference_silently_reads_other_tensors(logits: torch.Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    assert backend_for(logits) is reference
     assert caplog.messages == []
 
 
-def test_without_a_compiler_the_reference_takes_over_and_says_why_once(
+def test_triton_reads_aligned_rows() -> None:
+    assert [
+        triton_backend.supports(torch.zeros(2, 8, dtype=dtype))
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    ] == [True] * 3
+    assert not triton_backend.supports(torch.zeros(2, 8, dtype=torch.float64))
+    assert not triton_backend.supports(torch.zeros(8, 2).T)
+    assert not triton_backend.supports(torch.zeros(1, dtype=torch.float16))
+    foreign = torch.zeros(100).numpy()
+    beside_a_boundary = torch.from_numpy(foreign[1 if foreign.ctypes.data % 16 == 0 else 0 :])
+    assert not triton_backend.supports(beside_a_boundary)
+
+
+def test_reference_replaces_missing_compiler_once_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cpp_backend, "unavailable_because", lambda: "there is no compiler")
@@ -39,13 +66,13 @@ def test_without_a_compiler_the_reference_takes_over_and_says_why_once(
     assert message.endswith("cpp: there is no compiler")
 
 
-def test_a_backend_asked_for_by_name_that_cannot_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_backend_must_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_backend, "unavailable_because", lambda: "there is no compiler")
     with using("cpp"), pytest.raises(ConfigurationError, match=r"cpp.*no compiler"):
         backend_for(torch.zeros(2, 3))
 
 
-def test_the_environment_names_a_backend_and_using_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_using_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_KERNELS", "reference")
     assert backend_for(torch.zeros(2, 3)) is reference
     with using("cpp"):
@@ -53,12 +80,12 @@ def test_the_environment_names_a_backend_and_using_overrides_it(monkeypatch: pyt
     assert backend_for(torch.zeros(2, 3)) is reference
 
 
-def test_an_unknown_backend_is_named_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_KERNELS", "numba")
     with pytest.raises(ConfigurationError, match=r"^ISENTROPE_KERNELS .*auto, reference, cpp, triton.*numba"):
         backend_for(torch.zeros(2, 3))
 
 
-def test_triton_can_be_asked_for_where_it_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreted_triton_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with using("triton"):
         assert backend_for(torch.zeros(2, 3)) is triton_backend

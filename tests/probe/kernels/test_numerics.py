@@ -1,4 +1,4 @@
-"""Every backend against float64, over the list of cases that has caught out somebody's kernel."""
+"""Every backend against float64, over a list of cases that broke kernels before."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_scores_equal_float64(candidate: Candidate) -> None:
         for vocabulary in candidate.vocabularies
         for case in asked(candidate, numerics.cases(vocabulary))
         if case.token_ids.numel() > 0
-        for field, error in numerics.largest_error(candidate.backend, case).items()
+        for field, error in numerics.errors_of(numerics.scored(candidate.backend, case), case).items()
     }
     assert len(errors) > 80 * len(candidate.vocabularies)
-    assert {place: error for place, error in errors.items() if not error <= candidate.tolerance} == {}
+    assert numerics.too_large(errors, candidate.tolerance) == {}
 
 
 @every_backend
-def test_no_rows_give_no_scores_and_no_gradient(candidate: Candidate) -> None:
+def test_no_rows_give_no_scores(candidate: Candidate) -> None:
     (case,) = (case for case in numerics.cases(candidate.shared) if case.name == "no rows")
     assert [len(field) for field in numerics.scored(candidate.backend, case)] == [0] * 5
     gradient = numerics.gradient_by(candidate.backend, case, torch.zeros(0, 3), None)
@@ -83,7 +83,7 @@ def test_no_rows_give_no_scores_and_no_gradient(candidate: Candidate) -> None:
 @every_dtype
 @pytest.mark.parametrize("broken", [math.nan, math.inf, "all masked"])
 @pytest.mark.parametrize("masked_first", [False, True])
-def test_a_broken_row_is_nan_in_every_output_and_alone(
+def test_only_broken_rows_are_nan(
     candidate: Candidate, dtype: torch.dtype, broken: float | str, masked_first: bool
 ) -> None:
     logits = numerics.normal_logits(candidate.shared, 5, 3.0)
@@ -102,7 +102,7 @@ def test_a_broken_row_is_nan_in_every_output_and_alone(
 
 
 @every_backend
-def test_every_float16_and_bfloat16_number_is_read_as_torch_reads_it(candidate: Candidate) -> None:
+def test_half_precision_is_read_as_torch(candidate: Candidate) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         numbers = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
         numbers = numbers[numbers.isfinite() & (numbers.abs() < 1e30)]
@@ -115,7 +115,7 @@ def test_every_float16_and_bfloat16_number_is_read_as_torch_reads_it(candidate: 
 
 
 @every_backend
-def test_the_maximum_is_the_largest_scaled_logit(candidate: Candidate) -> None:
+def test_maximum_is_largest_scaled_logit(candidate: Candidate) -> None:
     logits = numerics.normal_logits(candidate.shared, 4, 3.0)
     moments = candidate.backend.row_moments(logits, logits.argmin(-1), 0.6)
     torch.testing.assert_close(moments.maximum, logits.double().amax(-1) / 0.6, rtol=2e-7, atol=0)
@@ -124,9 +124,7 @@ def test_the_maximum_is_the_largest_scaled_logit(candidate: Candidate) -> None:
 @every_backend
 @every_dtype
 @pytest.mark.parametrize("cuts", [(1,), (0.5,), (0.1, 0.2, 0.9)])
-def test_slices_of_a_row_merge_into_the_whole_row(
-    candidate: Candidate, dtype: torch.dtype, cuts: tuple[float, ...]
-) -> None:
+def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, cuts: tuple[float, ...]) -> None:
     whole = numerics.normal_logits(candidate.shared, 5, 3.0).to(dtype)
     whole[2, : candidate.shared // 2] = -math.inf
     token_ids = numerics.drawn(whole)
@@ -143,7 +141,7 @@ def test_slices_of_a_row_merge_into_the_whole_row(
 
 
 @every_backend
-def test_a_slice_masked_everywhere_adds_nothing(candidate: Candidate) -> None:
+def test_masked_slice_adds_nothing(candidate: Candidate) -> None:
     logits = torch.full((3, candidate.shared), -math.inf)
     moments = candidate.backend.row_moments(logits, torch.zeros(3, dtype=torch.int64), 1.0, start=5)
     assert moments.maximum.isneginf().all()
@@ -161,22 +159,19 @@ def upstream(case: Case, kind: str) -> tuple[Tensor | None, Tensor | None]:
 @every_backend_and_size
 @pytest.mark.parametrize("kind", ["log-prob", "entropy", "log-prob and entropy"])
 def test_gradients_equal_float64_autograd(candidate: Candidate, kind: str) -> None:
-    errors = {}
+    errors: dict[tuple[str, int], float] = {}
     for vocabulary in candidate.vocabularies[:-1]:
         for case in asked(candidate, numerics.cases(vocabulary)):
             gradients = upstream(case, kind)
             gradient = numerics.gradient_by(candidate.backend, case, *gradients)
             assert (gradient.dtype, gradient.shape) == (case.logits.dtype, case.logits.shape)
             exact = numerics.exact_gradient(case, *gradients)
-            allowed = candidate.tolerance + exact.abs() * numerics.rounding_of(case.logits.dtype) * 1.001
-            excess = ((gradient.double() - exact).abs() / allowed).nan_to_num(math.inf)
-            if (excess > 1).any():
-                errors[case.name, vocabulary] = excess.max().item()
-    assert errors == {}
+            errors[case.name, vocabulary] = numerics.gradient_excess(gradient, exact, candidate.tolerance)
+    assert numerics.too_large(errors, 1.0) == {}
 
 
 @every_backend
-def test_gradients_of_slices_are_slices_of_the_gradient(candidate: Candidate) -> None:
+def test_gradient_can_be_sliced(candidate: Candidate) -> None:
     case = Case(
         "slices", numerics.normal_logits(candidate.shared, 4, 3.0), torch.tensor([0, 1, 40, candidate.shared - 1]), 0.8
     )
@@ -196,7 +191,7 @@ def test_gradients_of_slices_are_slices_of_the_gradient(candidate: Candidate) ->
 
 
 @every_backend
-def test_tokens_without_upstream_gradient_and_masked_logits_get_none(candidate: Candidate) -> None:
+def test_gated_tokens_get_no_gradient(candidate: Candidate) -> None:
     logits = numerics.normal_logits(candidate.shared, 3, 3.0)
     logits[:, 3] = -math.inf
     logits[2, 5] = math.nan  # padding may hold anything
@@ -208,13 +203,14 @@ def test_tokens_without_upstream_gradient_and_masked_logits_get_none(candidate: 
 
 
 @every_backend
-def test_the_gradient_of_a_nearly_certain_token_does_not_cancel(candidate: Candidate) -> None:
+def test_nearly_certain_gradient_does_not_cancel(candidate: Candidate) -> None:
     """1 - p = 5e-10 is far below float32's spacing around 1."""
     logits = torch.tensor([[0.0, math.log(5e-10)]])
     case = Case("nearly certain", logits, torch.tensor([0]))
     gradient = numerics.gradient_by(candidate.backend, case, torch.ones(1), None)
     assert gradient[0, 1].item() == pytest.approx(-5e-10, rel=1e-5)
-    assert gradient[0, 0].item() == pytest.approx(5e-10, abs=1.2e-7)
+    lost = 0.0 if candidate.backend is cpp_backend else 1.2e-7
+    assert gradient[0, 0].item() == pytest.approx(5e-10, rel=1e-5, abs=lost)
 
 
 @every_backend

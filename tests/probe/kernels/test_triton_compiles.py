@@ -56,19 +56,19 @@ def test_no_kernel_spills_a_register(report: Any) -> None:
 
 
 @pytest.mark.slow
-def test_no_kernel_takes_more_registers_than_let_four_programs_share_a_processor(report: Any) -> None:
+def test_four_programs_share_a_processor(report: Any) -> None:
     assert [one for one in report if not 0 < one["registers"] <= MOST_REGISTERS] == []
 
 
 @pytest.mark.slow
-def test_the_moments_take_at_most_fifteen_instructions_a_logit(report: Any) -> None:
+def test_moments_take_few_instructions(report: Any) -> None:
     moments = [one for one in report if one["kernel"] == "moments"]
     assert len(moments) == len(TARGETS) * len(LOGITS_TYPES)
     assert [one for one in moments if not 5 < one["instructions_per_logit"] <= MOST_INSTRUCTIONS_PER_LOGIT] == []
 
 
 @pytest.mark.slow
-def test_an_odd_vocabulary_costs_the_moments_no_instruction_more(report: Any, tmp_path: Path) -> None:
+def test_odd_vocabulary_costs_no_instruction(report: Any, tmp_path: Path) -> None:
     code = (
         "from tests.benchmarks.triton_compile import compile_kernel\n"
         "for target in ('sm_90', 'gfx942'): print(compile_kernel('moments', 'bf16', target, odd=True).instructions_per_logit)"
@@ -83,7 +83,7 @@ def test_an_odd_vocabulary_costs_the_moments_no_instruction_more(report: Any, tm
 
 
 @pytest.mark.slow
-def test_kernels_compile_where_every_size_is_one(tmp_path: Path) -> None:
+def test_kernels_compile_for_sizes_one(tmp_path: Path) -> None:
     """Triton makes a constant of an argument that is 1."""
     code = (
         "from tests.benchmarks.triton_compile import KERNELS, assembly_of\n"
@@ -92,7 +92,7 @@ def test_kernels_compile_where_every_size_is_one(tmp_path: Path) -> None:
     assert [int(line) > 100 for line in uninterpreted(["-c", code], tmp_path).split()] == [True, True]
 
 
-def test_instructions_are_counted_on_the_shortest_way_around_the_loop() -> None:
+def test_instructions_count_along_shortest_cycle() -> None:
     listing = """
 	s_mov_b32 s0, 0
 .LBB0_1:                                ; the loop
