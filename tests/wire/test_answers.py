@@ -33,7 +33,7 @@ VERSION = {
 }
 
 
-def test_numbers_that_are_not_finite_come_from_text() -> None:
+def test_non_finite_numbers_come_from_text() -> None:
     columns = {"step": [1, 2, 3], "value": [1, "NaN", "-Infinity"], "min": None, "max": [2, 3, "Infinity"]}
     answer = read(SeriesAnswer, {"series": {"x": columns}, "cursor": "c", "reset": False})
     read_back = answer.series["x"]
@@ -68,7 +68,7 @@ def test_nested_answers_are_dataclasses() -> None:
     assert detail.control.in_force == read(ControlVersion, VERSION)
 
 
-def test_a_page_holds_what_its_type_names() -> None:
+def test_page_holds_its_type() -> None:
     page = read(Page[ControlVersion], {"items": [VERSION], "next_cursor": "more"})
     (version,) = page.items
     assert (version.state, version.state.is_final, version.latency_seconds, page.next_cursor) == (
@@ -77,11 +77,11 @@ def test_a_page_holds_what_its_type_names() -> None:
         2.5,
         "more",
     )
-    assert version.control.held == Hold(target_entropy=0.5)
+    assert version.control.held == Hold(target_entropy=0.5, max_change_per_step=0.025)
     assert version.control.parameters == {"max_fraction": 0.1}
 
 
-def test_a_value_of_several_types_stays_as_it_came() -> None:
+def test_default_keeps_its_type() -> None:
     body = {"name": "ratio", "kind": "number", "minimum": 0, "minimum_excluded": True, "maximum": None, "choices": []}
     for default in (1, 0.5, "keep", None):
         described = read(ParameterDescription, body | {"default": default, "range": "", "sense": ""})
@@ -90,6 +90,6 @@ def test_a_value_of_several_types_stays_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("kind", [RunDetail, StepReport, WhatIfAnswer])
-def test_another_document_is_no_answer(kind: type[object]) -> None:
+def test_other_document_is_refused(kind: type[object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         read(kind, {"error": {}})
