@@ -2,10 +2,16 @@
 
 - `token_scores.py`: five quantities against one read of the logits and against peers' two; time and memory
 - `linear_head.py`: the fused head against the bare tiled product and TRL's chunked head
-- `probe_share.py`: what attaching the probe adds to a training step
+- `observed_step.py`: what gate, log and step of an observed step cost, and what they add to a training step
 - `trl_step.py`: a TRL step with a probe attached and without
 - `numerics.py`: errors of ours and of peers against float64
-- `triton_compile.py`: what the Triton kernels compile to, no GPU needed, by itself:
-  `python -m tests.benchmarks.triton_compile`
-- `gpu.py`: bandwidth on a device, by itself: `python -m tests.benchmarks.gpu`
+- `delivery.py`: a step from the training loop to a reader, in turns with other trackers (`tracker_step.py`)
+
+By themselves, `python -m tests.benchmarks.NAME`:
+
+- `storage.py`: bytes and seconds of the store; `storage ingest`: what a flooded server takes (`storage_ingest.py`)
+- `ingest_databases.py`: reports a second on SQLite and PostgreSQL
+- `soak.py`: whether memory stays flat
+- `triton_compile.py`: what the Triton kernels compile to, no GPU needed
+- `gpu.py`: bandwidth on a device
 """

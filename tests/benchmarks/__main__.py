@@ -12,11 +12,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from tests.benchmarks import delivery, linear_head, numerics, observed_step, probe_share, token_scores, trl_step
+from tests.benchmarks import delivery, linear_head, numerics, observed_step, token_scores, trl_step
 
 BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (token_scores, linear_head, observed_step, probe_share, trl_step, numerics, delivery)
+    for module in (token_scores, linear_head, observed_step, trl_step, numerics, delivery)
 }
 
 

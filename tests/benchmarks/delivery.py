@@ -35,7 +35,7 @@ QUEUED_STEPS = 1_000
 
 
 class Process:
-    """A tracker's process, told what to hand over."""
+    """A tracker's process, which logs on command."""
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str], python: str = sys.executable) -> None:
         folder.mkdir(parents=True)

@@ -16,8 +16,7 @@ from torch import Tensor
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
 
 from isentrope.scores.linear_token_scores import linear_token_scores
-from tests.benchmarks.interleaved import median_seconds
-from tests.benchmarks.peak_memory import peak_extra_mebibytes
+from tests.benchmarks.measuring import median_seconds, peak_extra_mebibytes
 
 TOKENS, WIDTH, VOCABULARY = 512, 896, 151936
 TRL_CHUNK = 32768

@@ -1,4 +1,5 @@
-"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one core.
+"""What an observed step costs the loop beside the score kernel: `gate`, `log` and `step`, on one core; and what the probe
+adds to a step that computes log-prob and H plainly.
 
 Steps are paced, so that caches are as cold as a training step leaves them. Operations: those that torch carries out, views
 apart; on an accelerator each is a launch. With groups and token ids, as the TRL integration passes them.
@@ -14,13 +15,18 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import isentrope
 from isentrope.scores import TokenScores, token_scores
+from isentrope.transport.transport import InMemoryTransport
+from tests.benchmarks.measuring import median_seconds
+from tests.benchmarks.token_scores import plain_logprob_and_entropy
 
 SIZES = ((32, 128), (256, 512))
 VOCABULARY, GROUP, STEPS, PAUSE_SECONDS = 64, 8, 40, 0.02
+TOKENS, WIDTH, HEAD = 2048, 256, 32768
 
 
 class Operations(TorchDispatchMode):
@@ -82,7 +88,7 @@ class Steps:
 
 
 def measure() -> list[str]:
-    """Rows of a Markdown table."""
+    """Rows of Markdown tables."""
     torch.set_num_threads(1)
     rows = ["| tokens of a step | CPU ms, p50 | p99 | torch operations |", "|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as home, patch.dict(os.environ, {"ISENTROPE_HOME": home}):
@@ -94,4 +100,35 @@ def measure() -> list[str]:
                 f"| {size[0] * size[1]} | {statistics.median(milliseconds):.2f} | {p99:.2f} | {steps.operations()} |"
             )
             steps.finish()
-    return rows
+    return [*rows, "", *beside_the_plain_step()]
+
+
+def beside_the_plain_step(rounds: int = 7) -> list[str]:
+    """Rows of a Markdown table: forward, backward and update of one wide head, in multiples of the plain step."""
+    torch.manual_seed(0)
+    policy = nn.Linear(WIDTH, HEAD, bias=False)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-5)
+    hidden, token_ids = torch.randn(TOKENS, WIDTH), torch.randint(0, HEAD, (TOKENS,))
+    advantages = torch.randn(TOKENS)
+    probe = isentrope.Probe("benchmark", transport=InMemoryTransport())
+
+    def update(logprobs: Tensor) -> None:
+        optimizer.zero_grad()
+        (-(logprobs * advantages).mean()).backward()
+        optimizer.step()
+
+    def plain() -> None:
+        logprobs, _ = plain_logprob_and_entropy(policy(hidden), token_ids)
+        update(logprobs.squeeze(-1))
+
+    def probed() -> None:
+        update(probe.gate(probe.score(policy(hidden), token_ids), advantages))
+        probe.step(0, optimizer)
+
+    seconds = median_seconds({"plain": plain, "probed": probed}, rounds)
+    ratio = seconds["probed"] / seconds["plain"]
+    return [
+        "| step | plain log-prob + H | with the probe |",
+        "|---|---|---|",
+        f"| {TOKENS} tokens × {HEAD} logits | {seconds['plain'] * 1e3:.0f} ms | {ratio:.2f} × |",
+    ]

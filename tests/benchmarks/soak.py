@@ -55,7 +55,7 @@ def measure(minutes: float = 20.0) -> list[str]:
     return [
         *_rows(samples),
         "",
-        f"{done['answers']} answers were read and {done['events']} lines of live stream heard.",
+        f"{done['answers']} answers were read and {done['events']} lines of the live stream received.",
     ]
 
 

@@ -15,8 +15,7 @@ from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
 from isentrope.kernels.dispatch import BackendName, using
 from isentrope.scores import token_scores
-from tests.benchmarks.interleaved import median_seconds
-from tests.benchmarks.peak_memory import peak_extra_mebibytes
+from tests.benchmarks.measuring import median_seconds, peak_extra_mebibytes
 
 SHAPES = [
     (tokens, vocabulary, dtype)

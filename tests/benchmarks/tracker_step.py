@@ -1,4 +1,4 @@
-"""One tracker's side of the delivery benchmark: a process that logs steps of 60 scalars when it is told to.
+"""One tracker's side of the delivery benchmark: a process that logs steps of 60 scalars on command.
 
     python tests/benchmarks/tracker_step.py NAME FOLDER
 

@@ -36,7 +36,7 @@ CANDIDATES: dict[str, Callable[[Any], object]] = {
 
 
 class TurnTaking(TrainerCallback):
-    """Lets a trainer make one step when it is told to, and measures it: from one step's beginning to the next one's."""
+    """Lets a trainer make one step at a time, and measures it: from one step's beginning to the next one's."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -125,7 +125,7 @@ def seconds_per_step(rounds: int) -> dict[str, list[float]]:
                 turns.step()
         for thread in threads:
             thread.join()
-    # The first step warms up; the last one ends with the run's goodbye.
+    # The first step warms up; the last one also reports the finish.
     return {name: turns.seconds[1 : rounds + 1] for name, turns in taking_turns.items()}
 
 
