@@ -25,12 +25,12 @@ SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 SERVERS = {name: service for name, service in SERVICES.items() if "server.Dockerfile" in str(service.get("build"))}
 
 
-def test_there_are_postgresql_two_servers_a_proxy_and_a_trainer() -> None:
+def test_services_are_complete() -> None:
     assert set(SERVICES) == {"postgres", "first", "second", "proxy", "trainer"}
     assert set(SERVERS) == {"first", "second"}
 
 
-def test_every_name_a_service_uses_is_declared() -> None:
+def test_used_names_are_declared() -> None:
     for service in SERVICES.values():
         assert set(service["networks"]) <= set(DOCUMENT["networks"])
         assert set(service.get("depends_on", {})) <= set(SERVICES)
@@ -44,19 +44,19 @@ def test_every_name_a_service_uses_is_declared() -> None:
             assert (ROOT / service["build"]["dockerfile"]).exists()
 
 
-def test_images_of_others_are_pinned_to_a_version() -> None:
+def test_foreign_images_are_pinned() -> None:
     for service in SERVICES.values():
         assert re.search(r":\d+\.\d+(\.\d+)?", service["image"])
 
 
-def test_each_server_has_a_home_of_its_own_where_its_image_expects_it() -> None:
+def test_each_server_has_its_home() -> None:
     home = environment(stages(ROOT / "docker/server.Dockerfile")[-1])["ISENTROPE_HOME"]
     volumes = [service["volumes"][0] for service in SERVERS.values()]
     assert [volume.split(":")[1] for volume in volumes] == [home, home]
     assert len(set(volumes)) == len(volumes)
 
 
-def test_a_server_understands_its_variables_and_its_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_reads_variables_and_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("ISENTROPE_")]:
         monkeypatch.delenv(name)
     given = SERVERS["first"]["environment"] | environment(stages(ROOT / "docker/server.Dockerfile")[-1])
@@ -79,7 +79,7 @@ def test_a_server_understands_its_variables_and_its_secrets(tmp_path: Path, monk
     assert (settings.host, settings.http_port, settings.grpc_port) == ("0.0.0.0", 7070, 7071)
 
 
-def test_the_database_is_the_one_the_url_names() -> None:
+def test_database_is_named_by_url() -> None:
     url = re.search(r"postgresql://(\w+):%s@(\w+)/(\w+)", COMPOSE.read_text())
     assert url is not None
     user, host, database = url.groups()
@@ -87,7 +87,7 @@ def test_the_database_is_the_one_the_url_names() -> None:
     assert (user, database) == tuple(SERVICES[host]["environment"][name] for name in ("POSTGRES_USER", "POSTGRES_DB"))
 
 
-def test_the_trainer_finds_server_and_token() -> None:
+def test_trainer_finds_server_and_token() -> None:
     trainer = SERVICES["trainer"]
     assert trainer["environment"]["ISENTROPE_URL"] == "http://proxy:7070"
     assert trainer["environment"]["ISENTROPE_GRPC"] == "proxy:7071"
@@ -97,7 +97,7 @@ def test_the_trainer_finds_server_and_token() -> None:
     assert trainer["secrets"][0]["target"] == f"{home}/{client_environment.owner_token_file().name}"
 
 
-def test_the_proxy_sends_each_port_to_every_server_and_asks_whether_it_is_ready() -> None:
+def test_proxy_reaches_every_ready_server() -> None:
     last = stages(ROOT / "docker/server.Dockerfile")[-1]
     ports = next(step.rest for step in last if step.word == "EXPOSE").split()
     assert [port.split(":")[-1] for port in SERVICES["proxy"]["ports"]] == ports
@@ -110,7 +110,7 @@ def test_the_proxy_sends_each_port_to_every_server_and_asks_whether_it_is_ready(
         assert re.search(rf"server {name} {name}:7071 proto h2 track http_servers/{name}\b", PROXY)
 
 
-def test_the_proxy_s_log_holds_no_query_and_so_no_token_of_a_login() -> None:
+def test_proxy_log_holds_no_token() -> None:
     directives = [line.split("#")[0].strip() for line in PROXY.splitlines()]
     assert not [line for line in directives if line.startswith(("option httplog", "option httpslog", "capture "))]
     formats = [line for line in directives if "log-format" in line]
@@ -122,24 +122,24 @@ def test_the_proxy_s_log_holds_no_query_and_so_no_token_of_a_login() -> None:
     assert not any(name.startswith("[") for name in written)
 
 
-def test_nobody_runs_as_root_and_only_the_proxy_is_reachable() -> None:
+def test_only_the_proxy_is_reachable() -> None:
     assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
     for name in ("first", "second", "proxy", "trainer"):
         assert SERVICES[name]["cap_drop"] == ["ALL"]
     assert SERVICES["proxy"]["user"] == "haproxy"
 
 
-def test_secrets_stay_out_of_the_repository() -> None:
+def test_secrets_stay_out_of_git() -> None:
     files = {secret["file"] for secret in DOCUMENT["secrets"].values()}
     assert all(file.startswith("./secrets/") for file in files)
     assert "secrets/" in (ROOT / "docker" / ".gitignore").read_text().splitlines()
 
 
-def test_the_health_check_asks_the_servers_own_port() -> None:
+def test_health_check_asks_own_port() -> None:
     last = stages(ROOT / "docker/server.Dockerfile")[-1]
     check = json.loads(next(step.rest for step in last if step.word == "HEALTHCHECK").partition("CMD")[2])
     assert check[0] == "python"
-    port = "1"  # nobody listens there
+    port = "1"  # no process listens there
     failed = subprocess.run(
         [sys.executable, *check[1:]], env={"ISENTROPE_HTTP_PORT": port}, capture_output=True, text=True, check=False
     )

@@ -26,7 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 pytestmark = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 
 
-def test_everything_copied_is_there_and_let_through(path: Path) -> None:
+def test_copied_files_exist_unignored(path: Path) -> None:
     ignored = (DOCKER / f"{path.name}.dockerignore").read_text().splitlines()
     copied = [source for stage in stages(path) for step in stage if step.word == "COPY" for source in step.copied]
     assert copied
@@ -35,29 +35,29 @@ def test_everything_copied_is_there_and_let_through(path: Path) -> None:
         assert f"!{source}" in ignored
 
 
-def test_the_wheel_finds_all_its_packages(path: Path) -> None:
+def test_wheel_finds_its_packages(path: Path) -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     copied = {source for stage in stages(path) for step in stage if step.word == "COPY" for source in step.copied}
     assert {package.split("/")[0] for package in packages["packages"]} <= copied
     assert {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} <= copied
 
 
-def test_the_extras_installed_exist(path: Path) -> None:
+def test_installed_extras_exist(path: Path) -> None:
     text = path.read_text()
     named = re.findall(r"--extra ([a-z]+)", text)
     assert named
     assert set(named) <= set(PROJECT["optional-dependencies"])
 
 
-def test_bases_are_pinned_to_a_patch_version(path: Path) -> None:
+def test_base_images_are_pinned(path: Path) -> None:
     for stage in stages(path):
         assert re.match(r"[\w./-]+:\d+\.\d+\.\d+\S*( AS \w+)?$", stage[0].rest), stage[0].rest
 
 
-def test_it_runs_as_a_user_without_rights_in_a_home_of_that_user(path: Path) -> None:
+def test_image_runs_as_unprivileged_user(path: Path) -> None:
     last = stages(path)[-1]
     user = next(step.rest for step in reversed(last) if step.word == "USER")
-    assert user.split(":")[0].isdecimal(), "an orchestrator can tell from a number that it is not root"
+    assert user.split(":")[0].isdecimal(), "an orchestrator sees from a number that it is not root"
     assert int(user.split(":")[0]) > 0
     home = environment(last)["ISENTROPE_HOME"]
     assert home in next(step.rest for step in last if step.word == "VOLUME")
@@ -66,7 +66,7 @@ def test_it_runs_as_a_user_without_rights_in_a_home_of_that_user(path: Path) -> 
     )
 
 
-def test_the_command_exists(path: Path) -> None:
+def test_image_s_command_exists(path: Path) -> None:
     last = stages(path)[-1]
     entrypoint, command = (json.loads(next(s.rest for s in last if s.word == word)) for word in ("ENTRYPOINT", "CMD"))
     scripts = {step.rest.split()[-1] for step in last if step.word == "COPY" and step.copied}
@@ -74,7 +74,7 @@ def test_the_command_exists(path: Path) -> None:
     assert command[0] in COMMANDS
 
 
-def test_the_variables_set_are_ones_that_are_read(path: Path) -> None:
+def test_image_s_variables_are_settings(path: Path) -> None:
     known = {f"ISENTROPE_{name.upper()}" for name in Settings.model_fields} | {"ISENTROPE_SECRETS_DIR"}
     for stage in stages(path):
         assert {name for name in environment(stage) if name.startswith("ISENTROPE_")} <= known
@@ -82,7 +82,7 @@ def test_the_variables_set_are_ones_that_are_read(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_each_run_step_does_its_work_in_a_clean_folder(path: Path, tmp_path: Path) -> None:
+def test_run_steps_work_in_clean_folder(path: Path, tmp_path: Path) -> None:
     """Every absolute path of the image is moved under a folder; where torch comes from is left to pip's settings."""
     build = tmp_path / "build"
     build.mkdir()
@@ -106,8 +106,8 @@ def test_each_run_step_does_its_work_in_a_clean_folder(path: Path, tmp_path: Pat
                 subprocess.run(["/bin/sh", "-e", "-c", script], cwd=build, env={**os.environ, **variables}, check=True)
     isentrope = tmp_path / "opt/isentrope/bin/isentrope"
     command = json.loads(next(s.rest for s in stages(path)[-1] if s.word == "CMD"))[0]
-    told = subprocess.run([isentrope, command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "Usage: isentrope" in told.stdout
+    shown = subprocess.run([isentrope, command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Usage: isentrope" in shown.stdout
     assert (tmp_path / "var/lib/isentrope").stat().st_mode & 0o777 == 0o700
 
 

@@ -18,8 +18,10 @@ from tests.system import haproxy
 from tests.system.running_server import RunningServer
 
 PROXY = haproxy.CONFIGURATION
-pytestmark = [pytest.mark.slow]
-needs_haproxy = pytest.mark.skipif(not haproxy.has_haproxy(), reason="haproxy is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not haproxy.has_haproxy(), reason="haproxy is not installed"),
+]
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 POST = b"POST /api/v1/access-tokens HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
 QUICK_SECONDS = 2
@@ -66,7 +68,6 @@ def answer_to_drips(connection: socket.socket) -> bytes:
     raise AssertionError("the proxy still waits")
 
 
-@needs_haproxy
 @pytest.mark.parametrize("sent", [b"", GET + b"X-Slow: ", POST])
 def test_slow_request_gets_408(behind: tuple[ServerInThread, haproxy.Haproxy], sent: bytes) -> None:
     _, proxy = behind
@@ -75,7 +76,6 @@ def test_slow_request_gets_408(behind: tuple[ServerInThread, haproxy.Haproxy], s
         assert answer_to_drips(connection).startswith(b"HTTP/1.1 408 ")
 
 
-@needs_haproxy
 def test_flood_from_one_address_is_refused(behind: tuple[ServerInThread, haproxy.Haproxy]) -> None:
     _, proxy = behind
     with ExitStack() as stack:
@@ -95,7 +95,6 @@ def _is_taken(proxy: haproxy.Haproxy, stack: ExitStack) -> bool:
         return False
 
 
-@needs_haproxy
 def test_live_stream_outlasts_client_timeout(behind: tuple[ServerInThread, haproxy.Haproxy]) -> None:
     server, proxy = behind
     rank = Rank(server)

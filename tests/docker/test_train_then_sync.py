@@ -1,4 +1,4 @@
-"""The trainer's container ends when its reports are delivered, and tells how the training ended."""
+"""The trainer's container ends when its reports are delivered, with the exit status of the training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ wait
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """With an `isentrope` in it that writes down what it is asked, and whose sync fails."""
+    """With an `isentrope` in it that writes down its arguments, and whose sync fails."""
     command = tmp_path / "bin" / "isentrope"
     command.parent.mkdir()
     command.write_text(ISENTROPE)
@@ -46,25 +46,25 @@ def commands(home: Path) -> list[str]:
     return written.read_text().splitlines() if written.exists() else []
 
 
-@pytest.mark.parametrize("status", [0, 5])
-def test_the_spool_is_delivered_after_the_training_whose_status_is_kept(home: Path, status: int) -> None:
-    (home / "spool").mkdir()
-    assert started(home, "train", str(status)).wait(10) == status
-    assert commands(home) == [f"train {status}", f"sync {home / 'spool'}"]
+@pytest.mark.parametrize(
+    ("command", "status", "has_spool", "delivers"),
+    [
+        ("train", 0, True, True),
+        ("train", 5, True, True),
+        ("train", 0, False, False),
+        ("doctor", 4, True, False),
+    ],
+)
+def test_training_is_followed_by_delivery(
+    home: Path, command: str, status: int, has_spool: bool, delivers: bool
+) -> None:
+    if has_spool:
+        (home / "spool").mkdir()
+    assert started(home, command, str(status)).wait(10) == status
+    assert commands(home) == [f"{command} {status}", *([f"sync {home / 'spool'}"] if delivers else [])]
 
 
-def test_a_training_that_left_no_spool_needs_no_delivery(home: Path) -> None:
-    assert started(home, "train", "0").wait(10) == 0
-    assert commands(home) == ["train 0"]
-
-
-def test_other_commands_are_nothing_but_themselves(home: Path) -> None:
-    (home / "spool").mkdir()
-    assert started(home, "doctor", "4").wait(10) == 4
-    assert commands(home) == ["doctor 4"]
-
-
-def test_a_container_that_is_stopped_ends_its_training_and_delivers(home: Path) -> None:
+def test_stopped_container_ends_and_delivers(home: Path) -> None:
     (home / "spool").mkdir()
     container = started(home, "train", "long")
     end = time.monotonic() + 10
@@ -77,7 +77,7 @@ def test_a_container_that_is_stopped_ends_its_training_and_delivers(home: Path) 
     assert commands(home) == ["train long", "ended by TERM", f"sync {home / 'spool'}"]
 
 
-def test_it_is_what_the_image_begins_with() -> None:
+def test_image_begins_with_the_script() -> None:
     last = stages(ROOT / "docker" / "trainer.Dockerfile")[-1]
     copied = next(step for step in last if step.word == "COPY" and step.copied)
     assert copied.copied == [str(SCRIPT.relative_to(ROOT))]
