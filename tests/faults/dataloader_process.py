@@ -17,9 +17,9 @@ import isentrope
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import MakeMessage, Message, Transport, TransportStatistics
 from isentrope_wire import environment
-from isentrope_wire.reports import ControlSnapshot, RunStarted
+from isentrope_wire.reports import ControlSnapshot
 from tests.faults.ledger import LedgerWriter
-from tests.faults.reporting_process import CAPABILITIES, Plan
+from tests.faults.reporting_process import Plan, run_of
 
 BATCHES_PER_EPOCH = 8
 
@@ -73,19 +73,12 @@ def main() -> None:
     torch.set_num_threads(1)
     plan = Plan(**json.loads(sys.argv[1]))
     ledger = LedgerWriter(Path(plan.ledger), run_id=plan.run_id, incarnation=plan.incarnation, rank=plan.rank)
-    run = RunStarted(
-        run_id=plan.run_id,
-        incarnation=plan.incarnation,
-        rank=0,
-        world_size=1,
-        name=plan.run_id,
-        project="faults",
-        started_at=time.time(),
-        probe_version="0.1.0",
-        capabilities=CAPABILITIES,
-    )
     transport = open_transport(
-        run, mode="online", home=environment.home(), grpc_target=environment.grpc_target(), token=environment.token()
+        run_of(plan),
+        mode="online",
+        home=environment.home(),
+        grpc_target=environment.grpc_target(),
+        token=environment.token(),
     )
     probe = isentrope.Probe(plan.run_id, run_id=plan.run_id, transport=Recorded(transport, ledger))
     step = 0

@@ -26,7 +26,6 @@ from isentrope_wire.reports import (
     ControlOutcome,
     ControlSnapshot,
     DrivingToken,
-    OutcomeState,
     RunFinished,
     RunStarted,
     ScoreHistogram,
@@ -101,6 +100,21 @@ def report_of(plan: Plan, step: int, version: int, outcomes: tuple[ControlOutcom
         control_version=version,
         outcomes=outcomes,
         tokens=tokens,
+    )
+
+
+def run_of(plan: Plan) -> RunStarted:
+    """What the process sends first."""
+    return RunStarted(
+        run_id=plan.run_id,
+        incarnation=plan.incarnation,
+        rank=plan.rank,
+        world_size=plan.world_size,
+        name=plan.run_id,
+        project="faults",
+        started_at=time.time(),
+        probe_version="0.1.0",
+        capabilities=CAPABILITIES,
     )
 
 
@@ -184,19 +198,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     plan = Plan(**json.loads(sys.argv[1]))
     ledger = LedgerWriter(Path(plan.ledger), run_id=plan.run_id, incarnation=plan.incarnation, rank=plan.rank)
-    run = RunStarted(
-        run_id=plan.run_id,
-        incarnation=plan.incarnation,
-        rank=plan.rank,
-        world_size=plan.world_size,
-        name=plan.run_id,
-        project="faults",
-        started_at=time.time(),
-        probe_version="0.1.0",
-        capabilities=CAPABILITIES,
-    )
     transport = open_transport(
-        run,
+        run_of(plan),
         mode=plan.mode,
         home=environment.home(),
         grpc_target=environment.grpc_target(),
@@ -210,6 +213,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["CAPABILITIES", "OutcomeState", "Plan", "report_of"]

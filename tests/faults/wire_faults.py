@@ -10,12 +10,12 @@ from dataclasses import replace
 import grpc
 
 from isentrope_wire.codec import encode_payload, record_of, record_to_pb, run_started_to_pb
-from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Record, RunFinished, RunStarted, StepReport
+from isentrope_wire.reports import PROTOCOL_VERSION, Payload, Record, RunFinished, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 from tests.faults.ledger import Ledger, Offer
 from tests.faults.oracle import Allowance, OracleError, Verdict
-from tests.faults.reporting_process import Plan, report_of
+from tests.faults.reporting_process import Plan, report_of, run_of
 from tests.faults.stage import Stage
 
 
@@ -23,17 +23,8 @@ class Sender:
     """One stream, sent to the server by hand."""
 
     def __init__(self, stage: Stage, run_id: str, *, incarnation: str = "first", salt: float = 0.0) -> None:
-        self.run = RunStarted(
-            run_id=run_id,
-            incarnation=incarnation,
-            rank=0,
-            world_size=1,
-            name=run_id,
-            project="faults",
-            started_at=time.time(),
-            probe_version="0.1.0",
-        )
-        self._plan = Plan(run_id=run_id, ledger="", salt=salt)
+        self._plan = Plan(run_id=run_id, ledger="", incarnation=incarnation, salt=salt)
+        self.run = run_of(self._plan)
         self._channel = stage.enter(grpc.insecure_channel(stage.server.grpc_target))
         self._stub = TelemetryStub(self._channel)
         self._metadata = (("authorization", f"Bearer {stage.server.token}"),)
