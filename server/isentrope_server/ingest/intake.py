@@ -1,6 +1,6 @@
-"""Push: records become rows, outcomes become control states, in one transaction.
+"""Push: records become rows and outcomes become control states, in one transaction.
 
-Wire records -> what can be stored and what must be kept aside. Touches no database.
+`sort_out` checks and decodes records without the database; `take_in` stores what is new and quarantines what can't be used.
 """
 
 from __future__ import annotations
@@ -39,21 +39,28 @@ from isentrope_wire.reports import (
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """One push, taken apart."""
+    """One push, checked and decoded."""
 
     arrivals: list[Arrival] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
 
 def sort_out(records: Iterable[Record]) -> Sorted:
-    """Check hashes and decode payloads. What can't be used is refused with its reason, never dropped."""
+    """Check hashes and decode payloads. A record that can't be used is refused with a reason, never dropped.
+
+    Args:
+        records: of one push, in any order.
+
+    Returns:
+        The records in the order of `seq`.
+    """
     result = Sorted()
     for record in sorted(records, key=lambda record: record.seq):
         try:
             result.arrivals.append(_read(record))
         except _Unusable as error:
-            told = _words(error.payload)
-            result.refused.append(Refused(record=record, code=error.code, message=str(error), told=told))
+            outcomes_of = _with_outcomes(error.payload)
+            result.refused.append(Refused(record=record, code=error.code, message=str(error), outcomes_of=outcomes_of))
     return result
 
 
@@ -62,14 +69,14 @@ class _Unusable(CodecError):
         super().__init__(message)
         self.code = code
         self.payload = payload
-        """What it holds, where it can be read."""
+        """The decoded payload, where it could be decoded."""
 
 
 def _read(record: Record) -> Arrival:
     if not 1 <= record.seq <= LARGEST_INTEGER:
         raise _Unusable("bad_seq", f"A record's seq counts from 1, got {record.seq}.")
     if payload_hash(record.payload) != record.payload_hash:
-        raise _Unusable("hash_mismatch", f"The payload of seq {record.seq} is not the one its hash was taken of.")
+        raise _Unusable("hash_mismatch", f"The payload of seq {record.seq} does not have the hash that came with it.")
     try:
         message = decode_payload(record.payload)
     except CodecError as error:
@@ -92,7 +99,7 @@ def _read(record: Record) -> Arrival:
         raise _Unusable(
             "bad_time", f"Times are seconds since the Unix epoch; one in seq {record.seq} is not finite.", message
         )
-    # A gap beyond its own seq would acknowledge, and so delete, records that are still on their way.
+    # A gap beyond its own seq would acknowledge, and so delete, records that are still to come.
     if isinstance(message, Gap) and not 1 <= message.first_seq <= message.last_seq <= record.seq:
         raise _Unusable(
             "bad_gap",
@@ -106,8 +113,8 @@ def _read(record: Record) -> Arrival:
     return Arrival(seq=record.seq, payload=record.payload, payload_hash=record.payload_hash, message=message)
 
 
-def _words(message: Payload | None) -> StepReport | RunFinished | None:
-    """A message that is refused, if what it says of controls can be stored: how a control ended must not be lost."""
+def _with_outcomes(message: Payload | None) -> StepReport | RunFinished | None:
+    """A refused message whose control outcomes can be stored: how a control ended must not be lost."""
     if not isinstance(message, StepReport | RunFinished) or len(message.outcomes) > OUTCOMES.most:
         return None
     numbers = [number for outcome in message.outcomes for number in (outcome.version, outcome.step or 0)]
@@ -118,10 +125,10 @@ def _words(message: Payload | None) -> StepReport | RunFinished | None:
 
 
 def _with_storable_names(message: Payload) -> Payload:
-    """The same message; no name of a number in it has a NUL, which no text column keeps."""
+    """Replace NUL in the names of metrics: no text column stores it."""
     if not isinstance(message, StepReport):
         return message
-    # Of histograms that share a name the last one counts, before anything is renamed.
+    # Of histograms with one name the last one is used, before renaming.
     last = {histogram.name: histogram for histogram in message.histograms}
     return replace(
         message,
@@ -159,8 +166,8 @@ def _times(message: Payload) -> list[float]:
 
 
 _NO_LAYOUT = Layout(())
-_TAKEN_ONE_BY_ONE = 20
-"""Each costs as much as a push, and other runs wait meanwhile."""
+_ONE_BY_ONE = 20
+"""Records in one piece of work: each costs as much as a push, and other runs wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +180,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who pushes: one rank of one incarnation of a run."""
+    """One rank of one incarnation of a run, which pushes."""
 
     run_id: str
     incarnation: str
@@ -181,17 +188,23 @@ class Sender:
 
 
 def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float) -> Receipt:
-    """Store what is new, pass over what is known, keep aside what can't be used.
+    """Store new records, skip repeats, quarantine what can't be used.
+
+    Args:
+        sender: the stream the records belong to.
+        sorted_out: the push.
+        series: limits the number of metrics of a run.
+        now: the server's time, seconds since the epoch.
 
     Raises:
-        UnknownStream: the sender never said Hello to this database.
+        UnknownStream: no Hello of this stream is in the database.
     """
     connection = transaction.connection
     layout = next((arrival.packed.layout for arrival in sorted_out.arrivals if arrival.packed is not None), _NO_LAYOUT)
     standing = streams.standing(connection, sender.run_id, sender.incarnation, sender.rank, layouts.digest(layout))
     if standing is None:
         raise UnknownStream(
-            f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; say Hello first."
+            f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; send Hello first."
         )
     stream = standing.stream
     fresh, contradicting = _compare_with_stored(transaction, standing, sorted_out.arrivals)
@@ -199,13 +212,13 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     refused = [*sorted_out.refused, *contradicting]
     records.keep_refused(connection, stream.key, refused, now)
     for item in refused:
-        if item.told is not None:
-            stream = record_outcomes(transaction, sender.run_id, stream, item.told, now)
+        if item.outcomes_of is not None:
+            stream = record_outcomes(transaction, sender.run_id, stream, item.outcomes_of, now)
     known_layouts = {} if standing.layout_key is None else {layout: standing.layout_key}
     stream, changes = _store(transaction, sender, standing, stream, known_layouts, fresh, now)
-    # Those refused too: not all of them are kept, and what was refused once needn't be sent again.
-    come = sorted({*(arrival.seq for arrival in fresh), *(records.storable(r.record.seq) for r in refused)})
-    acked_through = streams.contiguous_through(connection, stream, come, held_through=standing.held_through)
+    # Refused records are acknowledged, too: they need not be sent again.
+    arrived = sorted({*(arrival.seq for arrival in fresh), *(records.storable(r.record.seq) for r in refused)})
+    acked_through = streams.contiguous_through(connection, stream, arrived, held_through=standing.held_through)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
@@ -220,36 +233,36 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
 def take_in_one_by_one(
     transaction: Transaction, sender: Sender, sorted_out: Sorted, series: SeriesLimit, now: float
 ) -> Receipt:
-    """As `take_in`, for a push that holds something the database doesn't take: only that is kept aside.
+    """As `take_in`, for a push with a record that the database refuses: only that record is quarantined.
 
     Raises:
-        UnknownStream: the sender never said Hello to this database.
+        UnknownStream: no Hello of this stream is in the database.
     """
-    # Their words too may be what the database doesn't take.
-    wordless = [replace(refused, told=None) for refused in sorted_out.refused]
-    receipts = [take_in(transaction, sender, Sorted(refused=wordless), series, now)]
+    # Their outcomes may be what the database refuses.
+    without_outcomes = [replace(refused, outcomes_of=None) for refused in sorted_out.refused]
+    receipts = [take_in(transaction, sender, Sorted(refused=without_outcomes), series, now)]
     for arrival in sorted_out.arrivals:
-        told = len(transaction.events)
+        announced = len(transaction.events)
         try:
             with transaction.connection.begin_nested():
                 receipts.append(take_in(transaction, sender, Sorted(arrivals=[arrival]), series, now))
         except DataError as error:
-            del transaction.events[told:]
+            del transaction.events[announced:]
             refused = Refused(record=_record(arrival), code="unstorable", message=in_a_line(error))
             receipts.append(take_in(transaction, sender, Sorted(refused=[refused]), series, now))
     return joined(receipts)
 
 
 def in_pieces(sorted_out: Sorted) -> Iterator[Sorted]:
-    """A push in parts small enough to be taken in one by one, in the same order; the first has all that was refused."""
+    """Split a push into parts for `take_in_one_by_one`, in the same order; the first has all refused records."""
     refused = sorted_out.refused
-    for start in range(0, max(1, len(sorted_out.arrivals)), _TAKEN_ONE_BY_ONE):
-        yield Sorted(arrivals=sorted_out.arrivals[start : start + _TAKEN_ONE_BY_ONE], refused=refused)
+    for start in range(0, max(1, len(sorted_out.arrivals)), _ONE_BY_ONE):
+        yield Sorted(arrivals=sorted_out.arrivals[start : start + _ONE_BY_ONE], refused=refused)
         refused = []
 
 
 def joined(receipts: Sequence[Receipt]) -> Receipt:
-    """One answer to a push that was taken in piece by piece."""
+    """Join the receipts of a push's parts."""
     return Receipt(
         acked_through=receipts[-1].acked_through,
         quarantined=tuple(item for receipt in receipts for item in receipt.quarantined),
@@ -259,7 +272,7 @@ def joined(receipts: Sequence[Receipt]) -> Receipt:
 def _compare_with_stored(
     transaction: Transaction, standing: Standing, arrivals: Sequence[Arrival]
 ) -> tuple[list[Arrival], list[Refused]]:
-    """New arrivals, and those whose key is taken by another payload; repeats are neither."""
+    """Return new arrivals, and those whose seq is stored with another payload; repeats are neither."""
     known = records.stored_hashes(
         transaction.connection,
         standing.stream.key,
@@ -299,7 +312,7 @@ def _store(
     fresh: Sequence[Arrival],
     now: float,
 ) -> tuple[Stream, list[Change]]:
-    """Returns: the stream, as it stands then, and the changes that are still to be made."""
+    """Store new records; returns the stream with its new control version, and the changes still to be made."""
     connection = transaction.connection
     positions, changes = records.append(
         connection,

@@ -1,6 +1,5 @@
-"""Fan-out of committed events to whoever listens: SSE, Watch.
+"""Fan-out of committed events to listeners: live streams and Watch.
 
-- `hub`: one bounded queue per listener; a slow one loses the oldest, never slows the writer
-- `notifications`: between servers that share a PostgreSQL; `news`: what is said there
-- `own_events`: what this server committed, until the news of it arrives
+- `hub`: one bounded queue per listener
+- `notifications`: events between servers that share a PostgreSQL
 """

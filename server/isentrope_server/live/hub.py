@@ -18,30 +18,31 @@ class Listener:
     def __init__(self, kinds: tuple[type[RunEvent], ...] = ()) -> None:
         """
         Args:
-            kinds: of events it hears of; none: all.
+            kinds: of events to receive; empty: all.
         """
         self._kinds = kinds
         self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(QUEUE_LENGTH)
         self.dropped = 0
-        """How many events this listener lost by being slow; the store still has them."""
+        """Events this listener lost because its queue was full; the store still has them."""
 
     def follows(self, kind: type[RunEvent]) -> bool:
-        """Whether it was made for events of this kind alone."""
+        """Whether it receives events of this kind and no other."""
         return self._kinds == (kind,)
 
     def put(self, event: RunEvent) -> None:
+        """Queue an event of the kinds this listener receives."""
         if not self._kinds or isinstance(event, self._kinds):
             self.wake(event)
 
     def wake(self, event: RunEvent | None) -> None:
-        """Hand it over, of whatever kind."""
+        """Queue an event of any kind; None only wakes the listener."""
         if self._queue.full():
             self._queue.get_nowait()
             self.dropped += 1
         self._queue.put_nowait(event)
 
     async def get(self, timeout_seconds: float) -> RunEvent | None:
-        """The next event; None when none came in time, or the server stops."""
+        """Return the next event; None when none came in time or the server stops."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._queue.get()
@@ -50,40 +51,40 @@ class Listener:
 
 
 class Hub:
-    """Lives on one event loop; `publish` may be called from any thread."""
+    """The listeners of all runs, on one event loop; `publish` may be called from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._listeners: dict[str, set[Listener]] = defaultdict(set)
         self.closing = asyncio.Event()
-        """Set when the server stops: endless answers end."""
+        """Set when the server stops: endless responses end."""
 
     @property
     def listener_count(self) -> int:
         return sum(len(listeners) for listeners in self._listeners.values())
 
     def is_listened_to(self, run_id: str) -> bool:
-        """Whether anybody listens to this run; whoever begins to from now on reads the store first."""
+        """Whether this run has listeners; a listener that subscribes later reads the store first."""
         return run_id in self._listeners
 
     def is_watched(self, run_id: str) -> bool:
-        """Whether a shipper of the run has its Watch open here."""
+        """Whether a shipper of the run has a Watch stream open here."""
         return any(listener.follows(ControlChanged) for listener in self._listeners.get(run_id, ()))
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Hand committed events to the listeners of their runs."""
+        """Send committed events to the listeners of their runs."""
         self._loop.call_soon_threadsafe(self._deliver, events)
 
     def lost_touch(self) -> None:
-        """Events may have been missed: have every listener look into the store. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._tell_of_loss)
+        """Make every listener read the store, because events may have been missed. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._deliver_loss)
 
     @contextmanager
     def listening(self, run_id: str, *kinds: type[RunEvent]) -> Iterator[Listener]:
-        """Subscribe first, then read the store: nothing falls between.
+        """Subscribe to a run's events. Read the store after subscribing, so that nothing is missed in between.
 
         Args:
-            kinds: of events to hear of, in place of all.
+            kinds: of events to receive; empty: all.
         """
         listener = Listener(kinds)
         self._listeners[run_id].add(listener)
@@ -95,6 +96,7 @@ class Hub:
                 del self._listeners[run_id]
 
     def close(self) -> None:
+        """Wake every listener because the server stops."""
         self.closing.set()
         for listeners in self._listeners.values():
             for listener in listeners:
@@ -103,11 +105,11 @@ class Hub:
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, TokensChanged):
-                continue  # No run's news: the tokens in force are told otherwise.
+                continue  # Tokens belong to no run; `TokenBook` reads them itself.
             for listener in self._listeners.get(event.run_id, ()):
                 listener.put(event)
 
-    def _tell_of_loss(self) -> None:
+    def _deliver_loss(self) -> None:
         for run_id, listeners in self._listeners.items():
             for listener in listeners:
                 listener.dropped += 1

@@ -1,17 +1,14 @@
-"""News between servers that share a PostgreSQL, by NOTIFY: what one commits, the listeners of all are told.
+"""Events between servers that share a PostgreSQL, by NOTIFY.
 
-PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. So each server
-tells its listeners what *arrives*, its own events too: a run's positions then rise for every listener, whoever wrote.
-A notification holds ids and numbers only; what another server wrote is read from the store, and only where somebody
-listens. A connection that was lost is made anew, and every listener looks into the store for what it missed.
+PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. Each server sends
+its listeners what *arrives*, its own events included, so that a run's positions rise for every listener.
 
-The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls,
-packing, removing. PostgreSQL gives the duty to another as soon as the connection ends, and ends it when it has been
-silent for a while: a frozen server keeps no duty.
+A notification holds a run's id, positions and control versions, never data. Events of another server are read from the
+store, and only where the run has listeners; those of this server are kept in memory until they arrive. After a lost
+connection every listener reads the store for what it missed.
 
-What a notification says: of which run, up to which position, which control versions. Ids and numbers, never data.
-
-Events this server committed itself, kept until they arrive as news: they need not be read from the store again.
+The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls, packing,
+removing. PostgreSQL gives the lock to another server when the connection ends, and ends the connection of a frozen server.
 """
 
 from __future__ import annotations
@@ -37,29 +34,31 @@ from isentrope_server.store.reports import steps
 from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
 
 MOST_VERSIONS = 32
-"""Control versions one notification names, the newest; a payload must stay under 8 000 bytes."""
+"""The newest control versions that one notification names; a payload must stay under 8 000 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What one transaction did to one run, or, where the run's id is empty, to the tokens."""
+    """What one transaction changed in one run, or in the tokens where the run's id is empty."""
 
     origin: str
     """The server that wrote it."""
     batch: int
-    """Counts that server's transactions."""
+    """Number of that server's transaction."""
     run_id: str
     positions: tuple[int, int] | None = None
     """First and last of the new step reports; None: there are none."""
     versions: tuple[int, ...] = ()
-    """Control versions that were asked for or changed their state."""
+    """Control versions that were requested or changed their state."""
     run_changed: bool = False
 
     @property
     def of_tokens(self) -> bool:
+        """Whether tokens changed."""
         return self.run_id == ""
 
     def payload(self) -> str:
+        """The notification's text; `read` parses it."""
         return json.dumps(
             [self.origin, self.batch, self.run_id, self.positions, self.versions, self.run_changed],
             separators=(",", ":"),
@@ -67,7 +66,7 @@ class News:
 
 
 def read(payload: str) -> News:
-    """A notification's payload.
+    """Parse a notification's payload.
 
     Raises:
         ValueError: another program uses the channel.
@@ -84,7 +83,7 @@ def read(payload: str) -> News:
 
 
 def by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
-    """The events of each run in their order; those of the tokens under an empty id."""
+    """Group events by run, in their order; those of tokens under an empty id."""
     found: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         found["" if isinstance(event, TokensChanged) else event.run_id].append(event)
@@ -92,7 +91,12 @@ def by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
 
 
 def news_of(run_id: str, events: Sequence[Event], *, origin: str, batch: int) -> News:
-    """One run's events of one transaction, in short."""
+    """Summarise one run's events of one transaction.
+
+    Args:
+        origin: this server.
+        batch: number of the transaction.
+    """
     positions = [event.position for event in events if isinstance(event, StepStored)]
     versions = sorted({event.version for event in events if isinstance(event, ControlChanged)})
     return News(
@@ -106,11 +110,11 @@ def news_of(run_id: str, events: Sequence[Event], *, origin: str, batch: int) ->
 
 
 EVENTS_KEPT = 4_096
-"""Of all batches together. What fell out is read from the store, as another server's is."""
+"""Of all batches together. Older ones are read from the store, like those of another server."""
 
 
 class OwnEvents:
-    """By batch and run. Kept on the writer's thread, taken on the one that receives."""
+    """Events of this server by batch and run. Kept on the writer's thread, taken on the receiving one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -122,23 +126,23 @@ class OwnEvents:
         return self._count
 
     def keep(self, batch: int, run_id: str, events: Sequence[Event]) -> None:
-        """The oldest batches give way: their COMMIT failed, or nobody was told of them in time."""
+        """Keep a batch and drop the oldest: their COMMIT failed, or their notification is late."""
         with self._lock:
             self._batches[batch, run_id] = events
             self._count += len(events)
             while self._count > EVENTS_KEPT:
-                _, given_up = self._batches.popitem(last=False)
-                self._count -= len(given_up)
+                _, dropped = self._batches.popitem(last=False)
+                self._count -= len(dropped)
 
     def take(self, batch: int, run_id: str) -> Sequence[Event] | None:
-        """None: they are no longer kept, or never were."""
+        """Return and forget a batch; None when it is not kept."""
         with self._lock:
             events = self._batches.pop((batch, run_id), None)
             self._count -= len(events or ())
         return events
 
     def forget(self) -> None:
-        """Nobody will be told of those that are waiting."""
+        """Drop every batch: after a lost connection their notifications will not come."""
         with self._lock:
             self._batches.clear()
             self._count = 0
@@ -150,16 +154,16 @@ _CHANNEL = "isentrope"
 _HEARTBEAT_SECONDS = 2.0
 _LONGEST_SILENCE = "20s"
 _PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0)
-"""Before each new try to connect; the last counts for all that follow."""
+"""Before each attempt to connect; the last one is repeated."""
 
 
 class Notifications:
-    """Sends within the writer's transactions; receives on a thread and a connection of its own."""
+    """Sends in the writer's transactions; receives on its own thread and connection."""
 
     def __init__(self, database: Database, hub: Hub, reload_tokens: Callable[[], None]) -> None:
         """
         Args:
-            reload_tokens: called, on the thread, whenever the tokens in force may have changed.
+            reload_tokens: called on the receiving thread when tokens may have changed.
         """
         self._database = database
         self._hub = hub
@@ -174,10 +178,11 @@ class Notifications:
 
     @property
     def on_duty(self) -> bool:
-        """Whether this is the server that does what one at a time should do."""
+        """Whether this server holds `DUTY_LOCK`."""
         return self._on_duty
 
     def start(self) -> None:
+        """Start receiving."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -190,17 +195,17 @@ class Notifications:
         os.close(self._awake)
 
     def announce(self, connection: Connection, events: Sequence[Event]) -> None:
-        """Have every server told of these events if the writer's transaction commits."""
+        """Notify every server of these events when the writer's transaction commits."""
         self._batches += 1
-        told: list[News] = []
+        news: list[News] = []
         for run_id, of_run in by_run(events).items():
-            # Whoever begins to listen from now on is told what the store has.
+            # A listener that subscribes later reads the store first.
             if self._hub.is_listened_to(run_id):
                 self._sent.keep(self._batches, run_id, of_run)
-            told.append(news_of(run_id, of_run, origin=self._origin, batch=self._batches))
+            news.append(news_of(run_id, of_run, origin=self._origin, batch=self._batches))
         connection.execute(
             text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"),
-            {"channel": _CHANNEL, "payloads": [one.payload() for one in told]},
+            {"channel": _CHANNEL, "payloads": [one.payload() for one in news]},
         )
 
     def _receive_until_stopped(self) -> None:
@@ -214,7 +219,10 @@ class Notifications:
             except (SQLAlchemyError, driver_error, OSError) as error:
                 failures = 0 if time.monotonic() - connected > _HEARTBEAT_SECONDS else failures
                 if failures == 0:
-                    _log.warning("The other servers' news don't come through; connecting again: %s", in_a_line(error))
+                    _log.warning(
+                        "The connection for notifications of other servers failed; connecting again: %s",
+                        in_a_line(error),
+                    )
                 self._stopping.wait(_PAUSES_SECONDS[min(failures, len(_PAUSES_SECONDS) - 1)])
                 failures += 1
             finally:
@@ -223,7 +231,7 @@ class Notifications:
     def _receive(self, connection: Connection) -> None:
         connection.execute(text(f"SET idle_session_timeout = '{_LONGEST_SILENCE}'"))
         connection.execute(text(f"LISTEN {_CHANNEL}"))
-        # Whatever was committed before is in the store, and nobody is told of it.
+        # Events committed before are in the store; no notification of them will arrive.
         self._sent.forget()
         self._reload_tokens()
         self._hub.lost_touch()
@@ -231,42 +239,42 @@ class Notifications:
         next_heartbeat = 0.0
         while not self._stopping.is_set():
             if time.monotonic() >= next_heartbeat:
-                self._on_duty = self._ask_for_duty(connection)
+                self._on_duty = self._try_duty(connection)
                 next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
             for notification in driver.notifies(timeout=0):
                 self._take(notification.payload)
             select.select([driver.fileno(), self._awake], [], [], max(0.0, next_heartbeat - time.monotonic()))
 
-    def _ask_for_duty(self, connection: Connection) -> bool:
-        """Doubles as the sign of life that keeps the session, or finds out that it is dead."""
+    def _try_duty(self, connection: Connection) -> bool:
+        """Try to hold the duty lock. The query also keeps the session alive, or fails when it is dead."""
         question = "SELECT true" if self._on_duty else f"SELECT pg_try_advisory_lock({DUTY_LOCK})"
         return bool(connection.execute(text(question)).scalar_one())
 
     def _take(self, payload: str) -> None:
         try:
-            told = read(payload)
+            news = read(payload)
         except (ValueError, TypeError):
-            _log.warning("The channel %r of the database is used by another program too.", _CHANNEL)
+            _log.warning("Another program uses the database's channel %r, too.", _CHANNEL)
             return
-        if told.of_tokens:
+        if news.of_tokens:
             self._reload_tokens()
             return
-        own = self._sent.take(told.batch, told.run_id) if told.origin == self._origin else None
+        own = self._sent.take(news.batch, news.run_id) if news.origin == self._origin else None
         if own is not None:
             self._hub.publish(own)
-        elif self._hub.is_listened_to(told.run_id):
-            self._hub.publish(self._read(told))
+        elif self._hub.is_listened_to(news.run_id):
+            self._hub.publish(self._read(news))
 
-    def _read(self, told: News) -> list[Event]:
+    def _read(self, news: News) -> list[Event]:
         events: list[Event] = []
-        if told.positions is not None:
-            first, last = told.positions
+        if news.positions is not None:
+            first, last = news.positions
             with self._database.reading() as connection:
-                run_key = runs.key_of(connection, told.run_id)
+                run_key = runs.key_of(connection, news.run_id)
                 if run_key is not None:
                     found = steps.after(connection, run_key, first - 1, last - first + 1)
                     events.extend(step for step in found if step.position <= last)
-        events.extend(ControlChanged(run_id=told.run_id, version=version) for version in told.versions)
-        if told.run_changed:
-            events.append(RunChanged(run_id=told.run_id))
+        events.extend(ControlChanged(run_id=news.run_id, version=version) for version in news.versions)
+        if news.run_changed:
+            events.append(RunChanged(run_id=news.run_id))
         return events

@@ -190,7 +190,7 @@ class Refused:
     record: Record
     code: str
     message: str
-    told: StepReport | RunFinished | None = None
+    outcomes_of: StepReport | RunFinished | None = None
     """What it holds, where what it says of controls counts all the same."""
 
 
