@@ -132,8 +132,13 @@ def test_the_newest_incarnation_is_asked_for_and_is_the_last_of_all(make_server:
         assert streams.newest_and(connection, run_key, "b") == [known[0], known[2]]
         assert streams.newest_and(connection, run_key, "a") == [known[2]]
         assert streams.newest_and(connection, run_key, "never") == [known[2]]
-        speaking = [stream.key for one in known for stream in one.streams if streams.speaks(connection, stream)]
-        assert speaking == [known[2].streams[0].key]
+        current = [
+            stream.key
+            for one in known
+            for stream in one.streams
+            if (state := streams.push_state(connection, first.run_id, one.name, stream.rank, b"")) and state.is_current
+        ]
+        assert current == [known[2].streams[0].key]
     for rank in (first, *others):
         rank.report(rank.started.rank + 3, loss=1.0)
     others[-1].report(7, loss=1.0)

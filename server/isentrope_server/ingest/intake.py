@@ -19,7 +19,7 @@ from isentrope_server.store.database import Change, in_a_line, make_together
 from isentrope_server.store.reports import layouts, records
 from isentrope_server.store.reports.layouts import Layout
 from isentrope_server.store.reports.records import Arrival, Refused
-from isentrope_server.store.streams import Standing, Stream
+from isentrope_server.store.streams import PushState, Stream
 from isentrope_server.store.tables import LARGEST_INTEGER, names_as_stored
 from isentrope_server.store.writer import RunChanged, StepStored, Transaction
 from isentrope_wire.codec import decode_payload, payload_hash
@@ -201,24 +201,24 @@ def take_in(transaction: Transaction, sender: Sender, sorted_out: Sorted, series
     """
     connection = transaction.connection
     layout = next((arrival.packed.layout for arrival in sorted_out.arrivals if arrival.packed is not None), _NO_LAYOUT)
-    standing = streams.standing(connection, sender.run_id, sender.incarnation, sender.rank, layouts.digest(layout))
-    if standing is None:
+    state = streams.push_state(connection, sender.run_id, sender.incarnation, sender.rank, layouts.digest(layout))
+    if state is None:
         raise UnknownStream(
             f"Run {sender.run_id}, incarnation {sender.incarnation}, rank {sender.rank} is not known here; send Hello first."
         )
-    stream = standing.stream
-    fresh, contradicting = _compare_with_stored(transaction, standing, sorted_out.arrivals)
+    stream = state.stream
+    fresh, contradicting = _compare_with_stored(transaction, state, sorted_out.arrivals)
     fresh = series.within(connection, sender.run_id, stream, fresh)
     refused = [*sorted_out.refused, *contradicting]
     records.keep_refused(connection, stream.key, refused, now)
     for item in refused:
         if item.outcomes_of is not None:
             stream = record_outcomes(transaction, sender.run_id, stream, item.outcomes_of, now)
-    known_layouts = {} if standing.layout_key is None else {layout: standing.layout_key}
-    stream, changes = _store(transaction, sender, standing, stream, known_layouts, fresh, now)
+    known_layouts = {} if state.layout_key is None else {layout: state.layout_key}
+    stream, changes = _store(transaction, sender, state, stream, known_layouts, fresh, now)
     # Refused records are acknowledged, too: they need not be sent again.
     arrived = sorted({*(arrival.seq for arrival in fresh), *(records.storable(r.record.seq) for r in refused)})
-    acked_through = streams.contiguous_through(connection, stream, arrived, held_through=standing.held_through)
+    acked_through = streams.contiguous_through(connection, stream, arrived, held_through=state.held_through)
     reported = [arrival.message.step for arrival in fresh if isinstance(arrival.message, StepReport)]
     if reported and (stream.first_step is None or min(reported) < stream.first_step):
         runs.raise_timeline_version(connection, stream.run_key)
@@ -270,15 +270,15 @@ def joined(receipts: Sequence[Receipt]) -> Receipt:
 
 
 def _compare_with_stored(
-    transaction: Transaction, standing: Standing, arrivals: Sequence[Arrival]
+    transaction: Transaction, state: PushState, arrivals: Sequence[Arrival]
 ) -> tuple[list[Arrival], list[Refused]]:
     """Return new arrivals, and those whose seq is stored with another payload; repeats are neither."""
     known = records.stored_hashes(
         transaction.connection,
-        standing.stream.key,
+        state.stream.key,
         [arrival.seq for arrival in arrivals],
-        acked_through=standing.stream.acked_through,
-        held_through=standing.held_through,
+        acked_through=state.stream.acked_through,
+        held_through=state.held_through,
     )
     fresh: list[Arrival] = []
     refused: list[Refused] = []
@@ -306,7 +306,7 @@ def _record(arrival: Arrival) -> Record:
 def _store(
     transaction: Transaction,
     sender: Sender,
-    standing: Standing,
+    state: PushState,
     stream: Stream,
     known_layouts: Mapping[Layout, int],
     fresh: Sequence[Arrival],
@@ -319,7 +319,7 @@ def _store(
         fresh,
         run_key=stream.run_key,
         stream_key=stream.key,
-        after_position=standing.last_position,
+        after_position=state.last_position,
         known_layouts=known_layouts,
         now=now,
     )
@@ -329,14 +329,14 @@ def _store(
         if isinstance(message, StepReport):
             stream = record_outcomes(transaction, sender.run_id, stream, message, now)
             transaction.announce(_step_event(sender, position, message))
-            newest = (message.step, message.control_version) if standing.speaks else None
+            newest = (message.step, message.control_version) if state.is_current else None
         elif isinstance(message, RunFinished):
             stream = record_outcomes(transaction, sender.run_id, stream, message, now)
-            if standing.speaks:
+            if state.is_current:
                 runs.finish(connection, stream.run_key, message)
                 close_open_controls(transaction, sender.run_id, stream.run_key, now)
                 transaction.announce(RunChanged(run_id=sender.run_id))
-    last_position = standing.last_position + len(fresh)
+    last_position = state.last_position + len(fresh)
     changes.append(runs.advanced(stream.run_key, last_position=last_position, now=now, newest=newest))
     return stream, changes
 

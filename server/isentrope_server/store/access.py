@@ -220,7 +220,5 @@ def _chained(
     change: Mapping[str, object],
     token_id: str | None,
 ) -> bytes:
-    # Without a token it is what it was before entries knew of one: earlier chains go on.
-    parts = [at, actor, action, subject, dict(change), *([] if token_id is None else [token_id])]
-    entry = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    entry = json.dumps([at, actor, action, subject, dict(change), token_id], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(previous + entry.encode()).digest()

@@ -1,4 +1,4 @@
-"""Runs: what they are, where they stand, what people wrote on them."""
+"""Runs: description, status, tags and notes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isentrope_wire.reports import RunFinished, RunStarted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run as it stands."""
+    """One run."""
 
     key: int
     id: str
@@ -39,7 +39,7 @@ class Run:
     tags: tuple[str, ...]
     notes: str
     control_version: int
-    """The version in force, as the newest report says; 0 is what the run started with."""
+    """The active version according to the newest report; 0 is what the run started with."""
     last_position: int
     timeline_version: int
     incarnations: int
@@ -116,7 +116,7 @@ def last_position(connection: Connection, run_key: int) -> int:
 
 
 def timeline_version(connection: Connection, run_key: int) -> int:
-    """Rises whenever an incarnation begins to speak for steps that others had spoken for."""
+    """Increase the timeline version: other reports may be shown for some steps from now on."""
     return int(connection.execute(select(runs.c.timeline_version).where(runs.c.key == run_key)).scalar_one())
 
 
@@ -165,7 +165,12 @@ def heard_at_least(connection: Connection, run_key: int, at: float) -> None:
 
 
 def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int, int] | None) -> Change:
-    """Records up to `last_position` came in; `newest` is (step, control_version) of the report that speaks for the run."""
+    """The update of a run after a push.
+
+    Args:
+        last_position: of its newest record.
+        newest: (step, control_version) of its current stream's newest report; None leaves them.
+    """
     values: dict[str, object] = {"of_run": run_key, "new_last_position": last_position, "heard_at": now}
     if newest is None:
         return Change(_ADVANCED, values)

@@ -1,12 +1,8 @@
-"""Streams: what one rank of one incarnation sends, and how far it is acknowledged.
+"""Streams: what one rank of one incarnation sends, how far it is acknowledged, and which report is shown for a step.
 
-Which report speaks for a step.
-
-Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows three rules.
-The newest incarnation speaks from its first step on, whatever older ones reported there. Within an incarnation the
-lowest rank speaks for a step. Within a rank the report that came last does.
-
-What was lost before it reached the server, as the probes' spools say it.
+Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows three rules. From the first
+step of the newest incarnation on, reports of older ones are not shown. Within an incarnation the lowest rank's report is shown.
+Within a rank the report that came last is shown.
 """
 
 from __future__ import annotations
@@ -33,46 +29,46 @@ class Stream:
     rank: int
     started_at: float
     opened_at: float
-    """When the server first heard of it, by the server's clock."""
+    """When its first Hello came, by the server's clock."""
     first_step: int | None
     last_step: int | None
     acked_through: int
     control_version: int
-    """The highest one it named, in force or decided about."""
+    """The highest version it named, as active or with an outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A stream and its run before a push."""
+class PushState:
+    """What a push must know of its stream and run."""
 
     stream: Stream
     held_through: int
-    """No seq beyond it is stored, kept aside or known never to come."""
-    speaks: bool
-    """Whether the stream speaks for its run: it is the lowest known rank of the newest incarnation."""
+    """No higher seq is stored, quarantined or in a gap."""
+    is_current: bool
+    """Whether the stream is the lowest known rank of the newest incarnation: the one that is shown."""
     last_position: int
     """The run's."""
     layout_key: int | None
-    """Of the layout that was asked for, where the stream has used it and may use it on."""
+    """Key of the push's layout, where the stream has used it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """One life of a run's training process, over all its ranks."""
+    """One attempt of a run's training process, over all its ranks."""
 
     name: str
     started_at: float
-    """By the trainer's clock; moved behind an older incarnation's where that clock was set back in between."""
+    """By the trainer's clock; moved behind an older incarnation's where that clock was set back."""
     opened_at: float
-    """When the server first heard of it, by the server's clock."""
+    """When its first Hello came, by the server's clock."""
     first_step: int | None
-    """The lowest step it reported; from here on it speaks for the run."""
+    """The lowest step it reported; from here on older incarnations are not shown."""
     last_step: int | None
     streams: tuple[Stream, ...]
 
 
-_LIVES_LOOKED_AT = 16
-"""To tell under which control a run goes on; a run that is resumed again and again changes it seldom."""
+_INCARNATIONS_READ = 16
+"""To find a run's first control; a run that is resumed many times seldom changes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +82,7 @@ class InitialControl:
 
 
 def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> Stream | None:
+    """Return one stream; None where it is not known."""
     row = connection.execute(
         _STREAMS.join(runs, runs.c.key == streams.c.run_key).where(
             runs.c.id == run_id, streams.c.incarnation == incarnation, streams.c.rank == rank
@@ -94,36 +91,38 @@ def find(connection: Connection, run_id: str, incarnation: str, rank: int) -> St
     return None if row is None else Stream(**row._mapping)
 
 
-def standing(connection: Connection, run_id: str, incarnation: str, rank: int, layout_digest: bytes) -> Standing | None:
-    """What a push from this rank must know of what is stored; None where it never said Hello."""
+def push_state(
+    connection: Connection, run_id: str, incarnation: str, rank: int, layout_digest: bytes
+) -> PushState | None:
+    """Read what a push must know of its stream and run; None where no Hello of the stream came."""
     sender = {"of_run_id": run_id, "of_incarnation": incarnation, "of_rank": rank, "layout_digest": layout_digest}
-    row = connection.execute(_STANDING, sender).one_or_none()
+    row = connection.execute(_PUSH_STATE, sender).one_or_none()
     if row is None:
         return None
     found = dict(row._mapping)
-    ends = (found.pop("last_record"), found.pop("last_kept_aside"), found.pop("last_gap"))
+    ends = (found.pop("last_record"), found.pop("last_quarantined"), found.pop("last_gap"))
     is_lowest, has_rivals = found.pop("lowest_rank") == rank, found.pop("rivals") is not None
     last_position, layout_key = found.pop("last_position"), found.pop("layout_key")
     stream = Stream(**found)
-    return Standing(
+    return PushState(
         stream=stream,
         held_through=max(stream.acked_through, *(end or 0 for end in ends)),
-        # Of many ranks most are through here.
-        speaks=is_lowest and (not has_rivals or _newest(connection, stream.run_key) == incarnation),
+        # With many ranks, most are decided by the first condition.
+        is_current=is_lowest and (not has_rivals or _newest(connection, stream.run_key) == incarnation),
         last_position=last_position,
         layout_key=layout_key,
     )
 
 
 def count(connection: Connection, run_key: int) -> int:
-    """How many ranks of how many incarnations report a run."""
+    """Number of a run's streams."""
     return connection.execute(
         select(func.count()).select_from(streams).where(streams.c.run_key == run_key)
     ).scalar_one()
 
 
 def create(connection: Connection, run_key: int, started: RunStarted, now: float) -> int:
-    """Insert the stream that `started` opens; returns its key."""
+    """Insert the stream that `started` describes; return its key."""
     result = connection.execute(
         insert(streams)
         .values(
@@ -141,12 +140,12 @@ def create(connection: Connection, run_key: int, started: RunStarted, now: float
 
 
 def initial_controls(connection: Connection, run_key: int) -> list[InitialControl]:
-    """What the newest incarnations began under, newest first; those that don't say are left out."""
+    """The controls that the newest incarnations started with, newest first, where they announced one."""
     rows = connection.execute(
         select(streams.c.started_at, streams.c.initial_control)
         .where(streams.c.run_key == run_key, streams.c.rank == 0)
         .order_by(streams.c.started_at.desc(), streams.c.incarnation.desc())
-        .limit(_LIVES_LOOKED_AT)
+        .limit(_INCARNATIONS_READ)
     )
     return [InitialControl(**row.initial_control, began_at=row.started_at) for row in rows if row.initial_control]
 
@@ -161,7 +160,7 @@ def incarnations(connection: Connection, run_key: int) -> list[Incarnation]:
 
 
 def of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Stream, ...]:
-    """The ranks of an incarnation that are known here, by rank; empty where there is no such incarnation."""
+    """The known streams of an incarnation, by rank; empty where there is no such incarnation."""
     rows = connection.execute(
         _STREAMS.where(streams.c.run_key == run_key, streams.c.incarnation == name).order_by(streams.c.rank)
     )
@@ -169,24 +168,13 @@ def of_incarnation(connection: Connection, run_key: int, name: str) -> tuple[Str
 
 
 def newest_and(connection: Connection, run_key: int, name: str) -> list[Incarnation]:
-    """Of a run's incarnations the one with this name, where there is one, and the newest: oldest first.
+    """The incarnation with this name, where there is one, and the newest: oldest first.
 
-    A run may have as many as a training that crashes and resumes all day makes of it, so not all are read.
+    A training that crashes and resumes all day has many incarnations, so not all are read.
     """
     names = {name, _newest(connection, run_key)}
     known = [_incarnation(one, list(members)) for one in names if (members := of_incarnation(connection, run_key, one))]
     return sorted(known, key=_age)
-
-
-def speaks(connection: Connection, stream: Stream) -> bool:
-    """Whether a stream speaks for its run: it is the lowest known rank of the newest incarnation."""
-    lowest = select(func.min(streams.c.rank)).where(
-        streams.c.run_key == stream.run_key, streams.c.incarnation == stream.incarnation
-    )
-    # Of many ranks most are through here.
-    if connection.execute(lowest).scalar_one() != stream.rank:
-        return False
-    return _newest(connection, stream.run_key) == stream.incarnation
 
 
 def _newest(connection: Connection, run_key: int) -> str:
@@ -194,12 +182,12 @@ def _newest(connection: Connection, run_key: int) -> str:
     began = func.min(streams.c.started_at)
     of_run = select(streams.c.incarnation).where(streams.c.run_key == run_key).group_by(streams.c.incarnation)
     last = select(func.max(of_run.add_columns(began.label("began")).subquery().c.began)).scalar_subquery()
-    # Databases sort names by rules of their own.
+    # Databases sort names differently.
     return max(connection.execute(of_run.having(began == last)).scalars(), default="")
 
 
 def highest_control_version(connection: Connection, run_key: int, *, below: int) -> int:
-    """The highest version under a bound that any rank of any incarnation named last; 0 where none did."""
+    """The highest control version below a bound that any stream has named; 0 where none did."""
     highest = select(func.max(streams.c.control_version)).where(
         streams.c.run_key == run_key, streams.c.control_version < below
     )
@@ -207,7 +195,13 @@ def highest_control_version(connection: Connection, run_key: int, *, below: int)
 
 
 def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: float) -> Change:
-    """What a push brought: the acknowledgement, the range of steps and the control version the stream has now."""
+    """The update of a stream after a push.
+
+    Args:
+        acked_through: highest seq up to which every record is stored, quarantined or in a gap.
+        steps: of the push's reports.
+        now: the server's time, seconds since the epoch.
+    """
     known = [*steps, *(s for s in (stream.first_step, stream.last_step) if s is not None)]
     return Change(
         _ADVANCED,
@@ -225,11 +219,11 @@ def advanced(stream: Stream, *, acked_through: int, steps: Iterable[int], now: f
 def contiguous_through(
     connection: Connection, stream: Stream, just_stored: Sequence[int] = (), *, held_through: int | None = None
 ) -> int:
-    """The highest seq up to which every record is stored, kept aside, or known never to come.
+    """The highest seq up to which every record is stored, quarantined or in a gap.
 
     Args:
-        just_stored: what this transaction stored or refused, by rising seq: it need not be looked for.
-        held_through: nothing else is held beyond it, if that is known: then nothing is looked for beyond it.
+        just_stored: rising seqs that this transaction stored or refused; they need no query.
+        held_through: no other seq beyond it is held, where that is known; saves the query.
     """
     through = stream.acked_through
     for seq in just_stored:
@@ -273,7 +267,7 @@ _other = streams.alias("other")
 _began = select(func.min(_own.c.started_at)).where(
     _own.c.run_key == streams.c.run_key, _own.c.incarnation == streams.c.incarnation
 )
-_STANDING = (
+_PUSH_STATE = (
     _STREAMS.add_columns(
         runs.c.last_position,
         select(func.max(records.c.seq))
@@ -283,13 +277,13 @@ _STANDING = (
         select(func.max(quarantine.c.seq))
         .where(quarantine.c.stream_key == streams.c.key)
         .scalar_subquery()
-        .label("last_kept_aside"),
+        .label("last_quarantined"),
         select(func.max(gaps.c.last_seq)).where(gaps.c.stream_key == streams.c.key).scalar_subquery().label("last_gap"),
         select(func.min(_own.c.rank))
         .where(_own.c.run_key == streams.c.run_key, _own.c.incarnation == streams.c.incarnation)
         .scalar_subquery()
         .label("lowest_rank"),
-        # An incarnation that is newer, or as old: then the name decides, and databases sort names by rules of their own.
+        # An incarnation that is newer, or as old: then names decide, and databases sort names differently.
         select(_other.c.incarnation)
         .where(_other.c.run_key == streams.c.run_key, _other.c.incarnation != streams.c.incarnation)
         .group_by(_other.c.incarnation)
@@ -350,17 +344,21 @@ _LAST_STEP = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where one stream stands among the others."""
+    """The precedence of one stream."""
 
-    speaks_through: int
+    shown_through: int
     age: int
     rank: int
 
 
 class Timeline:
-    """Built from a run's incarnations, oldest first; picks the rows that speak."""
+    """Picks the rows that are shown."""
 
     def __init__(self, incarnations: Sequence[Incarnation]) -> None:
+        """
+        Args:
+            incarnations: of one run, oldest first.
+        """
         self._places: dict[int, _Place] = {}
         last = int(_LAST_STEP)
         for age, incarnation in enumerate(reversed(incarnations)):
@@ -370,18 +368,18 @@ class Timeline:
                 last = min(last, incarnation.first_step - 1)
 
     def order_of(self, stream_key: int) -> tuple[int, int]:
-        """Sorts streams so that those that speak louder come last."""
+        """Sort key of a stream; lowest precedence first."""
         place = self._places[stream_key]
         return -place.age, -place.rank
 
-    def speaks_through(self, stream_key: int) -> int:
-        """The last step before a newer incarnation speaks for the run."""
-        return self._places[stream_key].speaks_through
+    def shown_through(self, stream_key: int) -> int:
+        """The last step for which the stream may be shown."""
+        return self._places[stream_key].shown_through
 
-    def speaking(
+    def shown(
         self, steps: NDArray[np.int64], stream_keys: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> NDArray[np.intp]:
-        """Indices of the rows that speak, one per step, by rising step.
+        """Indices of the rows that are shown, one per step, by rising step.
 
         Args:
             steps: step of each row, shape (rows,).
@@ -398,11 +396,12 @@ class Timeline:
 
     @staticmethod
     def last_of_each_step(steps: NDArray[np.int64]) -> NDArray[np.intp] | None:
-        """Indices of the rows that speak, by rising step, where louder and later ones come last; None: all do, as they
-        are. Much quicker than `speaking` where little is out of order.
+        """Indices of the last row of each step, by rising step; None: all rows, in their order.
+
+        Much faster than `shown` where little is out of order.
 
         Args:
-            steps: of rows that speak for their steps unless a later row does, shape (rows,).
+            steps: step of each row, lowest precedence first, shape (rows,).
         """
         if bool((steps[1:] > steps[:-1]).all()):
             return None
@@ -417,14 +416,14 @@ class Timeline:
         places = [self._places[int(key)] for key in known]
         lasts, ages, ranks = (
             np.array([getattr(place, name) for place in places], dtype=np.int64)[inverse]
-            for name in ("speaks_through", "age", "rank")
+            for name in ("shown_through", "age", "rank")
         )
         return lasts, ages, ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGap:
-    """Records of one rank that will never come."""
+    """Records of one rank that were lost before they reached the server."""
 
     stream_key: int
     incarnation: str
@@ -435,7 +434,12 @@ class StoredGap:
 
 
 def newest_gaps(connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int) -> list[StoredGap]:
-    """At most `limit` gaps that came before (stream key, first seq); those of the newest incarnation first."""
+    """Gaps of a run, those of the newest stream first.
+
+    Args:
+        before: (stream key, first seq) of the last gap on the previous page.
+        limit: the most to return.
+    """
     wanted = (
         select(
             gaps.c.stream_key, streams.c.incarnation, streams.c.rank, gaps.c.first_seq, gaps.c.last_seq, gaps.c.reason

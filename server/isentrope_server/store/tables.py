@@ -148,9 +148,9 @@ runs = Table(
     Column("config", JSON, nullable=False),
     Column("tags", JSON, nullable=False),
     Column("notes", Text, nullable=False),
-    Column("control_version", BigInteger, nullable=False),  # in force, as the newest report says
+    Column("control_version", BigInteger, nullable=False),  # active, according to the newest report
     Column("last_position", BigInteger, nullable=False),
-    Column("timeline_version", BigInteger, nullable=False),  # rises when who speaks for a step may have changed
+    Column("timeline_version", BigInteger, nullable=False),  # rises when another report may be shown for a step
 )
 
 deleted_runs = Table(
@@ -176,7 +176,7 @@ streams = Table(
     Column("acked_through", BigInteger, nullable=False),
     # The highest one its reports named: a database that was restored may not know it.
     Column("control_version", BigInteger, nullable=False, server_default="0"),
-    Column("initial_control", JSON(none_as_null=True)),  # version, author and document; NULL: it doesn't say
+    Column("initial_control", JSON(none_as_null=True)),  # version, author and document; NULL: not announced
     UniqueConstraint("run_key", "incarnation", "rank"),
 )
 
@@ -378,7 +378,7 @@ audit = Table(
 audit_head = Table(
     "audit_head",
     metadata,
-    Column("key", Integer, primary_key=True),  # one row: whoever writes an entry holds it until COMMIT
+    Column("key", Integer, primary_key=True),  # one row, locked by the writer of an entry until COMMIT
     Column("entries", BigInteger, nullable=False),
     Column("chain_hash", LargeBinary(32), nullable=False),  # of the newest entry; without it a cut end would not show
 )

@@ -28,7 +28,7 @@ _MOST_IN_A_REPORT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAlert:
-    """One alert, of a report that speaks for its step."""
+    """One alert, of a report that is shown for its step."""
 
     position: int
     number: int
@@ -77,25 +77,25 @@ def newest_alerts(
     connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int
 ) -> list[StoredAlert]:
     """At most `limit` alerts that came before (position, number), newest first; those taken back by a resume apart."""
-    speaking = _speaking(connection, run_key)
+    shown = _shown(connection, run_key)
     found: list[StoredAlert] = []
     while len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, limit)).all()
-        found += [StoredAlert(**row._mapping) for row in rows if row.position in speaking]
+        found += [StoredAlert(**row._mapping) for row in rows if row.position in shown]
         if len(rows) < limit:
             break
         before = (rows[-1].position, rows[-1].number)
     return found[:limit]
 
 
-def _speaking(connection: Connection, run_key: int) -> set[int]:
+def _shown(connection: Connection, run_key: int) -> set[int]:
     """The positions of the reports whose alerts count: the loudest of those that have any, for each step."""
     table = alerts.c
     rows = connection.execute(
         select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
     ).all()
     columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
-    chosen = Timeline(streams.incarnations(connection, run_key)).speaking(*columns)
+    chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
     return {rows[int(index)].position for index in chosen}
 
 
@@ -116,7 +116,7 @@ _NEWEST_LOOKED_AT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTokens:
-    """Those of the report that speaks for a step, largest first."""
+    """Tokens of the report shown for a step, largest first."""
 
     step: int
     tokens: tuple[DrivingToken, ...]
@@ -151,18 +151,18 @@ def find_top_tokens(connection: Connection, run_key: int, step: int | None = Non
         else query.where(table.step == step)
     )
     rows = connection.execute(query).all()
-    speaking = Timeline(streams.incarnations(connection, run_key)).speaking(
+    shown = Timeline(streams.incarnations(connection, run_key)).shown(
         *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
     )
-    if not len(speaking):
+    if not len(shown):
         return None
-    row = rows[int(speaking[-1])]
+    row = rows[int(shown[-1])]
     return StoredTokens(step=row.step, tokens=decode_tokens(row.packed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWhatIf:
-    """The sums of the report that speaks for a step."""
+    """The sums of the report shown for a step."""
 
     step: int
     sums: WhatIfSums
@@ -198,12 +198,12 @@ def find_what_if_sums(connection: Connection, run_key: int, step: int | None = N
         else query.where(table.step == step)
     )
     rows = connection.execute(query).all()
-    speaking = Timeline(streams.incarnations(connection, run_key)).speaking(
+    shown = Timeline(streams.incarnations(connection, run_key)).shown(
         *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
     )
-    if not len(speaking):
+    if not len(shown):
         return None
-    row = rows[int(speaking[-1])]
+    row = rows[int(shown[-1])]
     packed = connection.execute(
         select(table.packed).where(table.run_key == run_key, table.position == row.position)
     ).scalar_one()

@@ -72,7 +72,7 @@ def read(
     steps, stream_keys, positions = (
         np.concatenate([getattr(part, field) for part in parts]) for field in ("steps", "stream_keys", "positions")
     )
-    chosen = Timeline(streams.incarnations(connection, run_key)).speaking(steps, stream_keys, positions)
+    chosen = Timeline(streams.incarnations(connection, run_key)).shown(steps, stream_keys, positions)
     part_of = np.repeat(np.arange(len(parts)), [len(part.steps) for part in parts])[chosen]
     starts = np.cumsum([0, *(len(part.steps) for part in parts)])
     row_of = chosen - starts[part_of]

@@ -143,7 +143,7 @@ def lowest_precedence_first(parts: Sequence[Part], timeline: Timeline) -> list[P
         (part for part in parts if len(part.steps)),
         key=lambda part: (*timeline.order_of(part.stream_key), part.positions[0]),
     )
-    return [_through(part, timeline.speaks_through(part.stream_key)) for part in ordered]
+    return [_through(part, timeline.shown_through(part.stream_key)) for part in ordered]
 
 
 def unpacked(
@@ -316,7 +316,7 @@ def read(
     for parts in (unpacked, packed):
         for name, part in parts(connection, run_key, names, wanted):
             found[name].append(part)
-    return {name: _speaking(lowest_precedence_first(found[name], timeline), after_position) for name in names}
+    return {name: _shown(lowest_precedence_first(found[name], timeline), after_position) for name in names}
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
@@ -401,7 +401,7 @@ def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRang
     )
 
 
-def _speaking(parts: Sequence[Part], after_position: int) -> Series:
+def _shown(parts: Sequence[Part], after_position: int) -> Series:
     if not parts:
         return Series(steps=np.empty(0, np.int64), values=np.empty(0, np.float64))
     steps = np.concatenate([part.steps for part in parts])

@@ -31,7 +31,7 @@ from isentrope_server.store.writer import StepStored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStep:
-    """The report that speaks for a step."""
+    """The report shown for a step."""
 
     step: int
     recorded_at: float
@@ -52,7 +52,7 @@ def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
         return None
     incarnations = streams.incarnations(connection, run_key)
     positions = np.array(list(candidates), dtype=np.int64)
-    chosen = Timeline(incarnations).speaking(
+    chosen = Timeline(incarnations).shown(
         np.full(len(candidates), step, dtype=np.int64),
         np.array([report.stream_key for report, _ in candidates.values()], dtype=np.int64),
         positions,
