@@ -32,9 +32,7 @@ def main() -> int:
         "--short", action="store_true", help="fewer repetitions and shorter waits, as in `make test-all`"
     )
     parser.add_argument("--jobs", type=int, default=3, help="faults beside each other; most of them wait")
-    parser.add_argument(
-        "--planted", action="store_true", help="plant bugs in a copy of the sources; each must be found"
-    )
+    parser.add_argument("--planted", action="store_true", help="plant bugs; each must be found")
     parser.add_argument("--forget", action="store_true", help="keep nothing of a fault that was not withstood")
     parser.add_argument("--list", action="store_true", help="name the faults and do none")
     arguments = parser.parse_args()
