@@ -24,11 +24,11 @@ from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, ResumeMessage
 from isentrope.errors import CheckpointError, CodecError
 from isentrope.hold import HoldController
-from isentrope.methods.gate import CAPABILITIES
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.step_report import ReportBuilder
 from isentrope_wire import __version__
 from isentrope_wire.codec import decode_control, encode_control
+from isentrope_wire.control import CAPABILITIES
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.reports import ControlSnapshot
 

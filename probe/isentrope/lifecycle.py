@@ -28,12 +28,11 @@ from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
-from isentrope.methods.gate import CAPABILITIES
 from isentrope.trackers.base import OpenMirrors
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
-from isentrope_wire.control import Control
+from isentrope_wire.control import CAPABILITIES, Control
 from isentrope_wire.reports import ERROR_CHARACTERS, ControlSnapshot, RunFinished, RunStarted, cut
 
 logger = logging.getLogger(__name__)

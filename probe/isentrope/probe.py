@@ -57,7 +57,7 @@ from isentrope.inputs import (
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
 from isentrope.methods.base import GatedTokens
-from isentrope.methods.gate import CAPABILITIES, gated_logprobs
+from isentrope.methods.gate import gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
@@ -68,7 +68,7 @@ from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
 from isentrope.trackers.base import OpenMirrors
 from isentrope.transport.transport import Transport
-from isentrope_wire.control import Control, Method
+from isentrope_wire.control import CAPABILITIES, Control, Method
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.metrics import PROBE_FAILURES, PROBE_RESCORE_SECONDS, PROBE_SECONDS, TOKEN_NOT_RECORDED
 from isentrope_wire.reports import ControlSnapshot, StepReport

@@ -12,6 +12,7 @@ from typing import Any
 
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import (
+    METHODS,
     Method,
     Value,
     checked_parameters,
@@ -284,6 +285,10 @@ class Control:
     def capability(self) -> str:
         """What a probe must be able to do to carry this control out, as it stands in `RunStarted.capabilities`."""
         return "hold" if self.hold is not None else f"method:{self.method}"
+
+
+CAPABILITIES = (*(f"method:{name}" for name in METHODS), "hold")
+"""Every `Control.capability` of this version: what a probe announces when its run starts."""
 
 
 def _scope(value: object) -> Scope:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from isentrope_trainer.algorithms.adaptive_entropy import AdaptiveEntropyCoefficient, mean_entropy
-from isentrope_trainer.settings import AdaptiveEntropyConfig, SettingsError
+from isentrope_trainer.settings import AdaptiveEntropyConfig
+from isentrope_wire.errors import ConfigurationError
 
 
 def applied(entropies: list[float], **settings: float) -> list[float]:
@@ -50,5 +51,5 @@ def test_the_mean_counts_tokens_that_the_mask_counts_and_carries_gradient() -> N
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, float], named: str) -> None:
-    with pytest.raises(SettingsError, match=named):
+    with pytest.raises(ConfigurationError, match=named):
         AdaptiveEntropyConfig(**{"target_entropy": 0.5, **changes})

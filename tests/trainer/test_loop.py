@@ -10,9 +10,10 @@ from isentrope_trainer.loop import train
 from isentrope_trainer.models.policy import PolicyConfig, build_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import train_reference_policy
-from isentrope_trainer.settings import AdaptiveEntropyConfig, SettingsError, TrainingConfig
+from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
 from isentrope_trainer.tasks.vocabulary import WORDS
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import RunFinished, StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
@@ -121,5 +122,5 @@ def test_each_report_tells_what_was_trained_and_what_was_predicted(tiny_policy_c
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, float], named: str) -> None:
-    with pytest.raises(SettingsError, match=named):
+    with pytest.raises(ConfigurationError, match=named):
         replace(CONFIG, **changes)  # type: ignore[arg-type]

@@ -157,9 +157,7 @@ def _check_replay(replay: bool, training_options: dict[str, Any]) -> None:
     elif "speed" in given:
         raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
     elif missing := [name for name in _OF_THE_TRAINER if find_spec(name) is None]:
-        from isentrope.cli.frame import Failed
-
-        raise Failed(
+        raise click.ClickException(
             f"Training needs the trainer: pip install 'isentrope[trainer]' (there is no {missing[0]}). "
             "`isentrope demo --replay` shows a recorded run without it."
         )
@@ -179,9 +177,9 @@ def _import_training(beside: Executor, shown: Future[None]) -> None:
     Args:
         shown: the server's address. Where it can't be had, the rest needs no import.
     """
-    from isentrope.kernels import cpp_build
+    from isentrope.kernels import load_cpp
 
-    compiled = beside.submit(cpp_build.load)
+    compiled = beside.submit(load_cpp)
     _let_threads_sleep()
     for module in ("torch", "isentrope_trainer.models.policy", "isentrope_trainer.reference_run"):
         importlib.import_module(module)

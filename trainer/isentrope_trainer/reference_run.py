@@ -24,7 +24,7 @@ from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 
 if TYPE_CHECKING:
-    from isentrope.transport.transport import Transport
+    from isentrope.transport import Transport
 
 
 THREADS = 2

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 import isentrope
-from isentrope.transport.spool import open_transport
-from isentrope.transport.transport import ReadyMessage, Transport
+from isentrope.transport import ReadyMessage, Transport, open_transport
 from isentrope_trainer.recording import Recording
 from isentrope_wire import environment
 from isentrope_wire.errors import IsentropeError

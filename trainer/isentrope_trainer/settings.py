@@ -5,11 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from isentrope_wire.errors import IsentropeError
-
-
-class SettingsError(IsentropeError, ValueError):
-    """A training setting that can't work."""
+from isentrope_wire.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +13,7 @@ class AdaptiveEntropyConfig:
     """An entropy bonus whose coefficient follows the entropy, see `algorithms/adaptive_entropy.py`. TRL's defaults.
 
     Raises:
-        SettingsError: naming the field, what was expected and what came.
+        ConfigurationError: naming the field, what was expected and what came.
     """
 
     target_entropy: float
@@ -31,7 +27,7 @@ class AdaptiveEntropyConfig:
         for name in ("target_entropy", "change_per_step"):
             _above_zero(f"adaptive_entropy.{name}", getattr(self, name))
         if not self.smallest_coefficient <= self.initial_coefficient <= self.largest_coefficient:
-            raise SettingsError(
+            raise ConfigurationError(
                 f"adaptive_entropy.initial_coefficient must lie between {self.smallest_coefficient:g} and "
                 f"{self.largest_coefficient:g}, got {self.initial_coefficient}."
             )
@@ -42,7 +38,7 @@ class TrainingConfig:
     """What, beside the policy it starts from, determines a run.
 
     Raises:
-        SettingsError: naming the field, what was expected and what came.
+        ConfigurationError: naming the field, what was expected and what came.
     """
 
     steps: int = 300
@@ -67,11 +63,11 @@ class TrainingConfig:
         for name, lowest in (("steps", 1), ("seed", 0), ("prompts", 1), ("group_size", 2)):
             value = getattr(self, name)
             if value < lowest:
-                raise SettingsError(f"{name} must be a whole number of at least {lowest}, got {value}.")
+                raise ConfigurationError(f"{name} must be a whole number of at least {lowest}, got {value}.")
         for name in ("learning_rate", "max_gradient_norm", "temperature"):
             _above_zero(name, getattr(self, name))
 
 
 def _above_zero(name: str, value: float) -> None:
     if not math.isfinite(value) or value <= 0:
-        raise SettingsError(f"{name} must be finite and above 0, got {value}.")
+        raise ConfigurationError(f"{name} must be finite and above 0, got {value}.")

@@ -5,4 +5,10 @@
 - `reference.py`: plain torch, any device, float64-able. The specification of every other backend, and the fallback
 - `cpp_backend.py`: one C++ file, compiled on first use, for the CPU
 - `triton_backend.py`: for CUDA, ROCm and XPU
+
+`load_cpp` compiles the C++ file ahead of the first score, in an image or beside the import of torch.
 """
+
+from isentrope.kernels.cpp_build import load as load_cpp
+
+__all__ = ["load_cpp"]

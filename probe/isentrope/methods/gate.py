@@ -27,9 +27,6 @@ METHODS: Mapping[Method, Intervention] = {
     Method.RATIO_CLIP: Intervention(ratio.select_ratio_clip),
 }
 
-CAPABILITIES = (*(f"method:{method}" for method in (Method.NONE, *METHODS)), "hold")
-"""What this probe can be told to do."""
-
 
 def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
     """What `control` makes of the tokens: its method, then the ratio clip it may bring along, then the denominator.

@@ -18,7 +18,7 @@ from statistics import correlation, fmean
 import click
 
 import isentrope
-from isentrope.transport.transport import InMemoryTransport
+from isentrope.transport import InMemoryTransport
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.metrics import (

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import isentrope
-from isentrope.transport.transport import InMemoryTransport
+from isentrope.transport import InMemoryTransport
 from isentrope_trainer.reference_run import THREADS, train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.reports import StepReport

@@ -20,7 +20,7 @@ from statistics import median
 import click
 
 import isentrope
-from isentrope.transport.transport import InMemoryTransport, MakeMessage
+from isentrope.transport import InMemoryTransport, MakeMessage
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_wire.control import Method, Scope

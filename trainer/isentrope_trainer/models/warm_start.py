@@ -26,11 +26,11 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
-from isentrope.errors import ConfigurationError
 from isentrope_trainer.models.policy import PolicyConfig, build_policy, completion_logits
 from isentrope_trainer.tasks.demonstrations import SHAPES, demonstration_batch
 from isentrope_trainer.tasks.vocabulary import EOS_ID, WORDS
 from isentrope_wire import environment
+from isentrope_wire.errors import ConfigurationError
 
 CODE_VERSION = 1
 """Raise it when a change to this file or to the demonstrations makes old weights wrong."""
