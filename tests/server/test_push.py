@@ -120,7 +120,7 @@ def test_records_of_an_unknown_sender_are_refused_until_it_says_hello(server: Se
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Push(request, metadata=rank.metadata)
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-    assert "say Hello first" in (refused.value.details() or "")
+    assert "nobody" in (refused.value.details() or "")
 
 
 def test_not_a_number_and_infinities_survive(server: ServerInThread) -> None:

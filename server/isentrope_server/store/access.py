@@ -1,10 +1,8 @@
-"""Access tokens: only their hashes are kept.
+"""Access tokens, of which only hashes are stored; the key of browsers' sessions; the audit trail.
 
-The audit trail: who changed what.
-
-Each entry's hash covers the one before, so that a changed, missing or moved entry shows; the head knows how many there
-are and the newest hash, so that a cut end shows too. Somebody who can write to the database can make all of it anew:
-against them, keep a hash that `isentrope audit verify` printed elsewhere, and ask later whether it still stands.
+Each audit entry's hash covers the entry before, so that a changed, missing or moved entry is found; the head holds the number
+of entries and the newest hash, so that a cut end is found, too. Whoever can write to the database can rewrite all of it: keep a
+hash printed by `isentrope audit verify` elsewhere, and pass it to a later verification.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class StoredToken:
 
     id: str
     name: str
-    """Stands as the author beside every change made with it."""
+    """Shown as the author of every change made with it."""
     scope: str
     token_hash: bytes
     created_at: float
@@ -111,22 +109,22 @@ class AuditEntry:
     change: Mapping[str, Any]
     chain_hash: bytes
     token_id: str | None
-    """Of the token the actor came with; names may repeat. None: the server, a rank, or the command line by itself."""
+    """Of the actor's token; names may repeat. None: the server, a rank, or the command line without a server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What a look at every entry found."""
+    """Result of checking every entry."""
 
     entries: int
     head: bytes
-    """Hash of the newest entry; empty where there is none."""
+    """Hash of the newest entry; empty without entries."""
     broken_at: int | None
-    """Key of the first entry whose hash doesn't fit; None when every link holds."""
+    """Key of the first entry whose hash does not match; None when all match."""
     is_cut: bool
     """Entries are missing at the end, or were added past the head."""
     knows_earlier_head: bool | None
-    """Whether the hash that was asked for is one of the chain's; None when none was."""
+    """Whether the given hash is part of the chain; None without one."""
 
     @property
     def is_whole(self) -> bool:
@@ -152,11 +150,11 @@ def record_audit(
         change: what is different now, old and new where both exist.
         token_id: of the token, where one acted.
     """
-    # Until COMMIT: of two servers on one database neither links to what the other is about to follow.
+    # Until COMMIT: two servers on one database must not link to the same entry.
     hold_what_runs_share(connection)
     head = connection.execute(select(audit_head)).one_or_none()
     previous = bytes(head.chain_hash) if head is not None else b""
-    # As the columns keep them: a hash over other text would never fit again.
+    # As the columns store them: a hash over other text would not match later.
     actor, subject = (text.replace("\0", "\ufffd") for text in (actor, subject))
     chain_hash = _chained(previous, at, actor, action, subject, change, token_id)
     connection.execute(
@@ -185,7 +183,11 @@ def audit_page(connection: Connection, *, before_key: int | None, limit: int) ->
 
 
 def verify_audit(connection: Connection, *, earlier_head: bytes | None = None) -> Verification:
-    """Read every entry and check its hash. On one connection in one transaction, so that nobody writes in between."""
+    """Read every entry and check its hash, in one transaction.
+
+    Args:
+        earlier_head: a hash printed by an earlier verification; checked to be part of the chain.
+    """
     previous, entries, broken_at, knows_earlier = b"", 0, None, earlier_head == b""
     rows = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(audit).order_by(audit.c.key))
     for row in rows:

@@ -1,4 +1,4 @@
-"""Controls: every version ever asked for, and what each rank made of it."""
+"""Controls: every requested version, and each rank's outcome."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LONGEST_MESSAGE = 10_000
 
 OPEN_STATES = (State.PENDING, State.DELIVERED)
 STANDING_STATES = (State.PENDING, State.DELIVERED, State.APPLIED, State.PARTIAL)
-"""What a probe that asks now should be told about."""
+"""States of versions that are sent to a probe on Hello and Watch."""
 
 
 NAMED_BY_REPORT = "named_by_report"
-"""Code of an APPLIED that a rank did not say itself: it reported a step under the version."""
+"""Code of an APPLIED concluded from a report made under the version, without an outcome of the rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def newest(connection: Connection, run_key: int) -> ControlItem | None:
 
 
 def desired(connection: Connection, run_key: int) -> ControlItem | None:
-    """The newest pushed version that still stands: what a probe should have in force. None: nothing was pushed."""
+    """The newest requested version that has not ended unapplied; None without one."""
     row = connection.execute(
         select(controls)
         .where(controls.c.run_key == run_key, controls.c.version >= 1, controls.c.state.in_(STANDING_STATES))
@@ -115,7 +115,7 @@ def by_idempotency_key(connection: Connection, run_key: int, key: str) -> Contro
 
 
 def open_before(connection: Connection, run_key: int, version: int) -> list[ControlItem]:
-    """Versions under `version` that nobody has answered yet, oldest first."""
+    """Open versions below `version`, oldest first."""
     rows = connection.execute(
         select(controls)
         .where(controls.c.run_key == run_key, controls.c.version < version, controls.c.state.in_(OPEN_STATES))
@@ -142,9 +142,9 @@ def change(connection: Connection, item: ControlItem, **values: object) -> None:
 
 
 def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: ControlOutcome, now: float) -> bool:
-    """Record what a rank said of a version. The first word of a rank counts: False when it had spoken before.
+    """Record a rank's outcome of a version. The first outcome counts: False when the rank has one already.
 
-    What its reports named is no word of its own, and gives way to one.
+    One concluded from its reports is replaced.
     """
     of_rank = and_(
         control_outcomes.c.run_key == run_key,
@@ -171,7 +171,7 @@ def add_outcome(connection: Connection, run_key: int, stream_key: int, outcome: 
 
 
 def outcomes(connection: Connection, run_key: int, version: int) -> list[RankOutcome]:
-    """What each rank said of a version, in the order it came."""
+    """Each rank's outcome of a version, in order of arrival."""
     rows = connection.execute(
         select(control_outcomes, streams.c.incarnation, streams.c.rank)
         .join(streams, streams.c.key == control_outcomes.c.stream_key)

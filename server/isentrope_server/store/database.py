@@ -1,30 +1,15 @@
-"""Engines: one writing connection, and read-only ones for everybody else.
+"""The database: engines, locks between servers, SQLite's file, and migrations.
 
-Who may write what at once.
+One connection writes; all others are read-only. Each server on a shared PostgreSQL has a writing connection, and they must
+not disturb each other: positions and acknowledgements of a run rise in COMMIT order, a control builds on the newest version,
+the audit trail is a chain. Advisory locks, held until COMMIT, give the same result as one writer:
 
-SQLite has one writer. Each server on a shared PostgreSQL has one too, and they must not disturb each other: positions
-and acknowledgements of a run rise in COMMIT order, a control builds on the newest version, the audit trail is a chain.
-Advisory locks, held until COMMIT, keep that as if there were one writer:
-
-- `hold_for_writing`: a transaction that says which runs it writes holds these runs; any other holds everything. They
-  are taken at its begin and in one order, so that no two transactions can wait for each other.
+- `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks everything. Locks are
+  taken at its begin and in one order, so that no two transactions can wait for each other.
 - `hold_what_runs_share`: rows that belong to no run. Taken last.
 - `hold_for_migration`: two servers that start at once don't both create the tables.
 
-`DUTY_LOCK` is none of these: `live.notifications` holds it for as long as its connection lives.
-
-What SQLite's file needs: a file system that locks, and a library without a known fault.
-
-Space: what deleted rows took goes back to the file system.
-
-SQLite keeps the pages it no longer needs, and gives the last ones back when told to; that it may, a database has to be
-told before its first table, or once by writing it anew. PostgreSQL's autovacuum makes such pages free for other rows.
-
-Brings a database to the newest schema.
-
-Which migrations a database has seen, and which this program brings.
-
-Several changes in one round trip, where the database is another process: each one there and back waits for a core.
+`DUTY_LOCK` is not one of these: `live.notifications` holds it as long as its connection is open.
 """
 
 from __future__ import annotations
@@ -117,7 +102,7 @@ class Database:
     """The two engines of one database.
 
     SQLite before 3.51.3 can corrupt its WAL when two connections write, so exactly one connection, the writer's, may.
-    On PostgreSQL each server process has one such connection too; `locks` says what they may do at once.
+    On PostgreSQL each server process has one such connection too; the locks below say what they may do at once.
     """
 
     def __init__(self, url: str) -> None:
@@ -130,7 +115,7 @@ class Database:
         # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
         options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text}
         if self.is_shared:
-            # What the URL says of them counts.
+            # The URL's own options win.
             options["connect_args"] = {name: n for name, n in _CONNECTING.items() if name not in parsed.query}
         self.writing_engine = create_engine(parsed, poolclass=NullPool, **options)
         # A pooled connection may have died with the database it was to; asking first costs one round trip.
@@ -166,12 +151,12 @@ class Database:
 
 
 def with_driver(url: URL) -> URL:
-    """The URL with psycopg 3 as the driver where it says PostgreSQL and names none; `postgres://` counts too."""
+    """The URL with psycopg 3 as the driver where it names PostgreSQL and no driver; `postgres://` is accepted, too."""
     return url.set(drivername="postgresql+psycopg") if url.drivername in (POSTGRESQL, "postgres") else url
 
 
 def in_a_line(error: Exception) -> str:
-    """What the database said, without the statement it said it of."""
+    """The database's message in one line, without the statement."""
     return printable(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
 
 
@@ -221,7 +206,7 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
 
     @event.listens_for(engine, "handle_error")
     def _on_error(context: ExceptionContext) -> None:
-        # Behind the first line PostgreSQL tells the values it speaks of, and the driver shows them.
+        # After the first line PostgreSQL's message contains values of the statement.
         for error in (context.original_exception, context.sqlalchemy_exception):
             if error is not None and error.args:
                 error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
@@ -262,7 +247,7 @@ def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) ->
 
 
 def hold_what_runs_share(connection: Connection) -> None:
-    """Keep other servers from adding rows that belong to no run, until COMMIT. Whoever calls it reads these rows after."""
+    """Lock the rows that belong to no run until COMMIT. Read them after this call."""
     if _is_shared(connection):
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SHARED_ROWS})
 
@@ -312,7 +297,7 @@ def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
 
 
 def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """The type of the file system a file lies on, or would lie on; None where the system doesn't tell."""
+    """Type of the file system of a file, which need not exist; None where the system does not report it."""
     if not mounts.exists():
         return None
     place = path.resolve()
@@ -329,7 +314,7 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
 
 
 def old_library_note(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> str | None:
-    """What to say of a library with a known fault; None: it has none."""
+    """Warning about an SQLite library with a known fault; None without one."""
     if version >= _FIXED_IN:
         return None
     named, fixed = (".".join(map(str, numbers)) for numbers in (version, _FIXED_IN))

@@ -1,9 +1,7 @@
-"""Removal: what a deleted run leaves behind goes a piece at a time, so that nobody waits for it.
+"""Removal of runs, and retention: which runs a server no longer keeps.
 
-Deleting takes the run out of sight at once, in one small transaction; its rows follow, many in one transaction but
-never all. A server that is killed meanwhile goes on with it at its next start.
-
-Retention: which runs a server keeps no longer.
+Deleting hides the run at once, in one small transaction; its rows are removed later in pieces, so that other work does not wait.
+A server that was killed in between continues at its next start.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def take_out_of_sight(connection: Connection, run_key: int, run_id: str, *, by: 
 
 
 def id_out_of_sight(run_key: int) -> str:
-    """Its id from then on. A colon stands in none that a probe may choose."""
+    """Its id from then on. No id of a probe may contain a colon."""
     return f"deleted:{run_key}"
 
 

@@ -1,17 +1,14 @@
-"""The schema.
+"""The tables and their column types.
 
-A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every record that counts gets
-the run's next `position` in the transaction that stores it, so positions rise in COMMIT order and serve as cursors.
+A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every stored record gets the run's next
+`position` in its transaction, so positions rise in COMMIT order and serve as cursors.
 
-What is new is one row per record: scalars are one float64 blob in the order of the names of its *layout*, histograms
-another. A run has a handful of layouts, so a series cuts 8 bytes out of each row, and no row is written per scalar.
-What is older was packed: `blocks` hold what the reports of a stream share, `metric_chunks` and `histogram_chunks` the
-numbers, one metric of a block after the other. `position` orders both.
+A new record is one row: scalars are one float64 blob in the order of the names of its *layout*, histograms another. A run has a
+handful of layouts, so a series reads 8 bytes of each row, and no row is written per scalar. Older records are packed: `blocks`
+hold what reports of a stream share, `metric_chunks` and `histogram_chunks` the numbers, one metric after the other.
 
-Text and JSON as every database takes them.
-
-PostgreSQL stores no NUL in text, SQLite does: the replacement character stands for it in both, also in what is looked
-for. JSON knows no NaN and no infinities: their names stand for them.
+PostgreSQL stores no NUL in text: the replacement character takes its place in both databases, also in queries. JSON has no NaN
+and no infinities: their names take their place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The one thread that writes, with group commit: what queued up during one COMMIT goes into the next.
+"""The one thread that writes, with group commit: work that queues up during one COMMIT shares the next.
 
-What a transaction announces once it is committed. Listeners read the rest from the store.
+Transactions announce events, which are published after COMMIT; listeners read the rest from the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isentrope_wire.errors import IsentropeError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStored:
-    """One step report is durable."""
+    """One step report is committed."""
 
     run_id: str
     position: int
@@ -37,7 +37,7 @@ class StepStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlChanged:
-    """A control version was asked for, or its state changed."""
+    """A control version was requested, or its state changed."""
 
     run_id: str
     version: int
@@ -62,21 +62,22 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 ROWS_PER_COMMIT = 1_000
-"""Enough to share one fsync among many, few enough to answer the first in line within some tens of milliseconds."""
+"""Enough to share one fsync among many, few enough to answer the first job within some tens of milliseconds."""
 
 
 class WriterStopped(IsentropeError, RuntimeError):
-    """The server is shutting down, or its writer died; nothing more will be stored."""
+    """The server is shutting down, or its writer failed; nothing more will be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What a piece of work may use: the connection, and a place to say what should be announced after COMMIT."""
+    """What a piece of work may use: the connection, and the events to publish after COMMIT."""
 
     connection: Connection
     events: list[Event] = field(default_factory=list)
 
     def announce(self, event: Event) -> None:
+        """Publish an event after COMMIT."""
         self.events.append(event)
 
 
@@ -90,7 +91,7 @@ class _Job(Generic[_T]):
     error: BaseException | None = None
 
     def run(self, connection: Connection, *, in_savepoint: bool) -> list[Event]:
-        """Do the work; in a savepoint of its own a failure undoes this work only. May be done again after a failure."""
+        """Do the work. In a savepoint, a failure undoes this work only. May be repeated after a failure."""
         transaction = Transaction(connection)
         self.result.clear()
         self.error = None
@@ -106,7 +107,7 @@ class _Job(Generic[_T]):
 
 
 class _KeptFailure:
-    """Keeps a failure for whoever submitted the work, so that it never ends the thread all others wait for."""
+    """Stores a failure in its job, so that it does not end the writer's thread."""
 
     def __init__(self, job: _Job[_T], savepoint: NestedTransaction | None) -> None:
         self._job = job
@@ -128,7 +129,7 @@ class _KeptFailure:
 
 
 class _Batch:
-    """Settles all jobs of a batch that failed, whatever it failed with: the thread goes on, and nobody waits in vain."""
+    """Settles all jobs of a failed batch, whatever the failure: the thread continues and no caller waits for ever."""
 
     def __init__(self, jobs: Sequence[_Job[object]]) -> None:
         self._jobs = jobs
@@ -144,12 +145,12 @@ class _Batch:
             return False
         self.failed = True
         if not isinstance(error, SQLAlchemyError):
-            _log.error("The writer goes on after a mistake of the server.", exc_info=error)
-        # A COMMIT that failed (a full disk) takes the whole batch with it: nobody may believe it was stored.
-        told = _cause(error, self._jobs)
+            _log.error("Unexpected error in the writer; it continues.", exc_info=error)
+        # A COMMIT that failed (a full disk) fails every job of the batch.
+        cause = _cause(error, self._jobs)
         for job in self._jobs:
             if not job.future.done():
-                job.future.set_exception(job.error or told)
+                job.future.set_exception(job.error or cause)
         return True
 
 
@@ -164,7 +165,7 @@ class Writer:
     ) -> None:
         """
         Args:
-            publish: told of the events of a transaction after its COMMIT.
+            publish: called with the events of a transaction after its COMMIT.
             announce: called with the events inside the transaction, as its last step.
         """
         self._engine = engine
@@ -176,6 +177,7 @@ class Writer:
         self._thread = threading.Thread(target=self._write_until_stopped, name="store-writer", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._accepting = True
         self._thread.start()
 
@@ -188,6 +190,7 @@ class Writer:
 
     @property
     def alive(self) -> bool:
+        """Whether work is accepted."""
         return self._accepting and self._thread.is_alive()
 
     @property
@@ -196,12 +199,16 @@ class Writer:
         return self._jobs.qsize()
 
     def submit(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> Future[_T]:
-        """Queue one piece of work; all of it is committed, or none.
+        """Queue one piece of work; it is committed as a whole or not at all.
 
         Args:
             work: called on the writer's thread with a transaction; its return value is the future's result.
-            rows: roughly how many rows it writes; bounds how much shares one COMMIT.
+            rows: approximate number of rows it writes; limits how much shares one COMMIT.
             run_id: the only run it writes to. None: anything; other servers on the same database then wait for it.
+
+        Returns:
+            The result of `work`, after COMMIT.
+
         Raises:
             WriterStopped: nothing is stored any more.
         """
@@ -257,7 +264,7 @@ class Writer:
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-                # It died while nothing was written. Nothing was tried on it yet, so a new one may take its place.
+                # The connection was lost before anything was written on it; a new one replaces it.
                 connections.close()
         connection = connections.enter_context(self._engine.connect())
         connection.begin()
@@ -275,12 +282,12 @@ class Writer:
             if events:
                 self._publish(events)
         finally:
-            # Stored they are, whether or not anybody was told.
+            # They are committed, whether or not publishing failed.
             for job in jobs:
                 job.settle()
 
     def _all_or_none(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event] | None:
-        """What is to be published, after COMMIT; None: one of several jobs failed, and nothing is stored."""
+        """Events to publish, after COMMIT; None: one of several jobs failed, and nothing is committed."""
         events: list[Event] = []
         with _transaction_of(connection) as transaction:
             for job in jobs:
@@ -295,7 +302,7 @@ class Writer:
         return events
 
     def _each_for_itself(self, connection: Connection, jobs: Sequence[_Job[object]]) -> list[Event]:
-        """As `_all_or_none`, but what fails keeps nothing else from being stored."""
+        """As `_all_or_none`, but a failed job does not keep the others from being committed."""
         events: list[Event] = []
         with _transaction_of(connection):
             for job in jobs:
@@ -312,7 +319,7 @@ def _transaction_of(connection: Connection) -> RootTransaction:
 
 
 def _cause(error: BaseException, jobs: Sequence[_Job[object]]) -> BaseException:
-    """Of a connection that was lost, what the job said that noticed it; else the error itself."""
+    """For a lost connection the error of the job that noticed it, else the error itself."""
     if not isinstance(error, PendingRollbackError):
         return error
     noticed = (job.error for job in jobs if isinstance(job.error, DBAPIError) and job.error.connection_invalidated)
