@@ -129,7 +129,7 @@ def _item(run_key: int, initial: InitialControl) -> ControlItem:
         state=State.APPLIED,
         applied_at=initial.began_at,
         ended_at=initial.began_at,
-        message="What the run started with.",
+        message="The control the run started with.",
     )
 
 

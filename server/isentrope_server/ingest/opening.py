@@ -1,11 +1,9 @@
-"""Hello: a rank of an incarnation of a run says what it is.
+"""Hello: a rank of an incarnation describes its run; which incarnation is the newest.
 
-Succession: which incarnation of a run is the newest, though clocks be wrong and old spools come late.
-
-Both look alike at first: an incarnation that began earlier than one that is known, by its own clock. A spool that lay
-about really did. A trainer whose clock was set back before it was resumed did not, and what it reports must count. So a
-Hello says by the sender's clock when it was sent: the time since the incarnation began is right however wrong the clock.
-Had the server first heard of the newest incarnation before that, the other one follows it.
+Clocks may be wrong and old spools may come late. Both look the same at first: an incarnation that started, by its own clock,
+earlier than a known one. An old spool really did. A trainer whose clock was set back before it resumed did not, and its reports
+must be shown. So a Hello contains the sender's time: the time since the incarnation started is right however wrong the clock is.
+If the newest known incarnation's first Hello came before that start, the other incarnation follows it.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ from isentrope_wire.reports import NAME_CHARACTERS, ControlSnapshot, RunStarted
 
 
 def is_newest(known: Sequence[Incarnation], started: RunStarted) -> bool:
-    """Whether a placed incarnation comes after all that are known; False for one that is known itself."""
+    """Whether an incarnation with its place comes after all known ones; False for a known one."""
     newest = known[-1]
     return newest.name != started.incarnation and started.started_at >= newest.started_at
 
 
 def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float, now: float) -> RunStarted:
-    """The same with `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
+    """Move `started_at` behind that of the incarnation it follows: incarnations are sorted by it.
 
     Args:
         known: the run's incarnations, oldest first; the newest and, where it is known, this one are enough.
-        sent_at: when the Hello was sent by the sender's clock; 0: it doesn't say.
-        now: the server's clock.
+        sent_at: when the Hello was sent by the sender's clock; 0: unknown.
+        now: the server's time, seconds since the epoch.
     """
     if not known:
         return started
@@ -56,14 +54,14 @@ def placed(known: Sequence[Incarnation], started: RunStarted, *, sent_at: float,
 
 
 def _began_after(time: float, started: RunStarted, *, sent_at: float, now: float) -> bool:
-    """Whether it began after this time of the server's clock, as far as the sender's clock can tell."""
+    """Whether it started after this time of the server's clock, judged by the sender's clock."""
     since_start = sent_at - started.started_at
-    # Below 0 the clock was set back since the start, and tells nothing. NaN neither.
+    # Below 0 the clock was set back since the start and proves nothing; neither does NaN.
     return since_start >= 0 and now - since_start > time
 
 
 _PROBE = "trainer"
-"""How a probe calls itself as the author of what its configuration says."""
+"""The author of a control from a probe's configuration, as the probe sends it."""
 _AUTHOR_OF_A_RUN = re.compile(r"run( \(.*\))?", re.DOTALL)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -79,15 +77,17 @@ class Welcome:
 def open_stream(
     transaction: Transaction, started: RunStarted, now: float, *, by: Principal, sent_at: float = 0.0
 ) -> Welcome:
-    """Make the run and the stream known, or find them again; safe to repeat.
+    """Create the run and the stream, or find them; safe to repeat.
 
     Args:
-        by: whose token it came with.
-        sent_at: when the Hello was sent by the sender's clock; 0: it doesn't say.
+        started: the run as the rank describes it.
+        now: the server's time, seconds since the epoch.
+        by: owner of the Hello's token.
+        sent_at: when the Hello was sent by the sender's clock; 0: unknown.
 
     Raises:
-        Unprocessable: an id that can't stand in an address.
-        DeletedRun: somebody deleted the run.
+        Unprocessable: an id that can't be part of an address, or a number out of range.
+        DeletedRun: the run was deleted.
     """
     _check(started)
     connection = transaction.connection
@@ -147,7 +147,7 @@ def _enter(
     elif is_newest(known, started):
         runs.reopen(connection, run_key, started, now)
     else:
-        # An old spool found its way up late; what the run says of itself now stays.
+        # An old spool came late; the newer description stays.
         runs.heard(connection, run_key, now)
     return run_key
 
@@ -160,7 +160,7 @@ def _record_initial_control(
     claimed = (initial.author if initial else "")[: AUTHOR.most]
     item = ControlItem(
         run_key=run_key,
-        # A run resumed from a checkpoint, or known to another server before, begins with a later version.
+        # A run that resumes from a checkpoint, or that another server knows, starts with a later version.
         version=initial.version if initial else 0,
         document=control.to_document(),
         author=_author(claimed),
@@ -171,7 +171,7 @@ def _record_initial_control(
         applied_step=None,
         applied_at=started.started_at,
         ended_at=started.started_at,
-        message="What the run started with.",
+        message="The control the run started with.",
     )
     controls.add(transaction.connection, item)
     access.record_audit(
@@ -181,15 +181,15 @@ def _record_initial_control(
         token_id=by.token_id,
         action="control.initial",
         subject=f"runs/{started.run_id}/control/{item.version}",
-        # What the run says of itself is no proof of who did it, nor when.
+        # Author and time are the run's claim, not a proof.
         change={"new": item.document, "claimed_author": claimed, "claimed_at": started.started_at},
     )
 
 
 def _author(claimed: str) -> str:
-    """Who stands beside the version a run began with: nobody could give a token such a name.
+    """The author shown for the version a run started with; no token may have such a name.
 
-    A run that goes on from a checkpoint brings the author that its control had in another run, or at another server.
+    A run that resumes from a checkpoint brings the author that its control had in another run or at another server.
     """
     if claimed in ("", _PROBE):
         return "run"

@@ -1,7 +1,4 @@
-"""The gRPC methods. Each turns wire words into domain words, hands them on, and answers after COMMIT.
-
-The port the gRPC methods stand on, and what it takes of its clients.
-"""
+"""The gRPC methods and their port. Each method decodes its message and answers after COMMIT."""
 
 from __future__ import annotations
 
@@ -54,17 +51,21 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_NOTES_OF_A_WATCH = 1_800.0
-"""Often enough for whoever deletes runs that were not heard of for a day."""
+"""Retention deletes runs without news for a day; this is often enough to keep a watched one."""
 
 
 class TelemetryServicer(pb_grpc.TelemetryServicer):
     """Hello, Push and Watch of one server."""
 
     def __init__(self, backend: Backend) -> None:
+        """
+        Args:
+            backend: the store and settings behind the methods.
+        """
         self._backend = backend
         self._series = SeriesLimit(backend.settings.series_per_run)
-        # Hashing and decoding megabytes would hold up every other connection on the loop. On one thread: Python runs
-        # one at a time anyway, and each more would take its turn before whoever reads.
+        # Hashing and decoding megabytes would block the event loop. One thread: Python runs one at a time, and every
+        # further one would delay requests that read.
         self._sorting = ThreadPoolExecutor(1, thread_name_prefix="sort-out")
 
     async def Hello(self, request: pb.HelloRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.HelloReply:
@@ -72,7 +73,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             await _abort(
                 context,
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"This server speaks protocol version {PROTOCOL_VERSION}, the probe {request.protocol_version}. "
+                f"This server uses protocol version {PROTOCOL_VERSION}, the probe {request.protocol_version}. "
                 "Install the same version of isentrope on both sides.",
             )
         try:
@@ -98,7 +99,7 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         )
 
     async def Push(self, request: pb.PushRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PushReply:
-        # Before anything is made of them: this is the loop all connections share.
+        # Before decoding, which takes time on the loop that all connections share.
         if len(request.records) > RECORDS.most:
             await _abort(
                 context,
@@ -120,21 +121,21 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
         run_key = await self._run_key_of(context, request)
         if run_key is None:
             await _abort(
-                context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; say Hello first."
+                context, grpc.StatusCode.NOT_FOUND, f"Run {request.run_id} is not known here; send Hello first."
             )
-        # Should the newest version end unapplied, an older one stands again; its probe has it already.
+        # If the newest version ends unapplied, the older one is already at its probe.
         newest_sent = 0
-        # Not of each report: a heartbeat is due after so long without a control, however many reports come in.
+        # Control changes only: a heartbeat is due after a time without a control, however many reports arrive.
         with self._backend.hub.listening(request.run_id, ControlChanged) as listener:
             must_read, dropped, noted_at = True, 0, time.monotonic()
             while not self._backend.hub.closing.is_set():
                 if must_read:
-                    snapshot = await self._standing(context, request.run_id, run_key)
+                    snapshot = await self._snapshot(context, request.run_id, run_key)
                     if snapshot is not None and snapshot.version > newest_sent:
                         newest_sent = snapshot.version
                         yield pb.WatchReply(control=control_snapshot_to_pb(snapshot), server_time=time.time())
                 event = await listener.get(self._backend.settings.heartbeat_seconds)
-                # Any event that was dropped may have been a change of the control.
+                # A dropped event may have been a change of the control.
                 must_read = isinstance(event, ControlChanged) or listener.dropped > dropped
                 dropped = listener.dropped
                 if event is None and not self._backend.hub.closing.is_set():
@@ -152,8 +153,8 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
                 context, lambda t: take_in(t, sender, sorted_out, self._series, time.time()), sender.run_id, rows=rows
             )
         except DataError as error:
-            # Sent again it would be refused again, and hold up all that follows.
-            _log.warning("Run %s reports what the database refuses: %s", printable(sender.run_id), in_a_line(error))
+            # Sent again it would be refused again and block all records after it.
+            _log.warning("The database refuses a record of run %s: %s", printable(sender.run_id), in_a_line(error))
             return joined([await self._take_in_slowly(context, sender, piece) for piece in in_pieces(sorted_out)])
 
     async def _take_in_slowly(
@@ -163,13 +164,13 @@ class TelemetryServicer(pb_grpc.TelemetryServicer):
             context, lambda t: take_in_one_by_one(t, sender, piece, self._series, time.time()), sender.run_id
         )
 
-    async def _standing(
+    async def _snapshot(
         self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int
     ) -> ControlSnapshot | None:
         return await self._write(context, lambda t: snapshot_to_send(t, run_id, run_key, time.time()), run_id)
 
     async def _note_watch(self, context: grpc.aio.ServicerContext[Any, Any], run_id: str, run_key: int) -> None:
-        """Have all servers know that the run's shipper lives. That is no report: a run that is silent stays so."""
+        """Note for all servers that the run's shipper is connected. A silent run stays silent: this is not a report."""
         at = time.time() - self._backend.settings.silent_after_seconds
         await self._write(context, lambda t: runs.heard_at_least(t.connection, run_key, at), run_id)
 
@@ -221,10 +222,15 @@ HANDSHAKE_MILLISECONDS = 10_000
 async def start_grpc(
     backend: Backend, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> tuple[grpc.aio.Server, int]:
-    """Open the ingest port; returns the server and its port.
+    """Open the ingest port.
 
     Args:
-        interceptors: stand before every method; the gate first.
+        backend: the store and settings behind the methods.
+        interceptors: called before every method, in this order.
+
+    Returns:
+        The server and its port.
+
     Raises:
         StartupError: the port is taken.
     """

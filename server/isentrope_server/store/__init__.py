@@ -1,12 +1,8 @@
-"""What the server keeps. Plain SQLAlchemy, no web.
+"""What the server stores. Plain SQLAlchemy, no web.
 
-- `tables`: the schema; `migrations`: how a database gets there; `migrate`: does it at start
-- `database`: engines and read-only connections; `writer`: the one thread that writes, with group commit
-- `events`: what a transaction announces once it is committed
-- `runs`, `streams`, `records`, `layouts`, `quarantine`: what comes in
-- `timeline`: which report speaks for a step; `series`, `steps`, `histograms`, `what_if_sums`, `driving_tokens`, `alerts`: what is read back
-- `compacting`, `blocks`, `packed_arrays`, `packed_reports`, `series_parts`: older reports packed, and read all the same
-- `report_pieces`: all reports of a run, a piece at a time
-- `removal`, `retention`, `space`: what is kept no longer, and its space
-- `controls`, `audit`, `tokens`: what people did
+- `tables`: the schema; `migrations`: how a database gets it
+- `database`: engines, locks, SQLite's file; `writer`: the one thread that writes, with group commit
+- `runs`, `streams`, `reports`: what probes report, and which report is shown
+- `controls`, `access`: control versions; tokens and the audit trail
+- `removal`: deletion and retention of runs
 """

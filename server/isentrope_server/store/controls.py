@@ -13,7 +13,7 @@ from isentrope_wire.control_answers import State
 from isentrope_wire.reports import ControlOutcome, OutcomeState
 
 _LONGEST_MESSAGE = 10_000
-"""Characters. No probe writes so many."""
+"""Characters; no probe writes more."""
 
 
 OPEN_STATES = (State.PENDING, State.DELIVERED)
@@ -47,7 +47,7 @@ class ControlItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOutcome:
-    """What one rank of one incarnation made of a version."""
+    """One rank's outcome of a version."""
 
     stream_key: int
     incarnation: str
@@ -73,7 +73,7 @@ def find(connection: Connection, run_key: int, version: int) -> ControlItem | No
 
 
 def known_among(connection: Connection, run_key: int, versions: Sequence[int]) -> set[int]:
-    """Those of the versions that the run has."""
+    """The versions among these that the run has."""
     if not versions:
         return set()
     query = select(controls.c.version).where(controls.c.run_key == run_key, controls.c.version.in_(versions))
@@ -81,7 +81,7 @@ def known_among(connection: Connection, run_key: int, versions: Sequence[int]) -
 
 
 def newest(connection: Connection, run_key: int) -> ControlItem | None:
-    """The highest version, whatever became of it."""
+    """The highest version, in any state."""
     row = connection.execute(
         select(controls).where(controls.c.run_key == run_key).order_by(controls.c.version.desc()).limit(1)
     ).one_or_none()

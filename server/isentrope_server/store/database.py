@@ -56,15 +56,15 @@ from isentrope_wire.numbers import printable
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
 _READ_FROM_MEMORY_BYTES = 1 << 30
-"""Of SQLite's file that readers see through the page cache instead of copying it page by page: a series of reports that
-are not packed is read in half the time. Not for the writer, whose stray write would be one to the file."""
+"""Bytes of SQLite's file that readers map into memory: a series of unpacked reports is read in half the time. Not for the
+writer, where a stray write to memory would change the file."""
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
 
 _CONNECTING: Mapping[str, int] = {
     "connect_timeout": 5,
-    # A network that swallows packets is a lost connection after half a minute, not after two hours.
+    # Packets that get lost are a lost connection after half a minute, not after two hours.
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -73,13 +73,13 @@ _CONNECTING: Mapping[str, int] = {
 }
 
 _SESSION: Mapping[str, str] = {
-    # A server that froze in mid-transaction holds locks the other replicas wait for.
+    # A server frozen inside a transaction holds locks that the other servers wait for.
     "idle_in_transaction_session_timeout": "10s",
     "synchronous_commit": "on",
     "timezone": "UTC",
 }
 _READING_SESSION: Mapping[str, str] = {
-    # What one request reads with several queries is one state, as with SQLite.
+    # Several queries of one request read one state, as with SQLite.
     "default_transaction_isolation": "repeatable read",
     "default_transaction_read_only": "on",
     "idle_in_transaction_session_timeout": "60s",
@@ -92,8 +92,8 @@ of what one INSERT for each row takes, on both sides."""
 
 
 def copied_type(column: Column[Any]) -> str:
-    """What COPIED_TYPES calls the type of a column."""
-    # A JSON column gets the text that it is to hold; as JSON the driver would encode that once more.
+    """The name of a column's type in COPIED_TYPES."""
+    # JSON columns get text; as JSON the driver would encode it again.
     kinds = {BigInteger: "int8", Integer: "int4", Double: "float8", LargeBinary: "bytea", JSON: "text", String: "text"}
     return next(name for kind, name in kinds.items() if isinstance(column.type, kind))
 
@@ -109,16 +109,16 @@ class Database:
         parsed = with_driver(make_url(url))
         self.is_sqlite = parsed.get_backend_name() == SQLITE
         self.is_shared = parsed.get_backend_name() == POSTGRESQL
-        """Whether other servers may use it at the same time."""
+        """Whether several servers may use it at the same time."""
         self.file = _file_of(parsed) if self.is_sqlite else None
-        """Where SQLite keeps it; None: it is no file of this machine."""
-        # Failures go to logs and, through gRPC, to other machines: they hold no values, which may be a run's secrets.
+        """SQLite's file; None for a database server."""
+        # Errors go to logs and, through gRPC, to other machines: they must not contain values, which may be secrets.
         options: dict[str, Any] = {"hide_parameters": True, "json_serializer": json_text}
         if self.is_shared:
             # The URL's own options win.
             options["connect_args"] = {name: n for name, n in _CONNECTING.items() if name not in parsed.query}
         self.writing_engine = create_engine(parsed, poolclass=NullPool, **options)
-        # A pooled connection may have died with the database it was to; asking first costs one round trip.
+        # A pooled connection may be lost with its database; checking it costs one round trip.
         self.reading_engine = create_engine(
             parsed, pool_size=8, max_overflow=8, pool_pre_ping=self.is_shared, **options
         )
@@ -131,15 +131,15 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one consistent state and can't write."""
+        """Open a connection that reads one consistent state and can't write."""
         with self.reading_engine.connect() as connection:
             yield connection
 
     def takes_writes(self) -> bool:
-        """Whether it answers, and is no standby that only repeats another database.
+        """Whether the database answers and is not a standby.
 
         Raises:
-            SQLAlchemyError: it doesn't answer.
+            SQLAlchemyError: the database doesn't answer.
         """
         question = "SELECT NOT pg_is_in_recovery()" if self.is_shared else "SELECT 1"
         with self.reading() as connection:
@@ -167,10 +167,10 @@ def _file_of(url: URL) -> Path | None:
 def _prepare_sqlite(engine: Engine, *, begin: str, read_only: bool) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection: SqliteConnection, _record: object) -> None:
-        # The driver must not begin transactions by itself: it would leave DDL and SAVEPOINT outside of them.
+        # The driver must not begin transactions: it would leave DDL and SAVEPOINT outside of them.
         connection.isolation_level = None
         pragmas = [
-            # Counts only before the first table is made: `space` gives the pages of deleted rows back.
+            # Only works before the first table is made; `give_back_pages` uses it.
             "auto_vacuum = INCREMENTAL",
             f"busy_timeout = {_BUSY_TIMEOUT_MILLISECONDS}",
             "journal_mode = WAL",
@@ -195,7 +195,7 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
                 cursor.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
 
-    # Done by the driver's own means, but as one of SQLAlchemy's statements: so its errors are SQLAlchemy's, too.
+    # The driver's COPY inside a statement of SQLAlchemy, so that errors are SQLAlchemy's.
     @event.listens_for(engine, "do_execute")
     def _on_execute(cursor: Any, statement: str, row: Any, context: Any) -> bool:
         return _copy(cursor, statement, [row], context)
@@ -213,7 +213,7 @@ def _prepare_postgresql(engine: Engine, session: Mapping[str, str]) -> None:
 
 
 def _copy(cursor: Any, statement: str, rows: Any, context: Any) -> bool:
-    """Whether it is a COPY; then it is done."""
+    """Run a COPY; False for another statement."""
     types = context.execution_options.get(COPIED_TYPES) if context is not None else None
     if types is None:
         return False
@@ -228,11 +228,15 @@ _EVERYTHING = 0x15E7_0000
 _SHARED_ROWS = 0x15E7_0001
 _MIGRATION = 0x15E7_0002
 DUTY_LOCK = 0x15E7_0003
-"""Held by the server that does what one server at a time should do."""
+"""Held by the server that does the work of one server at a time."""
 
 
 def hold_for_writing(connection: Connection, run_ids: Collection[str | None]) -> None:
-    """Keep other servers out of these runs until COMMIT; a None among them: out of everything."""
+    """Lock runs against other servers until COMMIT.
+
+    Args:
+        run_ids: the runs; a None among them locks everything.
+    """
     if not _is_shared(connection):
         return
     if not run_ids or None in run_ids:
@@ -253,7 +257,7 @@ def hold_what_runs_share(connection: Connection) -> None:
 
 
 def hold_for_migration(connection: Connection) -> None:
-    """Let the migrations of another server that starts at the same time end first."""
+    """Wait for the migrations of another server that starts at the same time."""
     if _is_shared(connection):
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION})
 
@@ -277,16 +281,17 @@ _MOUNTS = Path("/proc/mounts")
 
 
 class NetworkFileSystem(IsentropeError, OSError):
-    """SQLite's database would lie where its locks and its shared memory don't work."""
+    """SQLite's locks and shared memory don't work on a network file system."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def check_file_system(database: Path, mounts: Path = _MOUNTS) -> None:
-    """
+    """Check that SQLite can work where the database is.
+
     Raises:
-        NetworkFileSystem: the database would lie on one.
+        NetworkFileSystem: the database would be on one.
     """
     kind = file_system_of(database, mounts)
     if kind in _NETWORK_FILE_SYSTEMS:
@@ -325,15 +330,15 @@ def old_library_note(version: tuple[int, int, int] = sqlite3.sqlite_version_info
 
 
 FREE_PAGES_KEPT = 1_000
-"""The next reports take them."""
+"""The next reports use them."""
 PAGES_AT_ONCE = 1_000
-"""Some milliseconds of the writer's time."""
+"""Takes some milliseconds of the writer's time."""
 
 _INCREMENTAL = 2
 
 
 def free_pages(connection: Connection) -> int:
-    """Pages of the file that hold nothing; 0 where the database looks after them itself."""
+    """Number of unused pages of SQLite's file; 0 on PostgreSQL, where autovacuum reuses them."""
     if connection.dialect.name != "sqlite":
         return 0
     return int(connection.exec_driver_sql("PRAGMA freelist_count").scalar_one())
@@ -343,7 +348,7 @@ def give_back_pages(connection: Connection) -> None:
     """Make the file smaller by some of its free pages, in the caller's transaction."""
     cursor = connection.connection.cursor()
     cursor.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")
-    # Each step of the statement frees a page, and its rows have no columns, which SQLAlchemy takes for no rows.
+    # Each fetched row frees a page; the rows have no columns, so SQLAlchemy would not fetch them.
     cursor.fetchall()
     cursor.close()
 
@@ -352,7 +357,7 @@ def make_pages_returnable(engine: Engine) -> None:
     """Have SQLite keep track of free pages, so that `give_back_pages` can make the file smaller."""
     if engine.dialect.name != "sqlite":
         return
-    # Outside of any transaction: VACUUM is one of its own.
+    # VACUUM can't run inside a transaction.
     raw = engine.raw_connection()
     try:
         cursor = raw.cursor()
@@ -402,14 +407,18 @@ def _newest(scripts: str) -> str | None:
 
 
 class Change(NamedTuple):
-    """An UPDATE that is made once, and the values of its parameters, which no other one shares."""
+    """An UPDATE to run once, with its parameters, whose names no other change of the transaction uses."""
 
     statement: Update
     values: Mapping[str, object]
 
 
 def make_together(connection: Connection, changes: Sequence[Change]) -> None:
-    """Make all of these changes, to one table each; none may need what another has done."""
+    """Run these changes, to one table each, in one round trip where the database is a server.
+
+    Args:
+        changes: independent of each other.
+    """
     if connection.dialect.name == POSTGRESQL:
         values = {name: value for change in changes for name, value in change.values.items()}
         connection.execute(_joined(tuple(change.statement for change in changes)), values)

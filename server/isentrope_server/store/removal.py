@@ -27,7 +27,7 @@ from isentrope_server.store.tables import (
 )
 
 DELETING = "deleting"
-"""State of a run that is out of sight."""
+"""State of a hidden run."""
 ROWS_AT_ONCE = 1_000
 
 _BY_POSITION = (records, what_if_sums, driving_tokens, alerts)
@@ -38,7 +38,12 @@ _LAYOUTS_AT_ONCE = 100
 
 
 def take_out_of_sight(connection: Connection, run_key: int, run_id: str, *, by: str, now: float) -> None:
-    """Make a run unknown, and remember its id so that a late spool can't bring half of it back."""
+    """Hide a run, and store its id so that a late spool can't create it again.
+
+    Args:
+        by: name of the token, or `server`.
+        now: the server's time, seconds since the epoch.
+    """
     connection.execute(update(runs).where(runs.c.key == run_key).values(state=DELETING, id=id_out_of_sight(run_key)))
     connection.execute(insert(deleted_runs).values(id=run_id, deleted_at=now, deleted_by=by))
 
@@ -49,12 +54,12 @@ def id_out_of_sight(run_key: int) -> str:
 
 
 def waiting(connection: Connection) -> list[int]:
-    """Keys of the runs whose rows are still to go."""
+    """Keys of the hidden runs that still have rows."""
     return list(connection.execute(select(runs.c.key).where(runs.c.state == DELETING)).scalars())
 
 
 def remove_some(connection: Connection, run_key: int) -> bool:
-    """Delete some of a run's rows, in the caller's transaction; False: nothing is left of the run."""
+    """Delete some of a run's rows, in the caller's transaction; False when none is left."""
     if any(_remove_up_to(connection, table, table.c.position, run_key) for table in _BY_POSITION):
         return True
     if _remove_blocks(connection, run_key) or _remove_refused(connection, run_key):
@@ -63,7 +68,7 @@ def remove_some(connection: Connection, run_key: int) -> bool:
     connection.execute(delete(stream_layouts).where(stream_layouts.c.stream_key.in_(of_run)))
     if remove_layouts(connection):
         return True
-    # What is left is little, and goes with the run.
+    # Few rows are left; they are deleted with the run.
     connection.execute(delete(runs).where(runs.c.key == run_key))
     return False
 
@@ -109,22 +114,21 @@ def _remove_refused(connection: Connection, run_key: int) -> bool:
 
 
 GIVEN_UP_AFTER_SECONDS = 24 * 3_600.0
-"""A run that neither ended nor was heard of for this long is taken for dead.
+"""A run that neither ended nor was connected for this long is considered dead.
 
-A step, an evaluation between two of them or a machine without a network may take hours; what is deleted is gone for
-good, and keeping a dead run for a day costs little.
+A step, an evaluation or a machine without a network may take hours, deleting is final, and keeping a dead run for a day costs
+little.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long runs are kept. None: for ever. A run that may still report is kept in any case; that its shipper is
-    connected is noted as being heard of."""
+    """How long runs are kept; None: for ever. A run that may still report is kept in any case."""
 
     seconds: float | None = None
-    """Since it was heard of last."""
+    """Since the last report or connection of its shipper."""
     runs: int | None = None
-    """So many of the newest."""
+    """Number of newest runs to keep."""
 
     @property
     def keeps_all(self) -> bool:
@@ -133,7 +137,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverdueRun:
-    """A run that is kept no longer, and by which rule."""
+    """A run that is no longer kept, and by which rule."""
 
     key: int
     id: str
@@ -145,7 +149,13 @@ class OverdueRun:
 def overdue_runs(
     connection: Connection, retention: Retention, *, now: float, run_key: int | None = None
 ) -> list[OverdueRun]:
-    """The runs to delete, oldest first; with a key, that one at most."""
+    """Runs to delete, oldest first.
+
+    Args:
+        kept: the rules.
+        now: the server's time, seconds since the epoch.
+        run_key: look at this run only.
+    """
     if retention.keeps_all:
         return []
     shown = runs.c.state != DELETING

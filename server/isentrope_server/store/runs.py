@@ -56,11 +56,11 @@ class RunFilter:
     project: str | None = None
     status: Status | None = None
     text: str | None = None
-    """Found in id, name or project, whatever the case."""
+    """Part of id, name or project, ignoring case."""
 
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
-    """The run with this id, or None."""
+    """Return the run with this id; None without one."""
     row = connection.execute(_runs_with_incarnations().where(runs.c.id == run_id)).one_or_none()
     return None if row is None else _run(row, _silent_before(silent_after_seconds))
 
@@ -116,11 +116,12 @@ def last_position(connection: Connection, run_key: int) -> int:
 
 
 def timeline_version(connection: Connection, run_key: int) -> int:
-    """Increase the timeline version: other reports may be shown for some steps from now on."""
+    """Number that rises when other reports may be shown for some steps."""
     return int(connection.execute(select(runs.c.timeline_version).where(runs.c.key == run_key)).scalar_one())
 
 
 def raise_timeline_version(connection: Connection, run_key: int) -> None:
+    """Note that other reports may be shown for some steps from now on."""
     connection.execute(update(runs).where(runs.c.key == run_key).values(timeline_version=runs.c.timeline_version + 1))
 
 
@@ -149,7 +150,7 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
 
 
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
-    """A newer incarnation began: its description counts from now on. Tags and notes stay; people wrote them."""
+    """Replace the description by that of a newer incarnation. Tags and notes of people stay."""
     connection.execute(
         update(runs).where(runs.c.key == run_key).values(finished_at=None, error="", **_described_by(started, now))
     )
@@ -160,7 +161,7 @@ def heard(connection: Connection, run_key: int, now: float) -> None:
 
 
 def heard_at_least(connection: Connection, run_key: int, at: float) -> None:
-    """The run was heard of then or later."""
+    """Note that the run's shipper was connected at this time, unless a later time is known."""
     connection.execute(update(runs).where(runs.c.key == run_key, runs.c.last_heard_at < at).values(last_heard_at=at))
 
 

@@ -1,9 +1,4 @@
-"""Alerts: what a run's probe thought a person should know.
-
-The tokens that counted most for the change of entropy in a step.
-
-What-if sums: what other thresholds would have done to a step.
-"""
+"""What comes with some reports: alerts, the top contributing tokens, and the sums for what-if curves."""
 
 from __future__ import annotations
 
@@ -43,7 +38,11 @@ class StoredAlert:
 def append_alerts(
     connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
 ) -> None:
-    """Store the alerts of these reports, which come with their positions."""
+    """Store the alerts of reports.
+
+    Args:
+        reports: with their positions.
+    """
     rows = [
         {
             "run_key": run_key,
@@ -52,7 +51,7 @@ def append_alerts(
             "stream_key": stream_key,
             "step": report.step,
             "recorded_at": report.recorded_at,
-            # PostgreSQL takes no NUL.
+            # PostgreSQL stores no NUL.
             "kind": alert.kind.replace("\0", "")[:_LONGEST_KIND],
             "reason": alert.reason.replace("\0", "")[:_LONGEST_REASON],
             "evidence": {
@@ -67,16 +66,21 @@ def append_alerts(
 
 
 def was_reported(connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str) -> bool:
-    """Whether a stream has told an alert of this kind with a number of this name."""
+    """Whether a stream has reported an alert of this kind with evidence of this name."""
     table = alerts.c
     of_stream = (table.run_key == run_key, table.stream_key == stream_key, table.kind == kind)
-    return any(evidence in told for told in connection.execute(select(table.evidence).where(*of_stream)).scalars())
+    return any(evidence in stored for stored in connection.execute(select(table.evidence).where(*of_stream)).scalars())
 
 
 def newest_alerts(
     connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int
 ) -> list[StoredAlert]:
-    """At most `limit` alerts that came before (position, number), newest first; those taken back by a resume apart."""
+    """Alerts of reports that are shown, newest first.
+
+    Args:
+        before: (position, number) of the last alert on the previous page.
+        limit: the most to return.
+    """
     shown = _shown(connection, run_key)
     found: list[StoredAlert] = []
     while len(found) < limit:
@@ -89,7 +93,7 @@ def newest_alerts(
 
 
 def _shown(connection: Connection, run_key: int) -> set[int]:
-    """The positions of the reports whose alerts count: the loudest of those that have any, for each step."""
+    """Positions of the reports whose alerts are shown: for each step, of those with alerts the highest precedence."""
     table = alerts.c
     rows = connection.execute(
         select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
@@ -100,7 +104,7 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
 
 
 def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Select[*tuple[Any, ...]]:
-    """The next alerts as they are stored, newest first."""
+    """The next stored alerts, newest first."""
     table = alerts.c
     columns = (table[name] for name in ("position", "number", "step", "recorded_at", "kind", "reason", "evidence"))
     query = select(*columns).where(table.run_key == run_key)
@@ -111,7 +115,7 @@ def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Se
 
 
 _NEWEST_LOOKED_AT = 256
-"""Rows among which the newest step is looked for: more than the ranks that may report one step."""
+"""Rows read to find the newest step: more than the ranks that report one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,11 @@ class StoredTokens:
 def append_top_tokens(
     connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
 ) -> None:
-    """Store the tokens of those reports that name any; `reports` come with their positions."""
+    """Store the top contributing tokens of reports that have any.
+
+    Args:
+        reports: with their positions.
+    """
     rows = [
         {
             "run_key": run_key,
@@ -142,7 +150,7 @@ def append_top_tokens(
 
 
 def find_top_tokens(connection: Connection, run_key: int, step: int | None = None) -> StoredTokens | None:
-    """The tokens of a step; of the newest one that names any when none is asked for. None: there are none."""
+    """The tokens of a step, or of the newest step that has any where `step` is None. None without any."""
     table = driving_tokens.c
     query = select(table.step, table.stream_key, table.position, table.packed).where(table.run_key == run_key)
     query = (
@@ -162,7 +170,7 @@ def find_top_tokens(connection: Connection, run_key: int, step: int | None = Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWhatIf:
-    """The sums of the report shown for a step."""
+    """The what-if sums of the report shown for a step."""
 
     step: int
     sums: WhatIfSums
@@ -171,7 +179,11 @@ class StoredWhatIf:
 def append_what_if_sums(
     connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
 ) -> None:
-    """Store the sums of those reports that have any; `reports` come with their positions."""
+    """Store the sums of reports that have any.
+
+    Args:
+        reports: with their positions.
+    """
     rows = [
         {
             "run_key": run_key,
@@ -181,7 +193,7 @@ def append_what_if_sums(
             "packed": encode_what_if(report.what_if),
         }
         for position, report in reports
-        # Of no tokens nothing can be told; such a step must not stand in front of one that can answer.
+        # A step without tokens has no curve; it must not hide an older step that has one.
         if report.what_if is not None and report.what_if.tokens > 0
     ]
     if rows:
@@ -189,7 +201,7 @@ def append_what_if_sums(
 
 
 def find_what_if_sums(connection: Connection, run_key: int, step: int | None = None) -> StoredWhatIf | None:
-    """The sums of a step; of the newest one that has any when none is named. None: there are none."""
+    """The sums of a step, or of the newest step that has any where `step` is None. None without any."""
     table = what_if_sums.c
     query = select(table.step, table.stream_key, table.position).where(table.run_key == run_key)
     query = (

@@ -1,11 +1,10 @@
-"""Layouts: what stands at which place of a record's blobs.
+"""Layouts: the order of scalars and histograms in a record's blobs.
 
-A report's scalars are one blob of float64 in the order of the layout's names; its histograms are another, one piece
-of fixed width after the other. So one metric of many records is a cut at one place, and a block of records that share
-a layout is one array.
+A report's scalars are one blob of float64 in the order of the layout's names; its histograms are another, one piece of fixed
+width after the other. So one metric of many records is a slice at one place, and records that share a layout are one array.
 
-What is packed is found by name and needs no layout. So of the layouts that only packed reports of a stream have, one
-is made that unites their names: a run whose reports hold now these metrics, now those, would else have one for each.
+Packed reports are found by metric name and need no layout. The layouts that only packed reports of a stream have are united to
+one: a run whose reports have different metrics at each step would else have one for each.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from isentrope_wire.reports import ScoreHistogram, StepReport
 Names = tuple[str, ...]
 
 _EDGES = struct.Struct("<ddQ")
-"""low, high, not_finite: what stands before the counts of a histogram."""
+"""low, high, not_finite: before the counts of a histogram."""
 _COUNT_TYPES = ((4, "I"), (8, "Q"))
 """Bytes a count takes, and the array type that holds it."""
 
@@ -98,7 +97,7 @@ class PackedReport(NamedTuple):
 
 
 def packed(report: StepReport) -> PackedReport:
-    """The scalars and histograms of a report; of histograms that share a name the last one counts."""
+    """Pack a report's scalars and histograms; of histograms with one name the last one is used."""
     by_name = {histogram.name: histogram for histogram in report.histograms}
     shapes: list[tuple[str, int, int]] = []
     pieces: list[bytes] = []
@@ -112,7 +111,7 @@ def packed(report: StepReport) -> PackedReport:
 
 @lru_cache(maxsize=4096)
 def _layout(names: Names, shapes: tuple[tuple[str, int, int], ...]) -> Layout:
-    """One object for all reports that share it: sorting sixty names anew takes as long as packing their values."""
+    """One object for all reports that share it: sorting sixty names takes as long as packing their values."""
     return Layout(tuple(sorted(names)), tuple(HistogramPlace(*shape) for shape in shapes))
 
 
@@ -127,7 +126,7 @@ def unpack(names: Names, packed: bytes) -> dict[str, float]:
 
 
 def intern(connection: Connection, wanted: Iterable[Layout]) -> dict[Layout, int]:
-    """The keys of these layouts; new ones are inserted."""
+    """Return the keys of layouts; insert new ones."""
     by_digest = {digest(layout): layout for layout in wanted}
     if not by_digest:
         return {}
@@ -155,7 +154,7 @@ def _known(connection: Connection, by_digest: Mapping[bytes, Layout]) -> dict[La
 
 
 def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[int, int]) -> None:
-    """Remember where a stream used each layout last, so that names and latest values need no scan."""
+    """Store where a stream used each layout last, so that names and latest values need no scan."""
     for layout_key, position in last_positions.items():
         place = (stream_layouts.c.stream_key == stream_key, stream_layouts.c.layout_key == layout_key)
         if connection.execute(update(stream_layouts).where(*place).values(last_position=position)).rowcount == 0:
@@ -165,7 +164,7 @@ def mark_used(connection: Connection, stream_key: int, last_positions: Mapping[i
 
 
 def used_again(stream_key: int, layout_key: int, position: int) -> Change:
-    """As `mark_used`, of a layout that the stream has used already."""
+    """As `mark_used`, for a layout that the stream has used before."""
     return Change(_USED_AGAIN, {"used_by": stream_key, "used_layout": layout_key, "used_at": position})
 
 
@@ -192,12 +191,12 @@ def unite_packed(connection: Connection, stream_key: int, *, through: int) -> No
     connection.execute(delete(stream_layouts).where(*packed, stream_layouts.c.layout_key != key))
     of_key = (stream_layouts.c.stream_key == stream_key, stream_layouts.c.layout_key == key)
     position = connection.execute(select(stream_layouts.c.last_position).where(*of_key)).scalar()
-    # It may be a layout that reports have themselves, newer ones too.
+    # The united layout may be one that reports have, newer ones too.
     mark_used(connection, stream_key, {key: max(newest, position or 0)})
 
 
 def used_by(connection: Connection, run_key: int) -> list[UsedLayout]:
-    """Of every stream of a run the layouts of its unpacked reports, and those that name what is packed."""
+    """Layouts of a run's streams: of unpacked reports, and those that name the packed metrics."""
     query = (
         select(
             report_layouts.c.key,
@@ -231,12 +230,12 @@ def by_key(connection: Connection, keys: Iterable[int]) -> dict[int, Layout]:
 
 @lru_cache(maxsize=4096)
 def _layout_of_text(names: str, histograms: str | None) -> Layout:
-    """By text and not by key: a key may be given again after its layout was removed."""
+    """Cached by text, not by key: a key may be used again after its layout was removed."""
     return layout_of(json.loads(names), None if histograms is None else json.loads(histograms))
 
 
 def layout_of(names: Sequence[str], histograms: Sequence[Sequence[object]] | None) -> Layout:
-    """A layout as its row in the table holds it. JSON keeps a NUL in a name, and what is packed can't have it."""
+    """A layout from its row. JSON keeps a NUL in a name; packed names have none."""
     places = [HistogramPlace(*place) for place in histograms or ()]  # type: ignore[arg-type]
     stored = names_as_stored([place.name for place in places])
     return Layout(
@@ -263,7 +262,5 @@ def _values_of(names: Names) -> Callable[[Mapping[str, float]], tuple[float, ...
 
 @lru_cache(maxsize=4096)
 def digest(layout: Layout) -> bytes:
-    """What a layout is found by in the database."""
-    # Without histograms the digest is the one layouts had before they knew of any.
-    content = [layout.names, layout.histograms] if layout.histograms else layout.names
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).digest()
+    """The hash a layout is found by in the database."""
+    return hashlib.blake2b(json.dumps([layout.names, layout.histograms]).encode(), digest_size=16).digest()

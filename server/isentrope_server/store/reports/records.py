@@ -1,9 +1,4 @@
-"""Records: every payload that counts, once.
-
-Quarantine: what came and can't be used, kept with the reason.
-
-How much there is of everything, for the server's figures.
-"""
+"""Records: every payload once; quarantined records with their reason; totals for the server's figures."""
 
 from __future__ import annotations
 
@@ -26,14 +21,14 @@ from isentrope_wire.reports import Gap, Payload, Record, RunFinished, RunStarted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A readable record on its way in."""
+    """A decoded record that is to be stored."""
 
     seq: int
     payload: bytes
     payload_hash: bytes
     message: Payload
     packed: PackedReport | None = field(init=False)
-    """A report's numbers as they will be stored. Packed while they are still in the processor's cache, not by the
+    """A report's numbers as they are stored. Packed here, while they are in the processor's cache, and not by the
     writer: that takes a third of the time."""
 
     def __post_init__(self) -> None:
@@ -44,7 +39,7 @@ class Arrival:
 def stored_hashes(
     connection: Connection, stream_key: int, seqs: Sequence[int], *, acked_through: int, held_through: int
 ) -> dict[int, bytes]:
-    """The hashes of those of a stream's records that have one of these seqs, packed or not.
+    """Payload hashes of a stream's records with these seqs, packed or not, by seq.
 
     Args:
         acked_through: the stream's; nothing beyond it is packed.
@@ -72,11 +67,13 @@ def append(
     known_layouts: Mapping[Layout, int],
     now: float,
 ) -> tuple[list[int], list[Change]]:
-    """Store new records at the positions that follow `after_position`.
+    """Store new records at the positions after `after_position`.
 
     Args:
-        known_layouts: the keys of layouts that the stream has used already.
-    Returns: these positions, in the order of `arrivals`, and the changes that are still to be made.
+        known_layouts: keys of layouts that the stream has used before.
+
+    Returns:
+        The positions, in the order of `arrivals`, and the changes still to be made.
     """
     positions = [after_position + 1 + index for index in range(len(arrivals))]
     reports = [
@@ -109,7 +106,7 @@ def append(
     attachments.append_top_tokens(connection, run_key, stream_key, reports)
     attachments.append_alerts(connection, run_key, stream_key, reports)
     _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
-    # Of those that share a layout the last one.
+    # The last position of each layout.
     layouts.mark_used(
         connection, stream_key, {layout_keys[one]: used[one] for one in used.keys() - known_layouts.keys()}
     )
@@ -135,7 +132,7 @@ def _report_columns(arrival: Arrival, layout_keys: dict[Layout, int]) -> dict[st
 
 
 def _insert(connection: Connection, rows: Sequence[Mapping[str, object]]) -> None:
-    """Rows as the driver takes them: SQLAlchemy's look at each value takes as long as SQLite does to store it."""
+    """Rows for the driver: SQLAlchemy's processing of each value would take as long as SQLite's storing."""
     if not rows:
         return
     values = list(map(itemgetter(*_COLUMNS), rows))
@@ -170,7 +167,7 @@ _KINDS: dict[type[Payload], str] = {
 }
 
 _LONGEST_REASON = 10_000
-"""Characters. No spool writes so many."""
+"""Characters; no spool writes more."""
 
 _COLUMNS = tuple(column.name for column in records.columns)
 _INSERT = f"INSERT INTO records ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
@@ -191,14 +188,16 @@ class Refused:
     code: str
     message: str
     outcomes_of: StepReport | RunFinished | None = None
-    """What it holds, where what it says of controls counts all the same."""
+    """The decoded message, where its control outcomes are used although the record is not."""
 
 
 def keep_refused(connection: Connection, stream_key: int, refused: Sequence[Refused], now: float) -> None:
-    """Store refused records byte for byte; one that is sent again is kept once.
+    """Quarantine refused records byte for byte; a repeated one is kept once.
 
-    Of one stream so many are kept that what is wrong can be found out. Those that have no room are passed over: whoever
-    sent them was told of each.
+    Args:
+        stream_key: of the sender. Beyond `ROWS_OF_A_STREAM` or `BYTES_OF_A_STREAM` its records are dropped: the sender
+            got the reason of each.
+        now: the server's time, seconds since the epoch.
     """
     by_identity: dict[_Identity, Refused] = {}
     for item in refused:
@@ -229,12 +228,12 @@ def count_refused(connection: Connection) -> int:
 
 
 def storable(seq: int) -> int:
-    """The seq, or the largest number a database holds where it is beyond."""
+    """The seq, at most the largest integer a database stores."""
     return min(seq, LARGEST_INTEGER)
 
 
 _Identity = tuple[int, bytes, str]
-"""seq, hash of the payload as it came, code: what comes with the same ones is the same record sent again."""
+"""seq, hash of the payload, code: equal for a record that is sent again."""
 
 
 def _refused_identity(item: Refused) -> _Identity:
@@ -269,14 +268,14 @@ def _with_room(connection: Connection, stream_key: int, new: Mapping[_Identity, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Over all runs."""
+    """Numbers over all runs."""
 
     runs: dict[Status, int]
     records: int
     quarantined: int
     gaps: int
     records_in_gaps: int
-    """Records the shippers said are lost."""
+    """Records in gaps."""
     controls: dict[State, int]
     tokens_in_force: int
 
