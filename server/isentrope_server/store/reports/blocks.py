@@ -1,17 +1,14 @@
-"""Blocks: reports that a compactor packed, as everybody reads them.
+"""Blocks of packed reports: their format, and how they are read.
 
-A block holds neighbouring reports of one stream by rising position. What its reports share stands in `blocks`, each
-metric in a chunk of its own, each histogram in another. Within a stream, whatever is packed came before whatever is not.
+A block holds neighbouring reports of one stream by rising position. The table `blocks` holds what its reports share; each metric
+and each histogram is a chunk of its own. Within a stream, packed reports come before unpacked ones.
 
-Whoever needs packed and unpacked reports reads the unpacked ones first: a block that is packed in between is then seen
-twice, under the same positions, and never missed.
+Code that needs both reads the unpacked reports first: reports packed in between are then read twice, under the same positions,
+and never missed.
 
-Named arrays in one blob, each as small as it goes: what a block of reports says besides its metrics.
-
-Columns of int64 are stored as differences in the narrowest type that holds them, bytes of one significance stand
-together, and what shrinks by a quarter is deflated. Reading gives back the same values in the same types.
-
-Packed reports, one at a time: what a block's chunks say of some of its rows.
+Facts of a block's reports are named arrays in one blob. Columns of int64 are stored as differences in the narrowest type that
+holds them, bytes of one significance are stored together, and an array that shrinks by a quarter is deflated. Reading returns
+the same values in the same types.
 """
 
 from __future__ import annotations
@@ -34,11 +31,15 @@ Array = NDArray[Any]
 
 _HEADER_LENGTH = struct.Struct("<I")
 _DEFLATE_LEVEL = 1
-"""Higher levels take several times as long for some percent."""
+"""Higher levels take several times as long and save a few percent."""
 
 
 def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
-    """All arrays in one blob. They are of numbers or fixed-width bytes, of any shape."""
+    """Pack arrays into one blob.
+
+    Args:
+        arrays: by name, of numbers or fixed-width bytes, of any shape.
+    """
     entries, bodies = [], []
     for name, given in arrays.items():
         array = np.ascontiguousarray(given)
@@ -51,7 +52,7 @@ def pack_arrays(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack_arrays(packed: bytes) -> dict[str, Array]:
-    """The arrays of `pack`, by name."""
+    """Read the arrays of `pack_arrays`, by name."""
     (length,) = _HEADER_LENGTH.unpack_from(packed)
     place = _HEADER_LENGTH.size + length
     arrays: dict[str, Array] = {}
@@ -65,14 +66,14 @@ def unpack_arrays(packed: bytes) -> dict[str, Array]:
 
 
 def deflate(array: Array) -> tuple[bytes, bool]:
-    """The bytes of an array, deflated where that saves a quarter; and whether it did."""
+    """The bytes of an array, deflated where that saves a quarter, and whether they are deflated."""
     plain = array.tobytes()
     small = zlib.compress(_bytes_by_significance(plain, array.dtype.itemsize), _DEFLATE_LEVEL)
     return (small, True) if len(small) <= len(plain) * 3 // 4 else (plain, False)
 
 
 def inflate(body: bytes, dtype: np.dtype[Any]) -> Array:
-    """The flat array that `deflate` deflated."""
+    """Read the flat array from deflated bytes."""
     by_significance = np.frombuffer(zlib.decompress(body), dtype=np.uint8).reshape(dtype.itemsize, -1)
     return np.ascontiguousarray(by_significance.T).reshape(-1).view(dtype)
 
@@ -82,15 +83,15 @@ def narrowest(array: Array) -> Array:
     if array.size == 0:
         return array
     low, high = int(array.min()), int(array.max())
-    # A negative number beside a large one asks for a signed type that holds both.
+    # Negative and large numbers together need a signed type that holds both.
     return array.astype(np.min_scalar_type(high) if low >= 0 else np.min_scalar_type(min(low, -high - 1)))
 
 
 def _narrowed(array: Array) -> tuple[Array, bool]:
-    """What to store for an array, and whether that is the differences of neighbours."""
+    """The array to store, and whether it holds differences of neighbours."""
     if array.dtype != np.int64 or array.ndim != 1:
         return array, False
-    # Differences of far apart numbers wrap around, and back again when they are summed.
+    # Differences that overflow wrap around, and back when they are summed.
     return narrowest(np.diff(array, prepend=0)), True
 
 
@@ -103,20 +104,20 @@ def _bytes_by_significance(plain: bytes, width: int) -> bytes:
 _FLOAT64 = np.dtype("<f8")
 
 
-@dataclass(kw_only=True)  # not frozen: a run has thousands, and freezing takes longer than reading them
+@dataclass(kw_only=True)  # not frozen: a run has thousands, and freezing takes longer than reading
 class Block:
-    """Where a block stands: `reports` reports of one stream, by rising position."""
+    """Position of a block: `reports` reports of one stream, by rising position."""
 
     key: int
     stream_key: int
     first_position: int
     last_position: int
     first_step: int
-    """The lowest step; not always the first report's."""
+    """The lowest step, which need not be the first report's."""
     last_step: int
     reports: int
     packed_positions: bytes | None
-    """None: one after the other."""
+    """None: consecutive."""
     packed_steps: bytes | None
     """None: each is one more than the last."""
 
@@ -136,13 +137,13 @@ class MetricChunk:
     name: str
     block_key: int
     rows: NDArray[np.int64] | None
-    """Which of the block's reports hold it; None: all."""
+    """Indices of the block's reports that have the metric; None: all."""
     values: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramChunk:
-    """One histogram of one block, for those of its reports that have so many bins."""
+    """One histogram of one block, for its reports with this number of bins."""
 
     name: str
     block_key: int
@@ -156,7 +157,7 @@ class HistogramChunk:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the reports of a block say besides their numbers; one row each."""
+    """What the reports of a block contain besides numbers; one row each."""
 
     seq: NDArray[np.int64]
     payload_hash: Array
@@ -169,13 +170,13 @@ class Facts:
 
 
 def of_run(connection: Connection, run_key: int, *where: ColumnElement[bool]) -> list[Block]:
-    """The run's blocks that fulfil all conditions on the table, by first position."""
+    """A run's blocks that fulfil all conditions on the table, by first position."""
     query = select(*_COLUMNS).where(blocks.c.run_key == run_key, *where).order_by(blocks.c.first_position)
     return [Block(**row._mapping) for row in connection.execute(query)]
 
 
 def at(connection: Connection, run_key: int, position: int) -> list[tuple[Block, int]]:
-    """The packed report at a position as (block, row): at most one."""
+    """The packed report at a position as (block, row), at most one."""
     around = of_run(connection, run_key, blocks.c.first_position <= position, blocks.c.last_position >= position)
     return [
         (block, int(row))
@@ -186,13 +187,13 @@ def at(connection: Connection, run_key: int, position: int) -> list[tuple[Block,
 
 
 def last_position(connection: Connection, stream_key: int) -> int:
-    """How far a stream is packed; 0: not at all."""
+    """The last packed position of a stream; 0 without any."""
     query = select(func.max(blocks.c.last_position)).where(blocks.c.stream_key == stream_key)
     return connection.execute(query).scalar() or 0
 
 
 def facts_of_block(connection: Connection, block_key: int) -> Facts:
-    """What the reports of a block say besides their numbers."""
+    """Read what the reports of a block contain besides numbers."""
     return read_facts(connection.execute(select(blocks.c.facts).where(blocks.c.key == block_key)).scalar_one())
 
 
@@ -203,7 +204,7 @@ def read_facts(stored: bytes) -> Facts:
 
 
 def payload_hashes(connection: Connection, stream_key: int, seqs: Sequence[int]) -> dict[int, bytes]:
-    """The payload hashes of those of a stream's packed reports that have one of these seqs."""
+    """Payload hashes of a stream's packed reports with these seqs, by seq."""
     found: dict[int, bytes] = {}
     around = select(blocks.c.facts).where(
         blocks.c.stream_key == stream_key, blocks.c.first_seq <= max(seqs), blocks.c.last_seq >= min(seqs)
@@ -211,7 +212,7 @@ def payload_hashes(connection: Connection, stream_key: int, seqs: Sequence[int])
     for stored in connection.execute(around).scalars():
         those = read_facts(stored)
         for row in np.flatnonzero(np.isin(those.seq, seqs)):
-            # numpy would cut zero bytes off the end of a fixed-width string.
+            # numpy would remove zero bytes at the end of a fixed-width string.
             found[int(those.seq[row])] = those.payload_hash[row].tobytes()
     return found
 
@@ -219,7 +220,7 @@ def payload_hashes(connection: Connection, stream_key: int, seqs: Sequence[int])
 def metric_chunks_of(
     connection: Connection, run_key: int, names: Sequence[str], among: Collection[int]
 ) -> Iterator[MetricChunk]:
-    """The chunks of these metrics in blocks with keys `among` these, by key; of a few blocks in between maybe too."""
+    """Chunks of metrics in the blocks with these keys, by key; some of blocks in between may be among them."""
     table = metric_chunks.c
     query = (
         select(table.name, table.block_key, table.rows, table.count, table["values"])
@@ -241,7 +242,7 @@ def metrics_of_block(connection: Connection, run_key: int, block_key: int) -> li
 def newest_metric_chunks(
     connection: Connection, run_key: int, stream_key: int, names: Collection[str]
 ) -> list[tuple[Block, MetricChunk]]:
-    """For each of these metrics the newest chunk that a stream has of it, with its block."""
+    """A stream's newest chunk of each of these metrics, with its block."""
     newest = of_run(
         connection,
         run_key,
@@ -254,7 +255,7 @@ def newest_metric_chunks(
         for chunk in metrics_of_block(connection, run_key, block.key)
         if chunk.name in names
     ]
-    # Most metrics are in there; what was measured once, long ago, is looked for by name.
+    # The newest block has most metrics; a metric last measured long ago needs a query by name.
     missing = set(names).difference(chunk.name for _, chunk in found)
     table = metric_chunks.c
     last_of_name = (
@@ -280,7 +281,7 @@ def newest_metric_chunks(
 
 
 def histogram_chunks_of(connection: Connection, run_key: int, *where: ColumnElement[bool]) -> Iterator[HistogramChunk]:
-    """The histogram chunks that fulfil all conditions on their table, by name."""
+    """A run's histogram chunks that fulfil all conditions on their table, by name."""
     table = histogram_chunks.c
     query = (
         select(table.name, table.block_key, table.rows, table.count, table.bins, table.packed)
@@ -291,7 +292,7 @@ def histogram_chunks_of(connection: Connection, run_key: int, *where: ColumnElem
 
 
 def read_values(stored: bytes, count: int) -> NDArray[np.float64]:
-    """A chunk's values: as they are, unless they were worth deflating, which always leaves fewer bytes."""
+    """Read a chunk's values; deflated ones always have fewer bytes than `count` values."""
     if len(stored) == count * _FLOAT64.itemsize:
         return np.frombuffer(stored, dtype=_FLOAT64)
     return inflate(stored, _FLOAT64)
@@ -330,7 +331,7 @@ def _histogram_chunk(row: Row[*tuple[Any, ...]]) -> HistogramChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReport:
-    """One step report without its histograms, wherever it is stored."""
+    """One step report without its histograms, packed or not."""
 
     position: int
     stream_key: int
@@ -343,7 +344,7 @@ class StoredReport:
 
 
 def read_packed_reports(connection: Connection, run_key: int, block: Block, rows: Sequence[int]) -> list[StoredReport]:
-    """The reports in these rows of a block, in this order."""
+    """Read the reports in these rows of a block, in this order."""
     facts = facts_of_block(connection, block.key)
     scalars: list[dict[str, float]] = [{} for _ in rows]
     for chunk in metrics_of_block(connection, run_key, block.key):
@@ -366,7 +367,12 @@ def read_packed_reports(connection: Connection, run_key: int, block: Block, rows
 
 
 def places_of(rows: Sequence[int], held: NDArray[np.int64] | None) -> list[int]:
-    """Where in a chunk the values of these rows stand; -1: it holds none. `held` are the rows it has, None: all."""
+    """Index in a chunk of the value of each row; -1 without one.
+
+    Args:
+        rows: of the block.
+        held: the rows the chunk has; None: all.
+    """
     if held is None:
         return list(rows)
     places = np.searchsorted(held, rows)

@@ -1,7 +1,7 @@
 """Compacting: a stream's oldest reports become one block.
 
-Reading and packing happen on a connection that can't write; the writer only takes the reports away and puts the block
-in their place, in one transaction. Killed at whatever point, the reports are in one place or in the other.
+Reading and packing happen on a connection that can't write; the writer replaces the reports by the block in one transaction. A
+server killed at any point leaves the reports in one place or the other.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from isentrope_server.store.tables import histogram_chunks, metric_chunks, recor
 from isentrope_wire.errors import IsentropeError
 
 IDLE_AFTER_SECONDS = 3_600.0
-"""A run that was not heard of for this long is packed like one that ended."""
+"""A run without reports for this long is packed like one that ended."""
 
 _REPORT = "step_report"
 
 
 class BlockOvertaken(IsentropeError, RuntimeError):
-    """The reports are no longer where they were read: another server packed them, or their run was deleted."""
+    """The reports are gone since they were read: another server packed them, or their run was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSizes:
-    """How many reports are packed together, and how many are left."""
+    """How many reports are packed together, and how many stay unpacked."""
 
     reports: int = 1_000
     """Of a run that still reports."""
     left_unpacked: int = 1_000
-    """Of a run that still reports: the newest are looked at most, and one by one."""
+    """Kept unpacked while a run reports: the newest reports are read most, one by one."""
     fewest: int = 64
-    """What a run that ended leaves over is packed too, unless it is less than this."""
+    """The rest of a run that ended is packed, too, unless it has fewer reports."""
     bytes: int = 16 * 2**20
-    """Of scalars and histograms, as they are stored: packing takes some times as much memory. One report may be more."""
+    """Of stored scalars and histograms: packing needs a few times as much memory. A single report may be larger."""
 
 
 BLOCK_SIZES = BlockSizes()
@@ -59,12 +59,12 @@ class FullStream:
     stream_key: int
     acked_through: int
     blocks: int
-    """How many can be packed now, if their reports are no larger than usual."""
+    """Blocks that can be packed now, if their reports have the usual size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBlock:
-    """A block as its rows will be stored; `block` is the row that the others refer to."""
+    """A block's rows; `block` is the row that the others refer to."""
 
     block: Mapping[str, object]
     metrics: Sequence[Mapping[str, object]]
@@ -76,12 +76,12 @@ class PackedBlock:
 
     @property
     def rows(self) -> int:
-        """How many rows come and go when it is stored."""
+        """Number of rows inserted and deleted when it is stored."""
         return int(str(self.block["reports"])) + len(self.metrics) + len(self.histograms) + 1
 
 
 def full_streams(connection: Connection, now: float, sizes: BlockSizes = BLOCK_SIZES) -> list[FullStream]:
-    """The streams that have a block to pack, the fullest first."""
+    """Streams that have a block to pack, the fullest first."""
     unpacked = func.count()
     query = (
         select(
@@ -122,17 +122,17 @@ def full_streams(connection: Connection, now: float, sizes: BlockSizes = BLOCK_S
 def pack_next(
     connection: Connection, stream: FullStream, sizes: BlockSizes = BLOCK_SIZES, *, after: PackedBlock | None = None
 ) -> PackedBlock | None:
-    """The stream's oldest reports as a block, up to the first that still waits for one sent before it.
+    """Pack the stream's oldest reports, up to the first that still waits for a record sent before it.
 
     Args:
-        after: the block before this one, if it is not stored yet; the two must then be stored in one transaction.
+        after: the previous block, if it is not stored yet; the two must then be stored in one transaction.
     """
     packed_through = blocks.last_position(connection, stream.stream_key) if after is None else after.last_position
     fitting, is_full = _fitting(connection, stream, packed_through, sizes)
     if not fitting or (len(fitting) < sizes.fewest and not is_full):
         return None
     through = records.c.position <= fitting[-1]
-    # Labels as they stand: read and written anew they would be the same text.
+    # Labels as text: decoding and encoding would give the same text.
     columns = (cast(column, Text).label("labels") if column.key == "labels" else column for column in records.c)
     rows = connection.execute(_oldest_reports(stream, packed_through, *columns).where(through)).all()
     known = layouts.by_key(connection, {row.layout_key for row in rows})
@@ -144,10 +144,10 @@ def pack_next(
 
 
 def replace_by(connection: Connection, packed: PackedBlock) -> None:
-    """Put a block in the place of its reports, in the caller's transaction.
+    """Replace reports by their block, in the caller's transaction.
 
     Raises:
-        BlockOvertaken: the reports are not there any more, and nothing may be stored.
+        BlockOvertaken: the reports are gone; the transaction must be rolled back.
     """
     block = packed.block
     taken = connection.execute(
@@ -179,8 +179,8 @@ def _blocks(row: Row[*tuple[Any, ...]], now: float, sizes: BlockSizes) -> int:
 def _fitting(
     connection: Connection, stream: FullStream, after_position: int, sizes: BlockSizes
 ) -> tuple[list[int], bool]:
-    """The positions of the reports that make the next block, and whether more would be too many bytes."""
-    # Their lengths first: some drivers read a whole answer before the first row is seen.
+    """Positions of the next block's reports, and whether a further report would make it too large."""
+    # Lengths first: some drivers read all rows before the first one is returned.
     lengths = func.length(records.c.scalars) + func.coalesce(func.length(records.c.histograms), 0)
     (positions, seqs, sizes_in_bytes), _ = whole_columns(
         connection,
@@ -190,7 +190,7 @@ def _fitting(
     )
     waiting = np.flatnonzero(seqs > stream.acked_through)
     arrived = len(positions) if len(waiting) == 0 else int(waiting[0])
-    # At least one: it may be larger than a block should be.
+    # At least one, even if it is larger than a block should be.
     small_enough = max(1, int(np.searchsorted(np.cumsum(sizes_in_bytes), sizes.bytes, side="right")))
     return positions[: min(arrived, small_enough)].tolist(), small_enough < arrived
 
@@ -245,7 +245,7 @@ def _block(rows: Sequence[Row[*tuple[Any, ...]]]) -> dict[str, object]:
 
 
 def _uncounted(numbers: NDArray[np.int64]) -> bytes | None:
-    """None where each number is one more than the last: then the first says it all."""
+    """None where the numbers are consecutive: then the first is enough."""
     return None if bool((np.diff(numbers) == 1).all()) else pack_arrays({"numbers": numbers})
 
 
@@ -277,7 +277,7 @@ def _histograms(rows: Sequence[Row[*tuple[Any, ...]]], known: Mapping[int, Layou
             blobs, dtype=[(f"{i}", place.dtype) for i, place in enumerate(layout.histograms)] or "u1"
         )
         for index, place in enumerate(layout.histograms):
-            # One width for all, so that narrow and wide pieces can stand in one array.
+            # One width for all, so that narrow and wide pieces fit into one array.
             wide = pieces[f"{index}"].astype(place._replace(count_bytes=8).dtype)
             found.setdefault((place.name, place.bins), []).append((where, wide))
     for (name, bins), parts in found.items():
@@ -294,7 +294,7 @@ def _histograms(rows: Sequence[Row[*tuple[Any, ...]]], known: Mapping[int, Layou
 
 
 def _in_order(parts: Sequence[tuple[NDArray[np.int64], Array]]) -> tuple[NDArray[np.int64], Array]:
-    """The rows of several layouts as they came."""
+    """The rows of several layouts in order of position."""
     where, values = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(where, kind="stable")
     return where[order], values[order]
@@ -320,19 +320,19 @@ def _values(values: NDArray[np.float64]) -> bytes:
     plain = np.ascontiguousarray(values, dtype="<f8")
     if _may_halve(plain[::8]):
         small, _ = deflate(plain)
-        # Only what halves is worth the time it takes to read.
+        # Inflating takes time when reading; it must save half.
         if len(small) * 2 <= plain.nbytes:
             return small
     return plain.tobytes()
 
 
 def _may_halve(sample: NDArray[np.float64]) -> bool:
-    """Whether trying is worth it: of most metrics the lower five of eight bytes are noise, and stay as long as they are.
+    """Whether deflating may help: of most metrics the lower five of eight bytes are noise.
 
-    Looked at and not tried: compressing gives up Python's lock, and beside pushes each time costs a turn.
+    A sample is counted instead of deflated: deflating releases Python's lock, and getting it back beside pushes takes time.
     """
     by_byte = np.sort(np.ascontiguousarray(sample).view(np.uint8).reshape(-1, sample.itemsize), axis=0)
     different = (np.diff(by_byte, axis=0) != 0).sum(axis=0) + 1
-    # Of 125 random bytes about a hundred are different, of 1000 nearly all 256.
+    # 125 random bytes have about a hundred different values, 1000 nearly all 256.
     noisy = different > min(len(sample), 256) // 3
     return int(noisy.sum()) < 5

@@ -36,7 +36,12 @@ class StoredHistogram:
 
 
 def at(connection: Connection, run_key: int, position: int, block: Block | None) -> list[StoredHistogram]:
-    """The histograms of one report, by name. `block` is where it is packed; None: it was not when it was read."""
+    """Read the histograms of one report, by name.
+
+    Args:
+        position: of the report.
+        block: where the report is packed; None where it was not packed when it was read.
+    """
     if block is None:
         row = connection.execute(
             select(
@@ -47,7 +52,7 @@ def at(connection: Connection, run_key: int, position: int, block: Block | None)
         ).one_or_none()
         if row is not None:
             return _unpacked(layout_of(row.names, row.places), row.step, row.histograms)
-        # Packed since.
+        # Packed meanwhile.
         ((block, _),) = blocks.at(connection, run_key, position)
     row_of_report = int(np.flatnonzero(block.positions == position)[0])
     step = int(block.steps[row_of_report])
@@ -62,9 +67,10 @@ def at(connection: Connection, run_key: int, position: int, block: Block | None)
 def read(
     connection: Connection, run_key: int, name: str, wanted: StepRange, *, points: int | None
 ) -> list[StoredHistogram]:
-    """One histogram per step, by rising step; with `points`, at most so many.
+    """Read one histogram per step, by rising step.
 
-    Neighbours that share their edges are added up, so that no token is lost; where edges differ the last one speaks.
+    Args:
+        points: at most this many; neighbours with equal edges are added, of others the last is kept. None: all.
     """
     parts = [*_unpacked_parts(connection, run_key, name, wanted), *_packed_parts(connection, run_key, name, wanted)]
     if not parts:
@@ -141,7 +147,7 @@ def _of_chunk(chunk: HistogramChunk, place: int, step: int) -> StoredHistogram:
 
 def _unpacked_parts(connection: Connection, run_key: int, name: str, wanted: StepRange) -> Iterator[_Part]:
     used = {layout.key: layout.layout for layout in layouts.used_by(connection, run_key)}
-    # Reports that differ in their metrics mostly hold the same histograms.
+    # Reports with different metrics mostly have the same histograms.
     alike: dict[tuple[HistogramPlace, int], list[int]] = defaultdict(list)
     for key, layout in used.items():
         place = next((place for place in layout.histograms if place.name == name), None)
@@ -205,7 +211,7 @@ def _packed_part(block: Block, chunk: HistogramChunk, wanted: StepRange) -> _Par
 def _reduced(
     parts: Sequence[_Part], part_of: NDArray[np.intp], row_of: NDArray[np.intp], points: int
 ) -> list[StoredHistogram]:
-    """Buckets of neighbours, each with the edges of its last: what shares them is added up."""
+    """Buckets of neighbours, each with the edges of its last; histograms with these edges are added."""
     ends = np.linspace(0, len(row_of), points + 1).astype(np.intp)[1:]
     bucket_of = np.searchsorted(ends, np.arange(len(row_of)), side="right")
     buckets = [parts[part_of[end - 1]].histogram(int(row_of[end - 1])) for end in ends]

@@ -1,12 +1,7 @@
-"""Series: one metric over the steps of a run.
+"""Series: one metric over the steps of a run, read from unpacked rows and from blocks.
 
-Series, part by part: what rows of their own and chunks hold of some metrics, each part of one stream.
-
-A query's answer as one array per column, whatever else the process is doing.
-
-SQLite's driver gives up Python's lock for each row and waits for it again: beside two busy threads 50 000 rows took 1.1 s
-in place of 0.17 s. Joined to one text per column by SQLite itself they are one row, and took 0.37 s. PostgreSQL's driver
-reads an answer in one piece anyway.
+SQLite's driver releases Python's lock for each row and waits for it again: beside two busy threads 50 000 rows took 1.1 s instead
+of 0.17 s. `whole_columns` has SQLite join each column to one text, which took 0.37 s. PostgreSQL's driver reads all rows at once.
 """
 
 from __future__ import annotations
@@ -39,10 +34,10 @@ def whole_columns(
     integers: Sequence[ColumnElement[Any]],
     float64s: Sequence[ColumnElement[Any]],
 ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.float64]]]:
-    """All rows of a query, in its order.
+    """Read a query's rows as one array per column.
 
     Args:
-        query: from where, which rows, and in which order; it selects nothing yet.
+        query: FROM, WHERE and ORDER BY; it selects no column yet.
         integers: columns without NULL.
         float64s: columns of 8 bytes each, little-endian, without NULL.
     """
@@ -67,7 +62,7 @@ def _joined_by_sqlite(
     joined = connection.execute(
         select(
             *(func.group_concat(column) for column in columns[: len(integers)]),
-            # A blob with a NUL in it ends a text; its digits don't.
+            # Hexadecimal, because a NUL in a blob would end the text.
             *(func.group_concat(func.hex(column), "") for column in columns[len(integers) :]),
         )
     ).one()
@@ -84,32 +79,32 @@ def _float64s(column: bytes) -> NDArray[np.float64]:
 
 _FLOAT64_BYTES = 8
 _FEW_LAYOUTS = 4
-"""For each of so many, rows are looked through; with more, all rows are read once and whole."""
+"""Up to this many layouts are queried one by one; with more, all rows are read once."""
 _ROWS_AT_ONCE = 20_000
 _FLOATS_AT_ONCE = 2_000_000
-"""Of whole rows; some times as many bytes as they are stored in are needed to read them."""
+"""Of whole rows; reading them needs several times their stored bytes."""
 _NOT_THERE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRange:
-    """Steps first..last, both included; None: open."""
+    """Steps first..last, both included; None: no bound."""
 
     first: int | None = None
     last: int | None = None
 
     def conditions(self, step: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-        """What a column must fulfil to lie within."""
+        """SQL conditions on a column of steps."""
         bounds = [] if self.first is None else [step >= self.first]
         return bounds if self.last is None else [*bounds, step <= self.last]
 
     def conditions_on_blocks(self) -> list[ColumnElement[bool]]:
-        """What a block must fulfil to hold a report of these steps."""
+        """SQL conditions on blocks that may hold these steps."""
         later = [] if self.first is None else [blocks_table.c.last_step >= self.first]
         return later if self.last is None else [*later, blocks_table.c.first_step <= self.last]
 
     def holds(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these steps lie within."""
+        """Which of these steps are in the range, shape (rows,)."""
         inside = np.ones(len(steps), dtype=bool)
         if self.first is not None:
             inside &= steps >= self.first
@@ -118,7 +113,7 @@ class StepRange:
         return inside
 
     def covers(self, block: Block) -> bool:
-        """Whether all steps of a block lie within."""
+        """Whether all steps of a block are in the range."""
         return (self.first is None or self.first <= block.first_step) and (
             self.last is None or block.last_step <= self.last
         )
@@ -126,7 +121,7 @@ class StepRange:
 
 @dataclass(slots=True)
 class Part:
-    """Some values of one metric, of one stream, by rising position."""
+    """Values of one metric of one stream, by rising position."""
 
     stream_key: int
     positions: NDArray[np.int64]
@@ -138,7 +133,7 @@ class Part:
 
 
 def lowest_precedence_first(parts: Sequence[Part], timeline: Timeline) -> list[Part]:
-    """Only what speaks for its step unless a later value does: louder streams, and later reports of one, come last."""
+    """Lowest precedence first, without values that are never shown: a later value of a step replaces an earlier one."""
     ordered = sorted(
         (part for part in parts if len(part.steps)),
         key=lambda part: (*timeline.order_of(part.stream_key), part.positions[0]),
@@ -149,7 +144,7 @@ def lowest_precedence_first(parts: Sequence[Part], timeline: Timeline) -> list[P
 def unpacked(
     connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange
 ) -> Iterator[tuple[str, Part]]:
-    """What rows of their own hold of these metrics."""
+    """Read these metrics from unpacked rows."""
     used = {layout.key: layout for layout in layouts.used_by(connection, run_key)}
     holding = {key: layout for key, layout in used.items() if not set(names).isdisjoint(layout.names)}
     found = (
@@ -163,13 +158,13 @@ def unpacked(
     by_stream: dict[tuple[str, int], list[Part]] = {}
     for name, part in found:
         by_stream.setdefault((name, part.stream_key), []).append(part)
-    # Rows of different layouts take turns; those of one stream make one part, by position.
+    # Rows of different layouts alternate; those of one stream become one part, by position.
     for (name, _), parts in by_stream.items():
         yield name, _joined(parts)
 
 
 def packed(connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange) -> Iterator[tuple[str, Part]]:
-    """What blocks hold of these metrics, a chunk at a time."""
+    """Read these metrics from blocks, a chunk at a time."""
     by_key = {block.key: block for block in blocks.of_run(connection, run_key, *wanted.conditions_on_blocks())}
     if not by_key:
         return
@@ -193,7 +188,7 @@ def _chunk(block: Block, chunk: MetricChunk) -> Part:
 def _of_layout(
     connection: Connection, run_key: int, layout: UsedLayout, names: Sequence[str], wanted: StepRange
 ) -> Iterator[tuple[str, Part]]:
-    """Only those 8 bytes of each blob that hold the names are read."""
+    """Read only the 8 bytes of each blob that belong to the names."""
     starts = (layout.names.index(name) * _FLOAT64_BYTES + 1 for name in names)
     (positions, stream_keys, steps), columns = whole_columns(
         connection,
@@ -214,7 +209,7 @@ def _of_layout(
 def _of_many_layouts(
     connection: Connection, run_key: int, used: Mapping[int, UsedLayout], names: Sequence[str], wanted: StepRange
 ) -> Iterator[tuple[str, Part]]:
-    """Whole blobs, but each row once: rows of a layout are found by looking at all rows."""
+    """Read whole blobs, each row once: finding the rows of one layout needs a scan of all rows."""
     keys = np.array(sorted(used), dtype=np.int64)
     of_keys = [used[key].names for key in keys.tolist()]
     columns = {name: np.array([_column_of(layout, name) for layout in of_keys], dtype=np.int64) for name in names}
@@ -245,7 +240,7 @@ def _of_many_layouts(
             return
         after = int(positions[-1])
         starts = np.concatenate(([0], np.cumsum(lengths // _FLOAT64_BYTES)))[:-1]
-        # A report that came since the layouts were listed may have another one, and is not read yet.
+        # A report that came after the layouts were read may have a new one; it is read next time.
         place = np.minimum(np.searchsorted(keys, layout_keys), len(keys) - 1)
         is_listed = keys[place] == layout_keys
         for name, column_of_key in columns.items():
@@ -258,7 +253,7 @@ def _of_many_layouts(
 
 
 def _column_of(layout: Names, name: str) -> int:
-    """Names of a layout are sorted."""
+    """Index of a name in a layout, whose names are sorted."""
     place = bisect_left(layout, name)
     return place if place < len(layout) and layout[place] == name else _NOT_THERE
 
@@ -275,23 +270,23 @@ _NO_STEPS = StepRange(first=0, last=-1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One value per step, by rising step. The newest incarnation speaks from its first step on, rank 0 preferred."""
+    """One value per step, by rising step, of the report shown for the step."""
 
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
-    """NaN and infinities are values; what was not measured has no step here."""
+    """NaN and infinities are values; a step without a measurement is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduced:
-    """A series in buckets of neighbouring steps: no spike is lost, however few the buckets."""
+    """A series in buckets of neighbouring steps, with minimum and maximum, so that no spike is lost."""
 
     steps: NDArray[np.int64]
     """The last step of each bucket."""
     values: NDArray[np.float64]
-    """The value there."""
+    """The value at that step."""
     minima: NDArray[np.float64]
-    """NaN only where a bucket holds nothing else."""
+    """NaN only where all values of a bucket are NaN."""
     maxima: NDArray[np.float64]
 
 
@@ -307,12 +302,12 @@ class LatestValue:
 def read(
     connection: Connection, run_key: int, names: Sequence[str], wanted: StepRange, *, after_position: int = 0
 ) -> dict[str, Series]:
-    """The series of these names, from reports that came after a position. A name never reported has no points."""
+    """Read series from reports after a position. A name that was never reported has no points."""
     timeline = Timeline(streams.incarnations(connection, run_key))
     found: dict[str, list[Part]] = defaultdict(list)
     if after_position:
         wanted = _steps_reported_after(connection, run_key, wanted, after_position)
-    # What is not packed comes first: packed meanwhile, it is found twice and counts once.
+    # Unpacked rows first: reports packed meanwhile are read twice and shown once.
     for parts in (unpacked, packed):
         for name, part in parts(connection, run_key, names, wanted):
             found[name].append(part)
@@ -320,7 +315,7 @@ def read(
 
 
 def names(connection: Connection, run_key: int) -> frozenset[str]:
-    """Every metric the run has ever reported; none before its first report."""
+    """Every metric the run has reported."""
     return frozenset(name for layout in layouts.used_by(connection, run_key) for name in layout.names)
 
 
@@ -338,7 +333,7 @@ def latest(connection: Connection, run_key: int) -> list[LatestValue]:
 
 
 def reduce(series: Series, points: int) -> Reduced | None:
-    """At most `points` buckets with minimum, maximum and last value; None when the series is short enough as it is."""
+    """Reduce a series to at most `points` buckets; None when it has no more points."""
     if len(series.steps) <= points:
         return None
     edges = np.linspace(0, len(series.steps), points + 1).astype(np.intp)
@@ -346,7 +341,7 @@ def reduce(series: Series, points: int) -> Reduced | None:
     return Reduced(
         steps=series.steps[lasts],
         values=series.values[lasts],
-        # fmin and fmax pass over NaN as long as there is anything else.
+        # fmin and fmax ignore NaN while there is another value.
         minima=np.fmin.reduceat(series.values, edges[:-1]),
         maxima=np.fmax.reduceat(series.values, edges[:-1]),
     )
@@ -355,9 +350,9 @@ def reduce(series: Series, points: int) -> Reduced | None:
 def _add_latest(
     connection: Connection, run_key: int, newest_first: Sequence[UsedLayout], values: dict[str, LatestValue]
 ) -> None:
-    """Add the newest values of those metrics of a stream that have none yet."""
+    """Add the newest values of a stream's metrics that have none yet."""
     for index, layout in enumerate(newest_first):
-        # Of thousands of layouts some few name all there is.
+        # A few of thousands of layouts name all metrics.
         if all(name in values for name in layout.names):
             continue
         row = connection.execute(
@@ -365,7 +360,7 @@ def _add_latest(
                 records.c.run_key == run_key, records.c.position == layout.last_position
             )
         ).one_or_none()
-        if row is None:  # it is packed, and so is whatever came before it
+        if row is None:  # it is packed, and so is everything before it
             missing = {name for older in newest_first[index:] for name in older.names} - values.keys()
             chunks = blocks.newest_metric_chunks(connection, run_key, layout.stream_key, missing)
             for block, chunk in chunks:
@@ -377,12 +372,12 @@ def _add_latest(
 
 
 def _steps_reported_after(connection: Connection, run_key: int, wanted: StepRange, position: int) -> StepRange:
-    """The part of `wanted` that newer reports speak of. Older reports of these steps may speak louder."""
+    """The part of `wanted` with steps of newer reports. Older reports of these steps may have precedence."""
     ranges = [
         connection.execute(select(func.min(first), func.max(last)).where(of_run == run_key, newest > position)).one()
         for first, last, of_run, newest in (
             (records.c.step, records.c.step, records.c.run_key, records.c.position),
-            # A block that holds the position may begin with older steps: more is read than need be, and passed over.
+            # A block with the position may begin with older steps: some are read and ignored.
             (
                 blocks_table.c.first_step,
                 blocks_table.c.last_step,

@@ -1,9 +1,7 @@
-"""Steps: the whole report of one step, and the reports after a position.
+"""Whole reports: of one step, after a position, and all reports of a run in pieces that fit into memory.
 
-A run's reports in pieces, for whoever wants all of them: none is left out, and a piece fits into memory.
-
-Pieces are found by position, so each may be read on a connection of its own: reports that are packed between two pieces
-are neither missed nor told twice.
+Pieces are found by position, so each may be read on its own connection: reports that are packed between two pieces are neither
+missed nor read twice.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ class StoredStep:
 
 
 def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
-    """The report of one step by the newest incarnation that speaks for it, rank 0 preferred; None: never reported."""
-    # Unpacked first: a report that is packed meanwhile is found twice, and counts once.
+    """The report shown for a step; None where it was never reported."""
+    # Unpacked first: a report packed meanwhile is read twice and shown once.
     candidates = {report.position: (report, block) for report, block in _reports_of(connection, run_key, step)}
     if not candidates:
         return None
@@ -75,7 +73,7 @@ def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
 
 
 def after(connection: Connection, run_key: int, position: int, limit: int) -> list[StepStored]:
-    """The next `limit` step reports after a position, in the order they came, of whatever stream."""
+    """The next `limit` step reports of all streams after a position, in order of arrival."""
     unpacked = connection.execute(
         _UNPACKED.where(records.c.run_key == run_key, records.c.position > position)
         .order_by(records.c.position)
@@ -138,7 +136,7 @@ def _packed_after(connection: Connection, run_key: int, position: int, limit: in
     ahead = blocks.of_run(connection, run_key, blocks_table.c.last_position > position)
     places: list[tuple[int, int, int]] = []
     for index, block in enumerate(ahead):
-        # Blocks come by first position, and those of several ranks overlap.
+        # Blocks are sorted by first position, and those of several ranks overlap.
         if len(places) >= limit and sorted(places)[limit - 1][0] < block.first_position:
             break
         rows = np.flatnonzero(block.positions > position)
@@ -166,7 +164,7 @@ class Metric:
     """One metric in a piece."""
 
     values: NDArray[np.float64]
-    """One for each report; 0 where it was not measured."""
+    """One per report; 0 where it was not measured."""
     measured: NDArray[np.bool_]
 
 
@@ -180,14 +178,14 @@ class Piece:
     control_versions: NDArray[np.int64]
     labels: Sequence[Mapping[str, str]]
     metrics: Mapping[str, Metric]
-    """Of those asked for, the ones that one of these reports holds."""
+    """The requested metrics that one of these reports has."""
 
 
 def pieces_after(
     connection: Connection, run_key: int, stream_key: int, names: Sequence[str], *, after: int, through: int
 ) -> Piece | None:
-    """The reports of a stream that follow position `after`, up to `through`; None: there is none."""
-    # Unpacked first, as everywhere: what is packed meanwhile is then found in its block.
+    """The next piece of a stream's reports after position `after`, up to `through`; None without one."""
+    # Unpacked first: reports packed meanwhile are then found in their block.
     unpacked = _unpacked(connection, run_key, stream_key, names, after, through)
     packed = blocks.of_run(
         connection,
@@ -196,7 +194,7 @@ def pieces_after(
         blocks_table.c.last_position > after,
         blocks_table.c.first_position <= through,
     )
-    # Within a stream whatever is packed came first.
+    # Within a stream packed reports come first.
     return unpacked if not packed else _packed(connection, run_key, packed[0], names, after, through)
 
 
@@ -224,7 +222,7 @@ def _packed(
 def _spread(
     reports: int, rows: slice | NDArray[np.int64], values: NDArray[np.float64], wanted: NDArray[np.bool_]
 ) -> Metric:
-    """A metric over all reports, of which only some hold it."""
+    """Expand a metric that only some reports have to all reports."""
     everywhere, measured = np.zeros(reports), np.zeros(reports, dtype=bool)
     everywhere[rows] = values
     measured[rows] = True
