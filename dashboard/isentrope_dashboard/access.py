@@ -1,19 +1,22 @@
-"""Whose request is being answered: every call to the REST API is made with the browser user's own credentials.
+"""The REST API as the browser's user: pages call it in process, with the credentials of the request they answer.
 
-Dash hands cookies to HTTP callbacks only; a WebSocket callback sees neither cookies nor headers. This ASGI layer notes
-both for HTTP and WebSocket scopes in a context variable. The task of a callback is created inside the request's (or the
-socket's) context and so inherits it.
+Dash's callbacks don't see the request's headers. An ASGI layer notes them in a context variable, which the task of a
+callback inherits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import httpx
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from isentrope.client.connection import AsyncClient
 
 _SESSION_COOKIE = re.compile(r"(?:__Host-)?isentrope_session_\w+", re.ASCII)
 _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
@@ -21,14 +24,14 @@ _SESSION_ID = re.compile(r"[\w.-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the browser sent to prove who it is. Its `repr` shows nothing of it."""
+    """The session cookies and token that the browser sent. Its `repr` shows nothing of them."""
 
     session_cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
     """By name, which differs from database to database; other servers on the same host may have set some too."""
     authorization: str | None = field(default=None, repr=False)
 
     def headers(self) -> Mapping[str, str]:
-        """The same proof as headers for a request to the REST API."""
+        """The same as headers of a request to the REST API."""
         headers = {}
         if self.session_cookies:
             headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.session_cookies.items())
@@ -40,19 +43,31 @@ class Credentials:
 _current: ContextVar[Credentials | None] = ContextVar("isentrope_dashboard_credentials", default=None)
 
 
-def current_credentials() -> Credentials:
-    """The credentials of the HTTP request or WebSocket the caller works for; empty outside of one."""
-    return _current.get() or Credentials()
+class Api:
+    """Opens clients of the REST API that `app` serves."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncClient]:
+        """A client that acts for the user whose request is being answered."""
+        # Compressing would cost twice and save nothing: it is this very process that answers.
+        headers = {**(_current.get() or Credentials()).headers(), "Accept-Encoding": "identity"}
+        async with httpx.AsyncClient(
+            transport=self._transport, base_url="http://localhost/api/v1/", headers=headers, trust_env=False
+        ) as http:
+            yield AsyncClient(http)
 
 
 class CredentialsMiddleware:
-    """Notes the credentials of each connection for the callbacks that answer it."""
+    """Notes the credentials of each request for the callbacks that answer it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         connection = HTTPConnection(scope)

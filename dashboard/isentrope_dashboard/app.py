@@ -12,8 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
-from isentrope_dashboard.access import CredentialsMiddleware
-from isentrope_dashboard.api_client import ApiSource
+from isentrope_dashboard.access import Api, CredentialsMiddleware
 from isentrope_dashboard.components.shell import shell
 from isentrope_dashboard.pages import browser, control_form, live, metrics, routing, what_if
 from isentrope_dashboard.pages.routing import report_failure
@@ -42,13 +41,12 @@ INDEX = """<!DOCTYPE html>
 </html>"""
 
 
-def attach(app: FastAPI, *, api_url: str) -> None:
+def attach(app: FastAPI) -> None:
     """Serve the dashboard's pages from `app`.
 
     Args:
-        app: the server's application with all of its own routes: any other address is answered here, with a page or 404.
-        api_url: where the REST API is reached over HTTP, e.g. `http://127.0.0.1:7070`. Calls are made with the
-            browser user's own cookie or token.
+        app: The server's application with all of its own routes: any other address is answered here, with a page or 404.
+            Its REST API is called in process, with the browser user's own cookie or token.
     """
     dash_app = Dash(
         __name__,
@@ -61,18 +59,16 @@ def attach(app: FastAPI, *, api_url: str) -> None:
         index_string=INDEX,
         meta_tags=[{"name": "threshold-methods", "content": " ".join(threshold_methods())}],  # for form.js
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
-        websocket_inactivity_timeout=0,
         on_error=report_failure,
     )
     dash_app.layout = shell
-    source = ApiSource(api_url)
-    routing.register(dash_app, source)
-    live.register_live(dash_app, source)
-    live.register_polling(dash_app, source)
-    control_form.register_push(dash_app, source)
-    what_if.register(dash_app, source)
-    metrics.register_all_metrics(dash_app, source)
-    metrics.register_compare(dash_app, source)
+    api = Api(app)
+    routing.register(dash_app, api)
+    live.register(dash_app, api)
+    control_form.register_push(dash_app, api)
+    what_if.register(dash_app, api)
+    metrics.register_all_metrics(dash_app, api)
+    metrics.register_compare(dash_app, api)
     browser.register(dash_app)
     control_form.register_form(dash_app)
     _serve_scripts_compressed(app, dash_app)
@@ -84,7 +80,7 @@ def attach(app: FastAPI, *, api_url: str) -> None:
 
 
 def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
-    """As Dash's own catch-all, which would call whatever address a page."""
+    """Instead of Dash's own catch-all, which answers every address with a page."""
 
     @app.get("/{path:path}", include_in_schema=False)
     async def shell_of(path: str, request: Request) -> HTMLResponse:
@@ -92,7 +88,7 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
             return HTMLResponse(_shell(dash_app, request))
         if "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404)
-        # The page says so itself, and where the runs are.
+        # The page itself says that there is none.
         return HTMLResponse(_shell(dash_app, request), 404)
 
 
@@ -127,5 +123,5 @@ def _shell(dash_app: Dash, request: Request) -> str:
 
 
 def _allow_inline_scripts(app: FastAPI, hashes: list[str]) -> None:
-    """Tell the server, whose content security policy covers every page, which inline scripts are ours."""
+    """Add our inline scripts to the server's content security policy, which covers every page."""
     app.state.script_hashes = [*getattr(app.state, "script_hashes", ()), *hashes]

@@ -1,7 +1,4 @@
-"""Numbers, times and controls as the pages print them. What was not measured is a dash, never a zero.
-
-What a control changed, in words: for the history, the chart's markers and the status of a push.
-"""
+"""Numbers, times and controls as the pages print them. What was not measured is a dash, never a zero."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlValues, HoldValues
+from isentrope_wire.control import Control, Hold
+from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import Metric, Show
 
@@ -121,12 +119,12 @@ DEFAULT = "default"
 OFF = "off"
 
 
-def describe(new: ControlValues, old: ControlValues | None) -> str:
+def describe(new: Control, old: Control | None) -> str:
     """`µ₋ 0.15 → 0.22, scope all → negative`; without an old control the new one alone."""
     if old is None:
         thresholds = [f"µ₋ {threshold(new.mu_low)}", f"µ₊ {threshold(new.mu_high)}", f"scope {scope(new.scope)}"]
         parameters = [f"{name} {parameter(value) or OFF}" for name, value in new.parameters.items()]
-        held = [] if new.hold is None else [f"hold {_target(new.hold)}"]
+        held = [] if new.held is None else [f"hold {_target(new.held)}"]
         return ", ".join([method(new.method), *thresholds, *parameters, *held])
     pairs = (
         ("method", method(old.method), method(new.method)),
@@ -136,11 +134,11 @@ def describe(new: ControlValues, old: ControlValues | None) -> str:
     )
     changed = [f"{name} {before} {ARROW} {after}" for name, before, after in pairs if before != after]
     changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_parameters(new, old)]
-    changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_hold(new.hold, old.hold)]
+    changed += [f"{name} {before} {ARROW} {after}" for name, before, after in _changed_hold(new.held, old.held)]
     return ", ".join(changed) or UNCHANGED
 
 
-def short_label(new: ControlValues, old: ControlValues | None) -> str:
+def short_label(new: Control, old: Control | None) -> str:
     """The same for the chart, where there is room for a few characters: `Clip_V · µ₋ 0.22`. Empty when nothing changed."""
     parts = []
     if old is None or new.method != old.method:
@@ -155,16 +153,16 @@ def short_label(new: ControlValues, old: ControlValues | None) -> str:
     if len(parameters) > 1:
         parts.append(PARAMETERS)
     parts += [f"{name} {after}" for name, _, after in parameters if len(parameters) == 1]
-    if new.hold != (old and old.hold):
-        parts.append(f"hold {_target(new.hold)}")
+    if new.held != (old and old.held):
+        parts.append(f"hold {_target(new.held)}")
     return " · ".join(parts)
 
 
-def _target(hold: HoldValues | None) -> str:
+def _target(hold: Hold | None) -> str:
     return OFF if hold is None else f"{hold.target_entropy:.6g}"
 
 
-def _changed_hold(new: HoldValues | None, old: HoldValues | None) -> list[tuple[str, str, str]]:
+def _changed_hold(new: Hold | None, old: Hold | None) -> list[tuple[str, str, str]]:
     """Names, and values before and after; of a hold that begins or ends its target alone."""
     pairs = [("hold", _target(old), _target(new))]
     if new is not None and old is not None:
@@ -178,7 +176,7 @@ def _bound(value: float | None) -> str:
     return DEFAULT if value is None else f"{value:.4g}"
 
 
-def _changed_parameters(new: ControlValues, old: ControlValues) -> list[tuple[str, str, str]]:
+def _changed_parameters(new: Control, old: Control) -> list[tuple[str, str, str]]:
     """Names, and values before and after. A parameter that is left out stands at its default."""
     before = old.parameters if old.method == new.method else {}
     values = [(name, _shown(before, name), _shown(new.parameters, name)) for name in {**before, **new.parameters}]
@@ -189,26 +187,17 @@ def _shown(parameters: Mapping[str, Any], name: str) -> str:
     return (parameter(parameters[name]) or OFF) if name in parameters else DEFAULT
 
 
-def previous_in_force(item: ControlItem, history: Sequence[ControlItem]) -> ControlValues | None:
+def previous_control(item: ControlVersion, history: Sequence[ControlVersion]) -> Control | None:
     """The control the trainer ran with before `item`: the newest earlier version that it applied."""
-    earlier = [
-        other
-        for other in history
-        if other.version < item.version and (other.state in IN_FORCE_STATES or was_applied(other))
-    ]
-    return max(earlier, key=lambda other: other.version).values if earlier else None
+    earlier = [other for other in history if other.version < item.version and other.was_applied]
+    return max(earlier, key=lambda other: other.version).control if earlier else None
 
 
-def was_applied(item: ControlItem) -> bool:
-    """Whether the trainer ever ran with this version; a later one may have replaced it since."""
-    return item.applied_step is not None or item.state in IN_FORCE_STATES
-
-
-def markers(history: Sequence[ControlItem]) -> list[ControlMarker]:
+def markers(history: Sequence[ControlVersion]) -> list[ControlMarker]:
     """One mark for each applied version after the one the run started with, in the order of their steps."""
     marks = [
         ControlMarker(
-            item.applied_step, short_label(item.values, previous_in_force(item, history)) or f"v{item.version}"
+            item.applied_step, short_label(item.control, previous_control(item, history)) or f"v{item.version}"
         )
         for item in history
         if item.version > 0 and item.applied_step is not None
@@ -216,7 +205,7 @@ def markers(history: Sequence[ControlItem]) -> list[ControlMarker]:
     return sorted(marks, key=lambda mark: mark.step)
 
 
-def history_rows(history: Sequence[ControlItem]) -> list[dict[str, Any]]:
+def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
     """Rows of the history grid, newest first. Times stay seconds: the browser knows the reader's time zone."""
     return [
         {
@@ -224,8 +213,8 @@ def history_rows(history: Sequence[ControlItem]) -> list[dict[str, Any]]:
             "version": item.version,
             "time": item.requested_at,
             "author": item.author,
-            "change": describe(item.values, previous_in_force(item, history)),
-            "method": method(item.values.method),
+            "change": describe(item.control, previous_control(item, history)),
+            "method": method(item.method),
             "state": item.state,
             "requested": item.requested_step,
             "applied": item.applied_step,

@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from isentrope_dashboard.controls import HoldValues
-from isentrope_dashboard.predictions import WhatIf
+from isentrope_wire.control import Hold
+from isentrope_wire.control_answers import WhatIfAnswer, WhatIfCurves
 from isentrope_wire.metrics import HOLD_DRIFT, HOLD_GAIN, HOLD_RESTING_POINT
 
-DEFAULT_SHARE = 0.05
 CLOSE = 0.1
 """Share of the largest correction below which nothing can be said: drift and noise decide what is clipped."""
-DEFAULT_MU_MIN, DEFAULT_MU_MAX = 0.0, 10.0
-"""What a hold that leaves its bounds out means, as the control's document says."""
 
 GAIN, DRIFT, RESTING_POINT = HOLD_GAIN, HOLD_DRIFT, HOLD_RESTING_POINT
 STEERING_METRICS = (GAIN, DRIFT, RESTING_POINT)
@@ -47,7 +44,7 @@ class Steering:
         return self.gain if self.gain is not None and self.gain > 0 else None
 
 
-def steering(newest: Mapping[str, float], entropy: float, found: WhatIf) -> Steering:
+def steering(newest: Mapping[str, float], entropy: float, found: WhatIfAnswer) -> Steering:
     """The controller's own numbers where the newest step reported them, else the calibration's.
 
     Args:
@@ -82,29 +79,23 @@ class HoldPreview:
     """Predicted at mu."""
 
 
-def correction(hold: HoldValues, standing: float) -> float:
+def correction(hold: Hold, standing: float) -> float:
     """The largest change of one step towards the target, with its sign, nats."""
-    largest = _largest(hold)
+    largest = hold.largest_change
     return max(-largest, min(largest, hold.target_entropy - standing))
 
 
-def _largest(hold: HoldValues) -> float:
-    return DEFAULT_SHARE * hold.target_entropy if hold.max_change_per_step is None else hold.max_change_per_step
-
-
-def unclipped_change(by: Steering, found: WhatIf) -> float | None:
+def unclipped_change(by: Steering, found: WhatIfAnswer) -> float | None:
     """What a step brings about with nothing clipped, nats; None while the gain is not known."""
-    if by.known_gain is None or found.unclipped_unit_change is None:
-        return None
-    return by.known_gain * found.unclipped_unit_change + by.drift
+    return None if by.known_gain is None else by.known_gain * found.unclipped_unit_predicted_change + by.drift
 
 
-def scope_in_the_way(hold: HoldValues, standing: float, unclipped: float = 0.0) -> str:
+def scope_in_the_way(hold: Hold, standing: float, unclipped: float = 0.0) -> str:
     """Which tokens would be clipped: those that lower the entropy where it has to rise, or falls too fast."""
     return "decreasing" if correction(hold, standing) > unclipped else "increasing"
 
 
-def preview(hold: HoldValues, entropy: float, found: WhatIf, by: Steering) -> HoldPreview | None:
+def preview(hold: Hold, entropy: float, found: WhatIfAnswer, by: Steering) -> HoldPreview | None:
     """None while the gain is not known, or without the step's curves.
 
     Args:
@@ -113,13 +104,14 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf, by: Steering) -> Ho
         by: what a unit prediction does.
     """
     unclipped = unclipped_change(by, found)
-    if unclipped is None or not found.low.mu:
+    curve = found.curve
+    if unclipped is None or curve is None:
         return None
     wanted = correction(hold, by.standing)
     rises = wanted > unclipped
 
     def made(outcome: Outcome, mu: float | None = None) -> HoldPreview:
-        place = None if mu is None else _at(found, mu, by)
+        place = None if mu is None else _at(found, curve, mu, by)
         return HoldPreview(
             step=found.step,
             entropy=entropy,
@@ -133,24 +125,21 @@ def preview(hold: HoldValues, entropy: float, found: WhatIf, by: Steering) -> Ho
             change=None if place is None else place[1],
         )
 
-    if abs(wanted) <= CLOSE * _largest(hold):
+    if abs(wanted) <= CLOSE * hold.largest_change:
         return made("there")
     if 0 <= unclipped <= wanted or wanted <= unclipped <= 0:
         return made("resting")
     if hold.side not in ("both", "raise" if rises else "lower"):
         return made("side")
-    lowest = DEFAULT_MU_MIN if hold.mu_min is None else hold.mu_min
-    highest = DEFAULT_MU_MAX if hold.mu_max is None else hold.mu_max
-    allowed = [mu for mu in found.low.mu if lowest <= mu <= highest] or [lowest]
-    brought = {mu: _at(found, mu, by)[1] for mu in allowed}
+    allowed = [mu for mu in curve.low.mu if hold.mu_min <= mu <= hold.mu_max] or [hold.mu_min]
+    brought = {mu: _at(found, curve, mu, by)[1] for mu in allowed}
     enough = [mu for mu, change in brought.items() if (change >= wanted if rises else change <= wanted)]
     return made("reached", max(enough)) if enough else made("limit", min(allowed))
 
 
-def _at(found: WhatIf, mu: float, by: Steering) -> tuple[float, float]:
+def _at(found: WhatIfAnswer, curve: WhatIfCurves, mu: float, by: Steering) -> tuple[float, float]:
     """Clip fraction and predicted change with both thresholds at mu: the two tails have no token in common."""
-    place = min(range(len(found.low.mu)), key=lambda index: abs(found.low.mu[index] - mu))
-    shares = [(curve.clip_fraction[place] or 0.0) for curve in (found.low, found.high)]
-    units = [(curve.unit_change[place] or 0.0) for curve in (found.low, found.high)]
-    unclipped = found.unclipped_unit_change or 0.0
-    return sum(shares), (by.known_gain or 0.0) * (sum(units) - unclipped) + by.drift
+    place = min(range(len(curve.low.mu)), key=lambda index: abs(curve.low.mu[index] - mu))
+    sides = (curve.low, curve.high)
+    units = sum(side.unit_predicted_change[place] for side in sides) - found.unclipped_unit_predicted_change
+    return sum(side.clip_fraction[place] for side in sides), (by.known_gain or 0.0) * units + by.drift

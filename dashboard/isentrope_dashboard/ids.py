@@ -11,10 +11,13 @@ PAGE_READY: Final = "page-ready"
 SCHEME: Final = "color-scheme"
 NOTIFICATIONS: Final = "notifications"
 TICK: Final = "tick"
-RUN_POLL: Final = "run-poll"
+BEAT: Final = "beat"
 RUNS_POLL: Final = "runs-poll"
-LIVE_BEAT: Final = "live-beat"
-POLL_BEAT: Final = "poll-beat"
+QUESTION: Final = "question"
+NEWS: Final = "news"
+SLOW_QUESTION: Final = "slow-question"
+SLOW_NEWS: Final = "slow-news"
+SHOWN: Final = "shown"
 CONNECTION: Final = "connection"
 VIEW: Final = "view"
 TEMPLATES: Final = "plotly-templates"
@@ -92,7 +95,7 @@ HOLD_CHANGE: Final = "hold-change"
 HOLD_MU_MIN: Final = "hold-mu-min"
 HOLD_MU_MAX: Final = "hold-mu-max"
 HOLD_SIDE: Final = "hold-side"
-FORESEEN: Final = "control-foreseen"
+WOULD_BE_DEAD: Final = "control-would-be-dead"
 REASON: Final = "control-reason"
 MU_LOW: Final = "mu-low"
 MU_HIGH: Final = "mu-high"
@@ -111,13 +114,13 @@ def drawing(graph: str) -> str:
 
 
 def drawn(graph: str) -> str:
-    """Id of the store that says which drawing the chart shows."""
+    """Id of the store with the number of the drawing that the chart shows."""
     return f"{graph}-drawn"
 
 
-def unread(place: str) -> str:
-    """Id of the note that stands where something could not be read."""
-    return f"{place}-unread"
+def load_error(place: str) -> str:
+    """Id of the note shown where something failed to load."""
+    return f"{place}-load-error"
 
 
 def kpi(name: str, part: str) -> str:

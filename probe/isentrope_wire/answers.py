@@ -129,6 +129,11 @@ class SeriesColumns(Answer):
     """Of each bucket; null when the series was not reduced."""
     max: list[Number] | None
 
+    @property
+    def reduced(self) -> bool:
+        """Whether a value stands for a bucket of several steps."""
+        return self.min is not None and self.min != self.max
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesAnswer(Answer):

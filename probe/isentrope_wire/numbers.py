@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -118,25 +117,6 @@ def number(value: float) -> float | str:
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
-
-
-def measured(value: object) -> float | None:
-    """A JSON value as a float: null is missing, "NaN" and "Infinity" are numbers that came as text."""
-    if value is None or isinstance(value, bool):
-        return None
-    if isinstance(value, int | float | str):
-        return float(value)
-    return None
-
-
-def seconds_since_epoch(value: object) -> float | None:
-    """A time given as seconds or as ISO 8601 text."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if isinstance(value, str):
-        moment = datetime.fromisoformat(value)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return None
 
 
 def plain_json(value: object) -> object:

@@ -70,7 +70,7 @@ _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 def create_app(settings: Settings) -> FastAPI:
     """The whole server as one ASGI application; its lifespan opens the store and the gRPC port.
 
-    Pages whose library is installed are attached last, by `attach(app, api_url=...)`. A page that needs inline scripts
+    Pages whose library is installed are attached last, by `attach(app)`. A page that needs inline scripts
     adds their CSP hashes to `app.state.script_hashes`.
     """
     app = FastAPI(
@@ -92,7 +92,7 @@ def create_app(settings: Settings) -> FastAPI:
     _add_routes(app)
     openapi.install(app)
     if settings.dashboard:
-        _attach_pages(app, settings.local_url)
+        _attach_pages(app)
     # Middleware added last stands outermost: nothing of a page comes before the gate, and refusals are timed too.
     app.add_middleware(BodyLimit)
     # Events are left alone, so that each comes when it is sent. No answer holds both a secret and words of somebody
@@ -116,11 +116,11 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _attach_pages(app: FastAPI, api_url: str) -> None:
+def _attach_pages(app: FastAPI) -> None:
     for library, target in _PAGES.items():
         if find_spec(library) is not None:
             module, function = target.split(":")
-            getattr(import_module(module), function)(app, api_url=api_url)
+            getattr(import_module(module), function)(app)
 
 
 def _add_routes(app: FastAPI) -> None:

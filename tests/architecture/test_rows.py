@@ -15,12 +15,13 @@ import pytest
 from isentrope_dashboard.components.control_panel import method_props
 from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
 from isentrope_dashboard.formatting import shown
-from isentrope_dashboard.records import RunSummary, SeriesColumns
 from isentrope_server.api.control import method_description
+from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods
 from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, imported_names, metric, promised_metrics, unit_of
+from tests.dashboard.made_answers import run_detail
 
 
 @pytest.fixture
@@ -56,9 +57,7 @@ def test_toy_method_is_in_rest_and_form(toy: Method) -> None:
         ["small"],
         "size",
     )
-    run = RunSummary.from_json(
-        {"id": "r", "name": "r", "project": "p", "status": "running", "capabilities": ["method:toy"]}
-    )
+    run = run_detail(capabilities=["method:toy"])
     assert {"value": "toy", "label": "Toy"} in method_props(run)["control-method"]["data"]
 
 
@@ -105,7 +104,7 @@ def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None
     assert imported_names()["toys"] is toy
     assert unit_of("toy/share") == "of toys"
     assert shown(toy, 0.25) == "25.0%"
-    line = MetricLine("run", 0, SeriesColumns(steps=[1], values=[1.0]))
+    line = MetricLine("run", 0, SeriesColumns(step=[1], value=[1.0], min=None, max=None))
     figure = metric_panels_figure([MetricPanel("toy/share", [line])], revision="r", empty="")
     assert figure.layout.annotations[0].text == "toy/share, of toys"
 

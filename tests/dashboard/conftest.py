@@ -27,7 +27,7 @@ def _served(fake: FakeApi) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    attach(fake.app, api_url=f"http://127.0.0.1:{port}")
+    attach(fake.app)
     with serving(fake, port) as url:
         yield url
 

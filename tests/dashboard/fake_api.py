@@ -1,24 +1,23 @@
-"""A small REST API that speaks as the contract says, for the dashboard's tests: invented numbers, real HTTP and SSE.
+"""A small REST API that answers as the contract says, for the dashboard's tests: invented numbers, all in memory.
 
-It keeps everything in memory. Steps come when a test asks for them, or on their own every `period_seconds`. A control
-moves on with the steps: pending, delivered one step later, applied (or rejected) one step after that.
+Steps come when a test asks for them, or on their own every `period_seconds`. A control moves on with the steps: pending,
+delivered one step later, applied (or rejected) one step after that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
 from tests.dashboard.fake_predictions import law_answer, what_if_answer
 
@@ -31,53 +30,6 @@ POLICY = (
 )
 """What the real server sends with every answer."""
 SCOPES = ("negative", "positive", "all", "decreasing", "increasing")
-
-
-def parameter(name: str, default: float | str | None, minimum: float | None, **known: Any) -> dict[str, Any]:
-    """One parameter with every field of the contract."""
-    return {
-        "name": name,
-        "kind": "number",
-        "default": default,
-        "minimum": minimum,
-        "minimum_excluded": False,
-        "maximum": None,
-        "choices": [],
-        "range": "a number",
-        "sense": f"what {name} does",
-        **known,
-    }
-
-
-DENOMINATOR = parameter("denominator", "keep", None, kind="choice", choices=["keep", "shrink"])
-METHODS = [
-    {"method": "none", "thresholds": False, "presets": [], "parameters": []},
-    {
-        "method": "clip_v",
-        "thresholds": True,
-        "presets": ["paper", "trinity"],
-        "preset_values": {
-            "paper": {"mu_low": 8.5, "scope": "negative"},
-            "trinity": {
-                "mu_low": 8.5,
-                "scope": "negative",
-                "parameters": {"max_fraction": 1e-4, "denominator": "shrink"},
-            },
-        },
-        "parameters": [parameter("max_fraction", None, 0.0, minimum_excluded=True, maximum=1.0), DENOMINATOR],
-    },
-    {
-        "method": "clip_cov",
-        "thresholds": False,
-        "presets": [],
-        "parameters": [
-            parameter("ratio", 2e-4, 0.0, maximum=1.0, range="a number from 0 to 1"),
-            parameter("seed", 0, 0.0, kind="whole"),
-            DENOMINATOR,
-        ],
-    },
-    {"method": "kl_cov", "thresholds": False, "presets": [], "parameters": [parameter("beta", 1.0, 0.0)]},
-]
 
 
 class FakeRun:
@@ -113,9 +65,9 @@ class FakeRun:
     def in_force(self) -> dict[str, Any]:
         return [item for item in self.controls if item["state"] == "APPLIED"][-1]
 
-    def add_step(self) -> list[tuple[str, dict[str, Any]]]:
-        """One more optimiser update; returns what listeners hear of it."""
-        events = self._move_controls_on((self.step or 0) + 1)
+    def add_step(self) -> None:
+        """One more optimiser update."""
+        self._move_controls_on((self.step or 0) + 1)
         clipping = self.in_force["method"] != "none"
         noise = self._random.gauss
         target = 1.25 if clipping else 0.35
@@ -158,7 +110,6 @@ class FakeRun:
         }
         self.rows.append(row)
         self.histograms.append(self._histogram(step))
-        return [("step", row), *events]
 
     def _hold_scalars(self) -> dict[str, float]:
         """A controller that clips the harder the farther the entropy is from its target."""
@@ -196,11 +147,23 @@ class FakeRun:
             "tags": [],
             "config": {},
             "capabilities": CAPABILITIES,
-            "incarnations": [],
+            "incarnations": 1,
+            "notes": "",
+            "finished_at": None,
+            "error": "",
+            "world_size": 1,
+            "probe_version": "0.1.0",
+            "control": {**self.controls[-1], "in_force": self.in_force, "outcomes": []},
         }
 
-    def _move_controls_on(self, step: int) -> list[tuple[str, dict[str, Any]]]:
-        moved = []
+    def report(self, step: int) -> dict[str, Any]:
+        """The whole report of a step."""
+        row = next((row for row in self.rows if row["step"] == step), None)
+        scalars = {} if row is None else {name: _json_number(value) for name, value in row["scalars"].items()}
+        known = {"recorded_at": 0.0, "received_at": 0.0, "control_version": 0, "incarnation": "a", "rank": 0}
+        return {"step": step, **known, "scalars": scalars, "histograms": [], "labels": self.labels}
+
+    def _move_controls_on(self, step: int) -> None:
         for item in self.controls:
             if item["state"] == "PENDING":
                 item["state"] = "DELIVERED"
@@ -209,10 +172,6 @@ class FakeRun:
                 self.refuse_next = None
             elif item["state"] == "DELIVERED":
                 item.update(state="APPLIED", applied_step=step, applied_at=time.time())
-            else:
-                continue
-            moved.append(("control", dict(item)))
-        return moved
 
     def _histogram(self, step: int) -> dict[str, Any]:
         reach = 0.5 if step > 60 else 1.0
@@ -244,6 +203,8 @@ def control_item(version: int, state: str, body: dict[str, Any], **known: Any) -
         "requested_step": None,
         "applied_step": None,
         "applied_at": None,
+        "expires_at": None,
+        "ended_at": None,
         "code": "",
         "message": "",
         **known,
@@ -265,7 +226,6 @@ class FakeApi:
         """What the path of a call ends with that is answered only when this no longer holds it."""
         self.waiting: list[str] = []
         """The calls that are held now."""
-        self._listeners: dict[str, set[asyncio.Queue[tuple[str, dict[str, Any]] | None]]] = {}
         self.server: uvicorn.Server | None = None
         """What answers for it, while it is served."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -275,7 +235,6 @@ class FakeApi:
 
     def forget(self) -> None:
         """As if it had just been started: no runs, no calls, nothing that fails."""
-        self.close_streams()
         self.runs.clear()
         self.requests.clear()
         self.held.clear()
@@ -288,12 +247,11 @@ class FakeApi:
         return run
 
     def add_steps(self, run: FakeRun, count: int = 1) -> None:
-        """More steps of a run, from any thread, heard by its listeners."""
+        """More steps of a run, from any thread."""
 
         def add() -> None:
             for _ in range(count):
-                for event in run.add_step():
-                    self._publish(run, event)
+                run.add_step()
 
         self._in_loop(add)
 
@@ -303,10 +261,6 @@ class FakeApi:
         self._loop.call_soon_threadsafe(work)
         self._loop.call_soon_threadsafe(done.set)
         assert done.wait(5)
-
-    def _publish(self, run: FakeRun, event: tuple[str, dict[str, Any]]) -> None:
-        for queue in self._listeners.get(run.id, ()):
-            queue.put_nowait(event)
 
     @asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
@@ -320,23 +274,11 @@ class FakeApi:
             await asyncio.sleep(self.period_seconds)
             for run in self.runs.values():
                 if run.status == "running":
-                    for event in run.add_step():
-                        self._publish(run, event)
-
-    def close_streams(self) -> None:
-        """End every live stream, from any thread, as a restarted server would."""
-
-        def close() -> None:
-            for queues in self._listeners.values():
-                for queue in queues:
-                    queue.put_nowait(None)
-
-        self._in_loop(close)
+                    run.add_step()
 
     def stop(self) -> None:
         """Answer nothing more, from any thread, as a server that died."""
         assert self.server is not None, "the fake API is not running"
-        self.close_streams()
         self.server.force_exit = self.server.should_exit = True
 
     def _add_gate(self) -> None:
@@ -382,15 +324,15 @@ class FakeApi:
             return self.runs[run_id].to_json()
 
         @app.get(api + "/runs/{run_id}/metrics/series")
-        async def series(run_id: str, request: Request, points: int = 2000, from_step: int = 0) -> Any:
-            rows = [row for row in self.runs[run_id].rows if row["step"] >= from_step][-points:]
+        async def series(run_id: str, request: Request, points: int = 2000, from_step: int = 0, since: int = 0) -> Any:
+            known = self.runs[run_id].rows
+            rows = [row for row in known[since:] if row["step"] >= from_step][-points:]
             answer = {}
             for name in request.query_params.getlist("name"):
                 has = [row for row in rows if name in row["scalars"]]
                 values = [_json_number(row["scalars"][name]) for row in has]
-                if values:
-                    answer[name] = {"step": [row["step"] for row in has], "value": values}
-            return {"series": answer, "cursor": str(len(rows))}
+                answer[name] = {"step": [row["step"] for row in has], "value": values, "min": None, "max": None}
+            return {"series": answer, "cursor": str(len(known)), "reset": since > len(known)}
 
         @app.get(api + "/runs/{run_id}/histograms/{name:path}")
         async def histograms(run_id: str, name: str, points: int = 160, from_step: int = 0) -> Any:
@@ -430,7 +372,7 @@ class FakeApi:
         async def control(run_id: str, response: Response) -> Any:
             newest = self.runs[run_id].controls[-1]
             response.headers["ETag"] = f'"{newest["version"]}"'
-            return {**newest, "in_force": self.runs[run_id].in_force}
+            return {**newest, "in_force": self.runs[run_id].in_force, "outcomes": []}
 
         @app.put(api + "/runs/{run_id}/control")
         async def put_control(run_id: str, request: Request) -> Any:
@@ -444,7 +386,6 @@ class FakeApi:
             if body["scope"] not in SCOPES or f"method:{body['method']}" not in CAPABILITIES:
                 return problem(422, "invalid_control", f"This probe can't do {body['method']}.")
             item = run.request_control(body)
-            self._publish(run, ("control", dict(item)))
             return JSONResponse(item, status_code=202)
 
         @app.get(api + "/runs/{run_id}/metrics")
@@ -461,38 +402,15 @@ class FakeApi:
 
         @app.get(api + "/runs/{run_id}/steps/{step}")
         async def step(run_id: str, step: int) -> Any:
-            return {"step": step, "labels": self.runs[run_id].labels}
-
-        @app.get(api + "/methods")
-        async def methods() -> Any:
-            return {"items": METHODS, "next_cursor": None}
+            return self.runs[run_id].report(step)
 
         @app.get(api + "/runs/{run_id}/control/history")
         async def history(run_id: str, limit: int = 100) -> Any:
             return {"items": self.runs[run_id].controls[::-1][:limit], "next_cursor": None}
 
-        @app.get(api + "/runs/{run_id}/live")
-        async def live(run_id: str) -> Any:
-            return StreamingResponse(self._stream(run_id), media_type="text/event-stream")
-
         @app.api_route(api + "/{rest:path}", methods=["GET", "PUT", "POST"])
         async def nothing(rest: str) -> Any:
             return problem(404, "not_found", f"There is no route {rest}.")
-
-    async def _stream(self, run_id: str) -> AsyncIterator[str]:
-        queue: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
-        self._listeners.setdefault(run_id, set()).add(queue)
-        number = 0
-        try:
-            yield ": ping\n\n"
-            while True:
-                event = await queue.get()
-                if event is None:
-                    return
-                number += 1
-                yield f"id: {number}\nevent: {event[0]}\ndata: {json.dumps(event[1])}\n\n"
-        finally:
-            self._listeners[run_id].discard(queue)
 
 
 def problem(status: int, code: str, message: str) -> JSONResponse:
@@ -521,7 +439,5 @@ def serving(fake: FakeApi, port: int) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        with suppress(RuntimeError):  # the loop may have ended already
-            fake.close_streams()
         server.should_exit = True
         thread.join(10)

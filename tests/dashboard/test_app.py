@@ -24,8 +24,8 @@ OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")
 
 @pytest.fixture
 def client(fake: FakeApi) -> TestClient:
-    """The dashboard without a port; it can't reach the API."""
-    dashboard.attach(fake.app, api_url="http://127.0.0.1:1")
+    """The dashboard without a port."""
+    dashboard.attach(fake.app)
     return TestClient(fake.app)
 
 
@@ -38,7 +38,7 @@ def attached(monkeypatch: pytest.MonkeyPatch, fake: FakeApi) -> dash.Dash:
         return made[-1]
 
     monkeypatch.setattr(dashboard, "Dash", keep)
-    dashboard.attach(fake.app, api_url="http://127.0.0.1:1")
+    dashboard.attach(fake.app)
     return made[0]
 
 
@@ -168,21 +168,6 @@ def test_a_reader_without_a_token_is_told_so(served: str, fake: FakeApi) -> None
     shown = show(served, "/runs/run-000001", token=None)
     assert "Not signed in" in json.dumps(shown[ids.PAGE])
     assert shown[ids.PAGE_READY]["data"] is None
-
-
-def test_a_server_that_does_not_answer_is_named(fake: FakeApi) -> None:
-    dashboard.attach(fake.app, api_url="http://127.0.0.1:1")
-    answer = TestClient(fake.app).post(
-        "/_dash-update-component",
-        json={
-            "output": PAGE_OUTPUT["output"],
-            "outputs": PAGE_OUTPUT["outputs"],
-            "inputs": [{"id": ids.URL, "property": "pathname", "value": "/runs/x"}],
-            "state": [{"id": ids.URL, "property": "search", "value": ""}],
-            "changedPropIds": [],
-        },
-    )
-    assert "The server did not answer GET /runs" in json.dumps(answer.json())
 
 
 def test_credentials_are_forwarded_and_never_printed() -> None:

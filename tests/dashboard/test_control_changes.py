@@ -1,4 +1,4 @@
-"""What a control changed, in words; and what is read from the API."""
+"""What a control changed, in words, and the control that the form's fields describe."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from typing import Any
 
 import pytest
 
-from isentrope_dashboard.components.control_panel import outcome_text
-from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
+from isentrope_dashboard.components.control_panel import outcome_text, parameter_fields, reference
+from isentrope_dashboard.figures.lines import rows_of
 from isentrope_dashboard.formatting import ControlMarker, describe, history_rows, markers, short_label
-from isentrope_dashboard.method_forms import MethodForm
 from isentrope_dashboard.pages.control_form import Form, FormError, form_parameters, form_values, unseen_parameters
-from isentrope_dashboard.pages.snapshot import rows_of
-from isentrope_dashboard.records import RunSummary, SeriesColumns
-from isentrope_wire.numbers import measured, seconds_since_epoch
+from isentrope_wire.control import Control, Hold, Scope
+from isentrope_wire.methods import METHODS, Method
+from tests.dashboard.made_answers import columns, run_control, run_detail, version
 
-NONE = ControlValues()
-CLIP = ControlValues(method="clip_v", mu_low=1.0)
-TIGHTER = ControlValues(method="clip_v", mu_low=0.5, scope="negative")
-
-
-def item(version: int, state: str, values: ControlValues, step: int | None = None) -> ControlItem:
-    return ControlItem(version=version, state=state, values=values, applied_step=step)
+NONE = Control()
+CLIP = Control(method=Method.CLIP_V, mu_low=1.0)
+TIGHTER = Control(method=Method.CLIP_V, mu_low=0.5, scope=Scope.NEGATIVE)
+item = version
 
 
 def test_only_what_changed_is_described() -> None:
@@ -32,8 +28,8 @@ def test_only_what_changed_is_described() -> None:
     assert describe(CLIP, CLIP) == "no change"
 
 
-def clip_cov(**parameters: object) -> ControlValues:
-    return ControlValues.from_json({"method": "clip_cov", "parameters": parameters})
+def clip_cov(**parameters: object) -> Control:
+    return Control.from_document({"method": "clip_cov", "parameters": parameters})
 
 
 def test_a_change_of_the_parameters_alone_is_named() -> None:
@@ -73,13 +69,13 @@ def test_a_field_without_a_number_is_an_error_that_says_what_it_takes(text: str 
 
 
 def test_parameters_the_form_has_no_fields_for_are_pushed_as_they_stand() -> None:
-    reference = ControlValues(method="mine", parameters={"a": 1}).to_json()
-    assert unseen_parameters("mine", reference) == {"a": 1}
-    assert unseen_parameters("clip_v", reference) == {}
+    base = {"method": "mine", "parameters": {"a": 1}}
+    assert unseen_parameters("mine", base) == {"a": 1}
+    assert unseen_parameters("clip_v", base) == {}
 
 
 def test_a_control_pushed_again_is_marked_by_its_version_and_a_side_switched_off_by_its_name() -> None:
-    both = ControlValues(method="clip_v", mu_low=1.0, mu_high=2.0)
+    both = Control(method=Method.CLIP_V, mu_low=1.0, mu_high=2.0)
     history = [item(6, "APPLIED", CLIP, 9), item(5, "SUPERSEDED", CLIP, 7), item(4, "SUPERSEDED", both, 5)]
     assert [mark.label for mark in markers(history)][1:] == ["µ₊ off", "v6"]
 
@@ -112,25 +108,23 @@ def test_the_chart_marks_applied_changes_only() -> None:
     ],
 )
 def test_each_state_has_its_phrase(state: str, text: str) -> None:
-    told = ControlItem(version=1, state=state, values=CLIP, applied_step=1204, code="out_of_range", message="too far")
-    assert outcome_text(told) == text
+    assert outcome_text(version(1, state, CLIP, 1204, code="out_of_range", message="too far")) == text
 
 
-def test_the_form_compares_itself_with_what_is_on_its_way_and_then_with_what_runs() -> None:
-    assert ControlState(desired=item(2, "PENDING", CLIP), in_force=NONE, etag='"2"').reference == CLIP
-    assert ControlState(desired=item(2, "REJECTED", CLIP), in_force=NONE, etag='"2"').reference == NONE
-    assert ControlState(desired=item(2, "APPLIED", CLIP), in_force=CLIP, etag='"2"').reference == CLIP
+@pytest.mark.parametrize(("state", "compared"), [("PENDING", CLIP), ("REJECTED", NONE)])
+def test_the_form_compares_itself_with_an_open_version_else_with_the_active_one(state: str, compared: Control) -> None:
+    active = version(1, "APPLIED", NONE)
+    assert reference(run_control(version(2, state, CLIP), active)) == compared
 
 
-def test_a_version_the_server_never_gave_out_is_not_taken_for_none() -> None:
-    body = {"version": 3, "state": "REJECTED", "method": "clip_v", "mu_low": 1.0, "in_force": None}
-    assert ControlState.from_json(body, '"3"').in_force is None
+def test_an_unknown_active_version_is_not_taken_for_none() -> None:
+    assert reference(run_control(version(3, "REJECTED", CLIP), None)) == CLIP
 
 
 def test_thresholds_are_sent_only_with_a_method_that_has_them() -> None:
-    assert form_values(Form("none", "all", low_on=True, low="", high_on=True, high=2.0), {}) == ControlValues()
-    assert form_values(Form("clip_b", "positive", low_on=False, low="", high_on=True, high=2), {}) == ControlValues(
-        method="clip_b", mu_high=2.0, scope="positive"
+    assert form_values(Form("none", "all", low_on=True, low="", high_on=True, high=2.0), {}) == Control()
+    assert form_values(Form("clip_b", "positive", low_on=False, low="", high_on=True, high=2), {}) == Control(
+        method=Method.CLIP_B, mu_high=2.0, scope=Scope.POSITIVE
     )
 
 
@@ -141,43 +135,25 @@ def test_a_threshold_that_is_switched_on_needs_a_number(value: object) -> None:
 
 
 def test_latency_is_from_the_request_to_the_acknowledgement() -> None:
-    told = ControlItem(version=1, state="APPLIED", values=CLIP, requested_at=10.0, applied_at=12.5)
-    assert told.latency_seconds == 2.5
-    assert item(1, "PENDING", CLIP).latency_seconds is None
-
-
-def test_json_numbers_that_are_none_are_missing_and_text_is_a_number() -> None:
-    assert measured(None) is None
-    assert measured(True) is None
-    assert measured(3) == 3.0
-    value = measured("NaN")
-    assert value is not None
-    assert math.isnan(value)
-    assert measured("-Infinity") == -math.inf
-
-
-def test_times_may_be_seconds_or_text() -> None:
-    assert seconds_since_epoch(12.5) == 12.5
-    assert seconds_since_epoch("1970-01-01T00:00:10Z") == 10.0
-    assert seconds_since_epoch("1970-01-01T00:00:10") == 10.0
-    assert seconds_since_epoch(None) is None
+    assert version(1, "APPLIED", CLIP, requested_at=10.0, applied_at=12.5).latency_seconds == 2.5
+    assert version(1, "PENDING", CLIP).latency_seconds is None
 
 
 def test_columns_become_rows_in_which_what_is_missing_is_absent() -> None:
-    rows = rows_of({"a": SeriesColumns(steps=[1, 2], values=[0.5, None]), "b": SeriesColumns(steps=[2], values=[7.0])})
+    rows = rows_of({"a": columns([1], [0.5]), "b": columns([2], [7.0])})
     assert [(row.step, dict(row.scalars)) for row in rows] == [(1, {"a": 0.5}), (2, {"b": 7.0})]
 
 
 def test_methods_are_read_from_the_capabilities() -> None:
-    run = RunSummary.from_json({"id": "r", "capabilities": ["method:clip_v", "hold", "method:none"]})
-    assert run.methods == ("clip_v", "none")
+    assert run_detail(capabilities=["method:clip_v", "hold", "method:none"]).methods == ["clip_v", "none"]
 
 
-HELD = HoldValues(target_entropy=0.4635, max_change_per_step=0.02, mu_min=0.0, mu_max=10.0)
+HELD = Hold(target_entropy=0.4635, max_change_per_step=0.02, mu_min=0.0, mu_max=10.0)
 
 
 def test_a_hold_that_begins_moves_or_ends_is_told() -> None:
-    held, moved = replace(CLIP, hold=HELD), replace(CLIP, hold=replace(HELD, target_entropy=0.4, side="raise"))
+    held = replace(CLIP, hold=HELD.to_document())
+    moved = replace(CLIP, hold={**HELD.to_document(), "target_entropy": 0.4, "side": "raise"})
     assert describe(held, CLIP) == "hold off → 0.4635"
     assert describe(moved, held) == "hold 0.4635 → 0.4, side both → raise"
     assert describe(CLIP, moved) == "hold 0.4 → off"
@@ -189,14 +165,13 @@ def test_a_hold_that_begins_moves_or_ends_is_told() -> None:
     )
 
 
-HOLD_FORM = Form("clip_v", "all", True, 1.0, False, "", True, "0.4", "", "0.5", " 8 ", "raise")
+HOLD_FORM = Form("clip_v", "all", True, 1.0, False, "", True, "0.5", "", "0.5", " 8 ", "raise")
 
 
-def test_the_form_s_hold_is_pushed_with_what_this_page_does_not_know_of_it() -> None:
-    reference = {"method": "clip_v", "hold": {**HELD.to_json(), "rate": 0.2}}
-    hold = form_values(HOLD_FORM, reference).to_json()["hold"]
-    assert hold == {"target_entropy": 0.4, "mu_min": 0.5, "mu_max": 8.0, "side": "raise", "rate": 0.2}
-    assert form_values(replace(HOLD_FORM, hold_on=False), reference).hold is None
+def test_the_forms_hold_is_pushed_with_its_defaults() -> None:
+    wanted = form_values(HOLD_FORM, {})
+    assert wanted.held == Hold(target_entropy=0.5, max_change_per_step=0.025, mu_min=0.5, mu_max=8.0, side="raise")  # type: ignore[arg-type]
+    assert form_values(replace(HOLD_FORM, hold_on=False), {}).hold is None
 
 
 @pytest.mark.parametrize(
@@ -207,15 +182,11 @@ def test_a_hold_that_is_half_filled_in_is_refused(field: str, value: str, said: 
         form_values(replace(HOLD_FORM, **{field: value}), {})  # type: ignore[arg-type]
 
 
-def test_a_hold_comes_back_from_the_api_as_it_went() -> None:
-    document = {"method": "none", "hold": {**HELD.to_json(), "rate": 0.2}}
-    assert ControlValues.from_json(document).to_json()["hold"] == document["hold"]
-    assert ControlValues.from_json({"method": "none", "hold": None}).hold is None
-
-
-def test_a_preset_is_read_as_a_whole_control() -> None:
-    known = {"method": "clip_v", "preset_values": {"paper": {"mu_low": 8.5, "scope": "negative"}}}
-    assert MethodForm.from_json(known).presets == {
-        "paper": ControlValues(method="clip_v", mu_low=8.5, scope="negative")
-    }
-    assert MethodForm.from_json({"method": "clip_v"}).presets == {}
+def test_each_preset_is_a_whole_control_in_the_page() -> None:
+    stores = parameter_fields(list(METHODS.values())).children[:2]
+    presets = stores[1].data
+    assert presets["clip_v"]["trinity"]["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
+    for method, row in METHODS.items():
+        assert [Control.from_document(control).method for control in presets[method].values()] == [row] * len(
+            row.presets
+        )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.diagnosis import diagnosis_props, visible
-from isentrope_dashboard.diagnosis import AlertRow, CountedTokens, TokenRow
-from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.pages.snapshot import RunSnapshot, View
+from isentrope_dashboard.pages.snapshot import SlowParts
+from isentrope_wire.answers import TopToken, TopTokens
+from isentrope_wire.numbers import read
+from tests.dashboard.made_answers import alert, page_of
 from tests.dashboard.test_run_content import RUN, words
 
 TOKEN = {
+    "rank": 0,
     "text": " <img src=x onerror=alert(1)>\u202e\x00",
     "token_id": 42,
     "sequence": None,
@@ -24,11 +26,11 @@ TOKEN = {
 
 
 def test_a_tokens_row_says_what_was_measured_and_shows_hostile_text_character_by_character() -> None:
-    props = diagnosis_props([], CountedTokens(step=1200, rows=[TokenRow.from_json(TOKEN)]))
+    props = diagnosis_props([], TopTokens(step=1200, items=[read(TopToken, TOKEN)]))
     (cells,) = props[ids.TOKENS]["data"]["body"]
     assert cells == [
         "␣<img␣src=x␣onerror=alert(1)>\\u202e\\u0000", "42", "–", "7", "0.0000", "1.500", "−0.2500", "+1.000",
-        "+0.2500", "left out",
+        "+0.2500", "clipped",
     ]  # fmt: skip
     assert all(isinstance(cell, str) for cell in cells)
     assert "step 1,200" in props[ids.TOKENS_SUBTITLE]["children"]
@@ -36,10 +38,9 @@ def test_a_tokens_row_says_what_was_measured_and_shows_hostile_text_character_by
 
 
 def test_alerts_stand_on_the_page_with_step_and_reason_and_none_is_said_too() -> None:
-    found = AlertRow.from_json({"step": 1500, "kind": "collapse", "reason": "<b>soon</b>"})
-    page = run_page(RunSnapshot(run=RUN, control=None, alerts=[found]), [RUN], View())
-    (alert,) = page[ids.ALERTS].children
-    assert (alert.title, alert.children) == ("Collapse ahead, step 1,500", "<b>soon</b>")
-    empty = run_page(RunSnapshot(run=RUN, control=None), [RUN], View())
+    page = page_of(RUN, SlowParts(step=1500, alerts=[alert(1500, "collapse", "<b>soon</b>")]))
+    (shown,) = page[ids.ALERTS].children
+    assert (shown.title, shown.children) == ("Collapse ahead, step 1,500", "<b>soon</b>")
+    empty = page_of(RUN)
     assert words(empty[ids.ALERTS].children) == "None so far"
     assert empty[ids.TOKENS].data["body"] == []

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
 from isentrope_dashboard.figures.change_split import change_parts, change_split_figure, views_of
-from isentrope_dashboard.figures.entropy import entropy_figure, extension, outgrows_its_drawing
-from isentrope_dashboard.figures.lines import place, sparkline
+from isentrope_dashboard.figures.entropy import appended, drawn, entropy_figure, extension
+from isentrope_dashboard.figures.lines import StepRow, place, sparkline
 from isentrope_dashboard.figures.scores import score_distribution_figure
 from isentrope_dashboard.formatting import ControlMarker
-from isentrope_dashboard.records import HistogramColumns, SeriesColumns, StepRow
+from tests.dashboard.made_answers import columns, histograms
 
 ENTROPY, OBSERVED, PREDICTED = "entropy/mean", "entropy/observed_change", "entropy/predicted_change"
 LOW, HIGH = "entropy/predicted_change_low", "entropy/predicted_change_high"
@@ -27,9 +28,9 @@ def trace(figure: go.Figure, name: str) -> go.Scatter:
 
 def test_a_step_without_a_measurement_is_a_gap_and_not_a_zero() -> None:
     series = {
-        ENTROPY: SeriesColumns(steps=[1, 2, 3], values=[2.0, 1.9, 1.8]),
-        PREDICTED: SeriesColumns(steps=[3], values=[-0.1]),
-        OBSERVED: SeriesColumns(steps=[1, 3], values=[-0.2, math.nan]),
+        ENTROPY: columns([1, 2, 3], [2.0, 1.9, 1.8]),
+        PREDICTED: columns([3], [-0.1]),
+        OBSERVED: columns([1, 3], [-0.2, math.nan]),
     }
     figure = entropy_figure(series, [], revision="r")
     assert list(trace(figure, "entropy H").y) == [2.0, 1.9, 1.8]
@@ -40,25 +41,27 @@ def test_a_step_without_a_measurement_is_a_gap_and_not_a_zero() -> None:
 
 
 def test_a_single_point_is_drawn_as_a_marker_until_there_is_a_line() -> None:
-    one = {ENTROPY: SeriesColumns(steps=[1, 2], values=[2.0, None])}
-    two = {ENTROPY: SeriesColumns(steps=[1, 2, 3], values=[2.0, None, 1.9])}
-    three = {ENTROPY: SeriesColumns(steps=[1, 2, 3, 4], values=[2.0, None, 1.9, 1.8])}
+    one = {ENTROPY: columns([1, 2], [2.0, math.nan])}
+    two = {ENTROPY: columns([1, 2, 3], [2.0, math.nan, 1.9])}
     assert trace(entropy_figure(one, [], revision="r"), "entropy H").mode == "lines+markers"
     assert trace(entropy_figure(two, [], revision="r"), "entropy H").mode == "lines"
-    assert outgrows_its_drawing({}, one)
-    assert outgrows_its_drawing(one, two)
-    assert not outgrows_its_drawing(two, three)
+    row = StepRow(step=4, scalars={ENTROPY: 1.8})
+    assert appended(drawn({}), [row]) is None
+    assert appended(drawn(one), [replace(row, step=3)]) is None
+    longer = appended(drawn(two), [row])
+    assert longer is not None
+    assert (longer.step, longer.points) == (4, 4)
 
 
 def test_the_quantiles_of_a_single_step_are_markers() -> None:
-    histograms = HistogramColumns(steps=[3], low=[-1], high=[1], counts=[[1, 3, 0, 0]])
-    assert trace(score_distribution_figure(histograms, revision="r"), "median").mode == "lines+markers"
+    shown = histograms([3], [-1], [1], [[1, 3, 0, 0]])
+    assert trace(score_distribution_figure(shown, revision="r"), "median").mode == "lines+markers"
 
 
 def test_reduced_lines_keep_their_own_steps_and_show_the_spikes_of_each_bucket() -> None:
     series = {
-        ENTROPY: SeriesColumns(steps=[5, 15], values=[2.0, 1.5], minimum=[1.8, 0.2], maximum=[2.1, 1.6]),
-        PREDICTED: SeriesColumns(steps=[7, 17], values=[0.1, 0.2], minimum=[0, 0], maximum=[1, 1]),
+        ENTROPY: columns([5, 15], [2.0, 1.5], [1.8, 0.2], [2.1, 1.6]),
+        PREDICTED: columns([7, 17], [0.1, 0.2], [0, 0], [1, 1]),
     }
     figure = entropy_figure(series, [], revision="r")
     assert list(trace(figure, "ΔH predicted").x) == [7, 17]
@@ -68,7 +71,7 @@ def test_reduced_lines_keep_their_own_steps_and_show_the_spikes_of_each_bucket()
 
 
 def test_each_applied_control_is_a_dotted_line_through_both_panels_with_its_label() -> None:
-    series = {ENTROPY: SeriesColumns(steps=[1], values=[2.0])}
+    series = {ENTROPY: columns([1], [2.0])}
     figure = entropy_figure(series, [ControlMarker(40, "<b>Clip_V</b>")], revision="r")
     (line,) = figure.layout.shapes
     assert (line.x0, line.x1, line.yref, line.line.dash) == (40, 40, "paper", "dot")
@@ -80,7 +83,7 @@ def test_labels_of_close_markers_stand_below_each_other_and_the_newest_win() -> 
     placed = place(crowd, 0, 1000)
     assert [label.marker.step for label in placed] == [52, 53, 54]
     assert sorted(label.row for label in placed) == [0, 1, 2]
-    figure = entropy_figure({ENTROPY: SeriesColumns(steps=[0, 1000], values=[2.0, 1.0])}, crowd, revision="r")
+    figure = entropy_figure({ENTROPY: columns([0, 1000], [2.0, 1.0])}, crowd, revision="r")
     assert (len(figure.layout.shapes), len(figure.layout.annotations)) == (5, 3)
 
 
@@ -101,9 +104,9 @@ def test_an_empty_run_says_what_it_waits_for() -> None:
 
 def test_the_interval_is_a_band_about_the_prediction_and_grows_with_it() -> None:
     series = {
-        ENTROPY: SeriesColumns(steps=[1, 2], values=[2.0, 1.9]),
-        LOW: SeriesColumns(steps=[2], values=[-0.3]),
-        HIGH: SeriesColumns(steps=[2], values=[0.1]),
+        ENTROPY: columns([1, 2], [2.0, 1.9]),
+        LOW: columns([2], [-0.3]),
+        HIGH: columns([2], [0.1]),
     }
     upper, lower = [t for t in entropy_figure(series, [], revision="r").data if t.name == "90 % interval"]
     assert (list(upper.x), list(upper.y)) == ([1.6, 2.4], [0.1, 0.1])  # one step alone has a width all the same
@@ -124,8 +127,8 @@ def test_live_points_are_appended_to_their_lines_with_gaps_where_nothing_was_mea
 
 
 def test_the_heat_map_shows_shares_and_the_quantiles_of_each_step() -> None:
-    histograms = HistogramColumns(steps=[3, 6], low=[-1, -1], high=[1, 1], counts=[[1, 3, 0, 0], [0, 0, 0, 4]])
-    figure = score_distribution_figure(histograms, revision="r")
+    shown = histograms([3, 6], [-1, -1], [1, 1], [[1, 3, 0, 0], [0, 0, 0, 4]])
+    figure = score_distribution_figure(shown, revision="r")
     heat = figure.data[0]
     assert list(heat.x) == [3, 6]
     assert list(heat.y) == [-0.75, -0.25, 0.25, 0.75]
@@ -135,9 +138,9 @@ def test_the_heat_map_shows_shares_and_the_quantiles_of_each_step() -> None:
 
 
 def test_figures_hold_plain_lists_only() -> None:
-    histograms = HistogramColumns(steps=[3], low=[-1], high=[1], counts=[[1, 3, 0, 0]])
+    shown = histograms([3], [-1], [1], [[1, 3, 0, 0]])
     rows = [StepRow(step=1, scalars={"change/positive_high": -0.1})]
-    for figure in (score_distribution_figure(histograms, revision="r"), change_split_figure(rows, revision="r")):
+    for figure in (score_distribution_figure(shown, revision="r"), change_split_figure(rows, revision="r")):
         assert "bdata" not in json.dumps(figure.to_dict(), default=str)
 
 

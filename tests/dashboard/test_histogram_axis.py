@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from isentrope_dashboard.figures.scores import MAXIMUM_BINS, on_common_axis, quantile
-from isentrope_dashboard.records import HistogramColumns
+from isentrope_wire.answers import HistogramColumns
+from tests.dashboard.made_answers import histograms as made
 
 
-def columns(*histograms: tuple[float, list[int]]) -> HistogramColumns:
+def columns(*shown: tuple[float, list[int]]) -> HistogramColumns:
     """One symmetric histogram [-reach, reach] per step."""
-    return HistogramColumns(
-        steps=list(range(len(histograms))),
-        low=[-reach for reach, _ in histograms],
-        high=[reach for reach, _ in histograms],
-        counts=[counts for _, counts in histograms],
-    )
+    reaches = [reach for reach, _ in shown]
+    return made(range(len(shown)), [-reach for reach in reaches], reaches, [counts for _, counts in shown])
 
 
 def test_wide_bins_are_spread_evenly_over_narrow_ones() -> None:

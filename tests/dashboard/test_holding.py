@@ -8,20 +8,21 @@ import pytest
 
 from isentrope_dashboard.components.facts import hold_props
 from isentrope_dashboard.components.what_if import hold_reading
-from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
-from isentrope_dashboard.figures.entropy import LIVE_TRACES, entropy_figure, extension, outgrows_its_drawing
+from isentrope_dashboard.figures.entropy import LIVE_TRACES, appended, drawn, entropy_figure, extension
 from isentrope_dashboard.figures.held_entropy import BAND_HIGH, BAND_LOW, banded_rows, hold_at, holding, with_band
+from isentrope_dashboard.figures.lines import StepRow
+from isentrope_dashboard.figures.what_if import change_of, with_gain
 from isentrope_dashboard.hold_preview import HoldPreview, Steering, preview, scope_in_the_way, steering
-from isentrope_dashboard.predictions import ThresholdCurve, Thresholds, WhatIf
-from isentrope_dashboard.records import SeriesColumns, StepRow
+from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.control import Control, Hold, Scope
+from isentrope_wire.control_answers import CurveColumns, RunControl, WhatIfAnswer, WhatIfCurves
+from tests.dashboard.made_answers import columns as made
+from tests.dashboard.made_answers import run_control, version
 from tests.dashboard.test_run_content import words
 
-HOLD = HoldValues(target_entropy=1.0, max_change_per_step=0.05, mu_min=0.0, mu_max=10.0)
-HISTORY = [
-    ControlItem(version=2, state="APPLIED", values=ControlValues(), applied_step=6),
-    ControlItem(version=1, state="SUPERSEDED", values=ControlValues(hold=HOLD), applied_step=3),
-    ControlItem(version=0, state="APPLIED", values=ControlValues(), applied_step=0),
-]
+HOLD = Hold(target_entropy=1.0, max_change_per_step=0.05, mu_min=0.0, mu_max=10.0)
+HELD = Control(hold=HOLD.to_document())
+HISTORY = [version(2, "APPLIED", Control(), 6), version(1, "SUPERSEDED", HELD, 3), version(0, "APPLIED", Control(), 0)]
 STEERED = {"hold/target": 1.0, "hold/mu": 2.0, "control/mu_low": 2.0, "control/mu_high": 2.0}
 
 
@@ -32,7 +33,7 @@ def row(step: int, **scalars: float) -> StepRow:
 
 def columns(rows: list[StepRow], name: str) -> SeriesColumns:
     measured = [one for one in rows if name in one.scalars]
-    return SeriesColumns(steps=[one.step for one in measured], values=[one.scalars[name] for one in measured])
+    return made([one.step for one in measured], [one.scalars[name] for one in measured])
 
 
 def series(rows: list[StepRow]) -> dict[str, SeriesColumns]:
@@ -46,9 +47,7 @@ def test_what_was_held_at_a_step_is_what_was_in_force_then() -> None:
 def test_the_band_is_the_largest_correction_around_the_target_and_has_no_height_where_nothing_is_held() -> None:
     rows = [row(step) for step in range(1, 9)]
     band = with_band(series(rows), HISTORY)
-    ends = dict(
-        zip(band[BAND_HIGH].steps, zip(band[BAND_LOW].values, band[BAND_HIGH].values, strict=True), strict=True)
-    )
+    ends = dict(zip(band[BAND_HIGH].step, zip(band[BAND_LOW].value, band[BAND_HIGH].value, strict=True), strict=True))
     assert ends[4] == (0.95, 1.05)
     assert ends[2] == ends[7] == (1.2, 1.2)
     assert list(ends) == list(range(1, 9))
@@ -64,10 +63,10 @@ def test_a_run_that_was_never_held_has_no_band() -> None:
 
 def test_buckets_beside_a_held_one_are_held_and_those_farther_off_are_not() -> None:
     steps = list(range(0, 1000, 10))
-    entropy = SeriesColumns(steps=steps, values=[1.2] * 100, minimum=[1.1] * 100, maximum=[1.3] * 100)
-    target = SeriesColumns(steps=list(range(500, 705, 5)), values=[1.0] * 41)
+    entropy = made(steps, [1.2] * 100, [1.1] * 100, [1.3] * 100)
+    target = made(list(range(500, 705, 5)), [1.0] * 41)
     band = with_band({"entropy/mean": entropy, "hold/target": target}, HISTORY)[BAND_HIGH]
-    ends = dict(zip(band.steps, band.values, strict=True))
+    ends = dict(zip(band.step, band.value, strict=True))
     assert ends[400] == 1.2
     assert 490 not in ends  # within a bucket's width of the first held step
     assert ends[900] == 1.2
@@ -92,17 +91,17 @@ def test_the_chart_gets_a_panel_of_thresholds_only_where_any_were_moved() -> Non
 
 def test_the_first_held_step_draws_the_chart_anew_and_later_ones_extend_it() -> None:
     rows = [row(step) for step in range(1, 6)]
-    assert outgrows_its_drawing(series(rows[:2]), series(rows[:3]))
-    assert not outgrows_its_drawing(series(rows[:4]), series(rows[:5]))
+    assert appended(drawn(series(rows[:2])), rows[2:3]) is None
+    assert appended(drawn(series(rows[:4])), rows[4:5]) is not None
     data, traces, _ = extension(banded_rows(rows[3:5], HISTORY), 100, held=True)
     assert traces == list(LIVE_TRACES)
     assert data["y"][5:] == [[1.0, 1.0], [1.05, 1.05], [0.95, 0.95], [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
     assert len(extension(rows, 100)[1]) == 5
 
 
-def state(hold: HoldValues | None) -> ControlState:
-    item = ControlItem(version=1, state="APPLIED", values=ControlValues(hold=hold))
-    return ControlState(desired=item, in_force=item.values, etag='"1"')
+def state(hold: Hold | None) -> RunControl:
+    item = version(1, "APPLIED", Control(hold=None if hold is None else hold.to_document()))
+    return run_control(item, item)
 
 
 def test_how_the_hold_goes_is_said_in_words_with_the_distance_from_the_target() -> None:
@@ -129,23 +128,37 @@ def test_nothing_is_said_where_nothing_is_held_and_a_word_of_a_newer_probe_is_sh
     assert hold_props(holding(state(None), {}, [])) == {"hold-facts": {"children": []}}
     assert holding(None, {}, []) is None
     assert "gliding" in words(hold_props(holding(state(HOLD), {"hold/state": "gliding"}, []))["hold-facts"]["children"])
-    assert "No report says yet" in words(hold_props(holding(state(HOLD), {}, []))["hold-facts"]["children"])
+    assert "No report of it yet" in words(hold_props(holding(state(HOLD), {}, []))["hold-facts"]["children"])
 
 
 MU = [0.0, 1.0, 2.0, 3.0]
-CURVE = ThresholdCurve(mu=MU, clip_fraction=[0.4, 0.2, 0.1, 0.0], unit_change=[0.03, 0.01, -0.01, -0.02])
-STEP = WhatIf(
+CLIPPED = [0.4, 0.2, 0.1, 0.0]
+
+
+def curve(units: list[float]) -> CurveColumns:
+    return CurveColumns(mu=MU, clip_fraction=CLIPPED, unit_predicted_change=units, predicted_change=None)
+
+
+CURVE = curve([0.03, 0.01, -0.01, -0.02])
+STEP = WhatIfAnswer(
     step=7,
-    asked=Thresholds(method="clip_v", scope="decreasing"),
+    method="clip_v",
+    scope=Scope.DECREASING,
+    mu_low=None,
+    mu_high=None,
+    max_fraction=None,
+    denominator="keep",
+    not_included=[],
+    tokens=1000,
+    capped=False,
     clip_fraction=0.0,
-    clip_fraction_bound=0.0,
-    unit_change=-0.02,
-    calibrated_change=-0.01,
-    unit_change_bound=0.0,
-    unclipped_unit_change=-0.02,
+    unit_predicted_change=-0.02,
+    predicted_change=-0.01,
     gain=0.5,
-    low=CURVE,
-    high=CURVE,
+    clip_fraction_bound=0.0,
+    unit_predicted_change_bound=0.0,
+    unclipped_unit_predicted_change=-0.02,
+    curve=WhatIfCurves(low=CURVE, high=CURVE),
 )
 """With both thresholds at µ: ΔH = 0.5 (2 u - (-0.02)), so 0.04, 0.02, 0.0, -0.01 at 0, 1, 2, 3."""
 
@@ -175,8 +188,14 @@ def test_what_the_controller_would_have_to_do_follows_from_the_newest_steps_curv
 
 
 def test_an_entropy_that_has_to_fall_is_brought_down_by_clipping_what_raises_it() -> None:
-    rising = ThresholdCurve(mu=MU, clip_fraction=CURVE.clip_fraction, unit_change=[-0.03, -0.01, 0.01, 0.02])
-    step = replace(STEP, unit_change=0.02, calibrated_change=0.01, unclipped_unit_change=0.02, low=rising, high=rising)
+    rising = curve([-0.03, -0.01, 0.01, 0.02])
+    step = replace(
+        STEP,
+        unit_predicted_change=0.02,
+        predicted_change=0.01,
+        unclipped_unit_predicted_change=0.02,
+        curve=WhatIfCurves(low=rising, high=rising),
+    )
     expected = preview(HOLD, 1.015, step, steering({}, 1.015, step))  # -0.04, -0.02, 0.0, +0.01 at 0, 1, 2, 3
     assert expected is not None
     assert (expected.outcome, expected.mu) == ("reached", 1.0)
@@ -196,7 +215,7 @@ def test_the_preview_says_where_the_entropy_stands_what_is_wanted_and_what_it_ta
     expected = preview(HOLD, 0.985, STEP, steering({}, 0.985, STEP))
     assert isinstance(expected, HoldPreview)
     said = words(hold_reading(expected))
-    for part in ("H 0.985 stands 0.015 nats below the target", "at most +0.015 nats", "µ 1.00", "clips 40.00%"):
+    for part in ("H 0.985 is 0.015 nats below the target", "at most +0.015 nats", "µ 1.00", "clips 40.00%"):
         assert part in said
     assert "By entropy/gain 0.500, without drift" in said
 
@@ -224,6 +243,7 @@ def test_the_controller_s_own_gain_drift_and_resting_point_count_where_it_report
 
 
 def test_a_step_is_drawn_with_the_gain_that_the_controller_steers_by() -> None:
-    drawn = STEP.calibrated_by(2.0)
-    assert (drawn.gain, drawn.change, drawn.unclipped_change) == (2.0, -0.04, -0.04)
-    assert drawn.high.calibrated_change == [0.06, 0.02, -0.02, -0.04]
+    scaled = with_gain(STEP, 2.0)
+    assert (scaled.gain, change_of(scaled)) == (2.0, -0.04)
+    assert scaled.curve is not None
+    assert scaled.curve.high.predicted_change == [0.06, 0.02, -0.02, -0.04]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
-from isentrope_dashboard.records import SeriesColumns
 from isentrope_wire.metrics import name_with_unit
+from tests.dashboard.made_answers import columns
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ from isentrope_wire.metrics import name_with_unit
 )
 def test_a_unit_is_said_where_the_metric_has_one(metric: str, named: str) -> None:
     assert name_with_unit(metric) == named
-    line = MetricLine("run", 0, SeriesColumns(steps=[1], values=[1.0]))
+    line = MetricLine("run", 0, columns([1], [1.0]))
     figure = metric_panels_figure([MetricPanel(metric, [line])], revision="r", empty="")
     assert figure.layout.annotations[0].text == named

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from isentrope_dashboard.components.diagnosis import record_health, record_props
-from isentrope_dashboard.figures.entropy import LONGEST_REASON, entropy_figure, outgrows_its_drawing
-from isentrope_dashboard.figures.lines import MissingSteps, missing_steps, with_breaks
+from isentrope_dashboard.figures.entropy import LONGEST_REASON, appended, drawn, entropy_figure
+from isentrope_dashboard.figures.lines import MissingSteps, StepRow, missing_steps, with_breaks
 from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
-from isentrope_dashboard.records import LatestValue, RecordGap, SeriesColumns
+from isentrope_wire.answers import LatestMetric
+from tests.dashboard.made_answers import columns, gap
+from tests.dashboard.made_answers import latest as latest_of
 from tests.dashboard.test_run_content import words
 
 
@@ -32,9 +36,9 @@ def test_buckets_of_uneven_width_are_no_holes_but_a_wide_one_is() -> None:
 
 
 def test_a_line_is_interrupted_at_a_hole_and_the_hole_is_marked_with_its_reason() -> None:
-    columns = SeriesColumns(steps=[1, 2, 3, 8, 9], values=[1.0, 1.1, 1.2, 1.3, 1.4])
-    figure = entropy_figure({"entropy/mean": columns}, [], revision="r", why_missing="<b>the queue was full</b>")
-    assert with_breaks(columns.steps) == [1, 2, 3, 5, 8, 9]
+    shown = columns([1, 2, 3, 8, 9], [1.0, 1.1, 1.2, 1.3, 1.4])
+    figure = entropy_figure({"entropy/mean": shown}, [], revision="r", why_missing="<b>the queue was full</b>")
+    assert with_breaks(shown.step) == [1, 2, 3, 5, 8, 9]
     assert list(figure.data[2].y) == [1.0, 1.1, 1.2, None, 1.3, 1.4]
     (hole,) = figure.layout.shapes
     assert (hole.name, hole.x0, hole.x1) == ("missing", 3.5, 7.5)
@@ -44,22 +48,23 @@ def test_a_line_is_interrupted_at_a_hole_and_the_hole_is_marked_with_its_reason(
 
 
 def test_a_hole_s_reason_stays_within_the_chart() -> None:
-    series = {"entropy/mean": SeriesColumns(steps=[1, 2, 3, 8, *range(9, 40)], values=[1.0] * 35)}
+    series = {"entropy/mean": columns([1, 2, 3, 8, *range(9, 40)], [1.0] * 35)}
     (label,) = entropy_figure(series, [], revision="r", why_missing="no room " * 30).layout.annotations
     assert (label.xanchor, len(label.text) <= LONGEST_REASON, label.text[-1]) == ("left", True, "…")
-    late = {"entropy/mean": SeriesColumns(steps=[*range(1, 30), 38, 39], values=[1.0] * 31)}
+    late = {"entropy/mean": columns([*range(1, 30), 38, 39], [1.0] * 31)}
     (label,) = entropy_figure(late, [], revision="r").layout.annotations
     assert label.xanchor == "right"
 
 
-def test_a_hole_that_opens_while_one_looks_draws_the_chart_anew() -> None:
-    before = {"entropy/mean": SeriesColumns(steps=[1, 2, 3], values=[1.0] * 3)}
-    after = {"entropy/mean": SeriesColumns(steps=[1, 2, 3, 8], values=[1.0] * 4)}
-    assert outgrows_its_drawing(before, after)
+def test_a_gap_in_the_newest_steps_draws_the_chart_again() -> None:
+    before = drawn({"entropy/mean": columns([1, 2, 3], [1.0] * 3)})
+    assert appended(before, [StepRow(step=8, scalars={"entropy/mean": 1.0})]) is None
+    assert appended(before, [StepRow(step=4, scalars={"entropy/mean": 1.0})]) is not None
+    assert appended(before, [StepRow(step=3, scalars={"entropy/mean": 1.0})]) is None, "a resumed run repeats steps"
 
 
-def latest(**values: float) -> dict[str, LatestValue]:
-    return {f"probe/{name}": LatestValue(step=9, value=value) for name, value in values.items()}
+def latest(**values: float) -> dict[str, LatestMetric]:
+    return latest_of({f"probe/{name}": value for name, value in values.items()})
 
 
 def test_a_record_that_arrives_whole_says_how_it_stands() -> None:
@@ -73,17 +78,17 @@ def test_a_record_that_arrives_whole_says_how_it_stands() -> None:
     health = record_health(known, [], [])
     assert health.problems == []
     assert health.facts == [
-        "1,200 reports taken", "1,201 records written, 1,199 acknowledged", "the oldest waits 1.50 s",
+        "1,200 reports accepted", "1,201 records written, 1,199 acknowledged", "oldest waiting 1.50 s",
     ]  # fmt: skip
     assert "Record complete" in words(record_props(health)["record"]["children"])
 
 
 def test_what_is_lost_late_or_missing_is_named_with_its_reason() -> None:
     known = latest(dropped_reports=3, failures=1, delivery_lag_seconds=400)
-    gap = RecordGap(first_seq=5, last_seq=7, reason="the disk was full")
-    health = record_health(known, [MissingSteps(4, 6), MissingSteps(20, 20)], [gap])
+    lost = gap(5, 7, "the disk was full")
+    health = record_health(known, [MissingSteps(4, 6), MissingSteps(20, 20)], [lost])
     assert health.problems == [
-        "the oldest waits 400 s",
+        "oldest waiting 400 s",
         "dropped by the probe: 3",
         "failures inside the probe: 1",
         "4 steps without data, the newest step 20",
@@ -93,14 +98,14 @@ def test_what_is_lost_late_or_missing_is_named_with_its_reason() -> None:
 
 
 def test_many_gaps_are_counted_and_the_newest_told() -> None:
-    gaps = [RecordGap(first_seq=seq, last_seq=seq, reason=f"loss {seq}") for seq in (9, 7, 5, 3, 1)]
+    gaps = [gap(seq, seq, f"loss {seq}") for seq in (9, 7, 5, 3, 1)]
     problems = record_health({}, [], gaps).problems
-    assert problems == ["1 record lost: loss 9", "1 record lost: loss 7", "1 record lost: loss 5", "and 2 gaps more"]
+    assert problems == ["1 record lost: loss 9", "1 record lost: loss 7", "1 record lost: loss 5", "and 2 more gaps"]
 
 
 def test_chosen_metrics_stand_one_below_the_other_under_their_raw_names() -> None:
-    sparse = SeriesColumns(steps=[10, 20, 30], values=[0.1, None, 0.3])
-    one, other = (MetricLine("run", 0, sparse), MetricLine("<i>two</i>", 1, SeriesColumns(steps=[10], values=[1.0])))
+    sparse = columns([10, 20, 30], [0.1, math.nan, 0.3])
+    one, other = (MetricLine("run", 0, sparse), MetricLine("<i>two</i>", 1, columns([10], [1.0])))
     panels = [MetricPanel("eval/<b>acc</b>", [one, other]), MetricPanel("loss", [one])]
     figure = metric_panels_figure(panels, revision="r", empty="nothing")
     assert [label.text for label in figure.layout.annotations] == ["eval/&lt;b&gt;acc&lt;/b&gt;", "loss"]

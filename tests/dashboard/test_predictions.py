@@ -13,24 +13,26 @@ from isentrope_dashboard.components.what_if import reading
 from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.what_if import ticks_of_shares, what_if_figure
 from isentrope_dashboard.formatting import change
-from isentrope_dashboard.predictions import Law, Thresholds, WhatIf
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import EntropyPerformance, WhatIfAnswer
+from isentrope_wire.numbers import read
 from tests.dashboard.fake_predictions import law_answer, what_if_answer
 from tests.dashboard.test_run_content import words
 
 
 def answer(
     mu_low: float | None = 1.0, mu_high: float | None = 2.0, *, gain: float | None = 0.5, scope: str = "all"
-) -> WhatIf:
+) -> WhatIfAnswer:
     scalars = {} if gain is None else {"entropy/gain": gain}
-    return WhatIf.from_json(what_if_answer({"step": 12, "scalars": scalars}, "clip_v", scope, mu_low, mu_high))
+    return read(WhatIfAnswer, what_if_answer({"step": 12, "scalars": scalars}, "clip_v", scope, mu_low, mu_high))
 
 
-def law(steps: int = 200, *, run_over: bool = True) -> Law:
+def law(steps: int = 200, *, run_over: bool = True) -> EntropyPerformance:
     rows = [
         {"step": step, "scalars": {"entropy/mean": 2 - step / 150, "reward/mean": 0.1 + step / 1000}}
         for step in range(steps)
     ]
-    return Law.from_json(law_answer(rows, run_over=run_over))
+    return read(EntropyPerformance, law_answer(rows, run_over=run_over))
 
 
 def traces(figure: go.Figure, axis: str) -> list[Any]:
@@ -48,8 +50,8 @@ def test_each_side_has_its_curve_and_the_forms_thresholds_are_dots_of_one_height
     assert low.y[20] == pytest.approx(found.clip_fraction)
     assert high.y[40] == pytest.approx(found.clip_fraction)
     low_change, high_change, change_dots = traces(figure, "y2")
-    assert list(change_dots.y) == [found.calibrated_change] * 2
-    assert low_change.y[20] == pytest.approx(high_change.y[40]) == pytest.approx(found.calibrated_change)
+    assert list(change_dots.y) == [found.predicted_change] * 2
+    assert low_change.y[20] == pytest.approx(high_change.y[40]) == pytest.approx(found.predicted_change)
 
 
 def test_a_side_that_is_off_has_a_curve_and_no_dot() -> None:
@@ -61,17 +63,19 @@ def test_a_side_that_is_off_has_a_curve_and_no_dot() -> None:
 
 
 def test_the_thresholds_in_force_are_dotted_lines_where_their_method_is_the_same() -> None:
-    running = Thresholds(method="clip_v", scope="all", mu_low=0.5, mu_high=1.5)
+    running = Control.from_document({"method": "clip_v", "mu_low": 0.5, "mu_high": 1.5})
     figure = what_if_figure(answer(), running, revision="r")
     assert [(line.x0, line.line.dash) for line in figure.layout.shapes] == [(-0.5, "dot"), (1.5, "dot")]
-    assert not what_if_figure(answer(), replace(running, method="clip_b"), revision="r").layout.shapes
+    assert not what_if_figure(
+        answer(), Control.from_document({"method": "clip_b", "mu_low": 0.5, "mu_high": 1.5}), revision="r"
+    ).layout.shapes
 
 
 def test_without_a_gain_the_unit_prediction_is_drawn_and_named_so() -> None:
     found = answer(gain=None)
     figure = what_if_figure(found, None, revision="r")
     assert figure.layout.yaxis2.title.text == "ΔH per unit"
-    assert list(traces(figure, "y2")[2].y) == [found.unit_change] * 2
+    assert list(traces(figure, "y2")[2].y) == [found.unit_predicted_change] * 2
     assert "nats per unit gain" in words(reading(found))
     assert "per unit" not in words(reading(answer()))
 
@@ -136,7 +140,7 @@ def test_a_run_that_tells_no_law_shows_its_points_and_says_why() -> None:
     young = law(19)
     assert [trace.name for trace in law_figure(young, revision="r").data] == ["steps"]
     assert words(law_facts(young)) == "Ceiling–The law needs at least 20 steps, there are 19."
-    assert "No step with both" in law_figure(Law(), revision="r").layout.annotations[0].text
+    assert "No step with both" in law_figure(None, revision="r").layout.annotations[0].text
 
 
 def test_the_facts_carry_their_intervals_and_the_forecast_its_error() -> None:

@@ -1,16 +1,19 @@
-"""What a run page shows at one moment, and how live events move it on."""
+"""What a run page shows at one moment."""
 
 from __future__ import annotations
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.kpi_cards import kpi_props
 from isentrope_dashboard.components.shell import status_props, step_seconds
-from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues
-from isentrope_dashboard.pages.run import quality_props, run_page, split_props
-from isentrope_dashboard.pages.snapshot import RunSnapshot, View, advance
-from isentrope_dashboard.records import LatestValue, LiveEvent, RunSummary, StepRow
+from isentrope_dashboard.figures.lines import StepRow
+from isentrope_dashboard.pages.routing import control_notifications
+from isentrope_dashboard.pages.run import quality_props, split_props
+from isentrope_dashboard.pages.snapshot import View, signature
+from isentrope_wire.answers import Status
+from isentrope_wire.control import Control
+from tests.dashboard.made_answers import BEGAN, latest, page_of, run_control, run_detail, version
 
-RUN = RunSummary(id="r1", name="countdown", project="demo", status="running", step=None)
+RUN = run_detail()
 
 
 def rows(*values: float | None, metric: str = "reward/mean") -> list[StepRow]:
@@ -26,12 +29,8 @@ def words(component: object) -> str:
     return words(getattr(component, "children", None) or "")
 
 
-def step_event(step: int, **scalars: float) -> LiveEvent:
-    return LiveEvent(cursor=str(step), step=StepRow(step=step, scalars={"entropy/mean": 1.0, **scalars}))
-
-
 def test_a_run_with_no_data_has_a_page_with_dashes() -> None:
-    page = run_page(RunSnapshot(run=RUN, control=None), [RUN], View())
+    page = page_of(RUN)
     assert page[ids.kpi("entropy", "value")].children == "–"
     assert words(page[ids.RUN_STEP].children) == "step –"
     assert page[ids.RUN_PROGRESS].value == 0
@@ -64,8 +63,7 @@ def test_a_metric_that_is_not_measured_in_every_step_shows_its_last_value_and_wh
 
 
 def test_a_metric_older_than_the_last_steps_shows_the_newest_value_there_is() -> None:
-    latest = {"reward/mean": LatestValue(step=0, value=0.25)}
-    props = kpi_props(rows(None, None, None, metric="reward/mean"), latest)
+    props = kpi_props(rows(None, None, None, metric="reward/mean"), latest({"reward/mean": 0.25}, step=0))
     assert (props["kpi-reward-value"]["children"], props["kpi-reward-unit"]["children"]) == (
         "0.250",
         "step 0, 2 ago",
@@ -117,48 +115,39 @@ def test_prediction_quality_stays_where_a_step_did_not_measure_it() -> None:
 
 
 def test_the_status_line_shows_progress_against_the_plan() -> None:
-    run = RunSummary(id="r", name="n", project="", status="silent", step=30, planned_steps=120)
+    run = run_detail(status=Status.SILENT, step=30, planned_steps=120)
     props = status_props(run, [])
     assert props[ids.RUN_STATUS] == {"children": "Silent", "color": "orange"}
     assert words(props[ids.RUN_STEP]["children"]) == "step 30 / 120"
     assert props[ids.RUN_PROGRESS]["value"] == 25
 
 
-def test_seconds_per_step_come_from_the_trainer_or_from_the_reports_or_are_unknown() -> None:
+def test_seconds_per_step_come_from_the_trainer() -> None:
     assert step_seconds(rows(0.5, 0.7, metric="time/step_seconds")) == 0.6
-    timed = [StepRow(step=s, scalars={}, recorded_at=100.0 + 2 * s) for s in (4, 5, 7)]
-    assert step_seconds(timed) == 2.0
     assert step_seconds(rows(1.0)) is None
 
 
-def test_events_that_the_snapshot_already_holds_are_not_drawn_twice() -> None:
-    snapshot = RunSnapshot(run=RUN, control=None, recent=[StepRow(step=5, scalars={})])
-    moved = advance(snapshot, [step_event(4), step_event(5), step_event(6)], first=True, drawn_points=6)
-    assert [row.step for row in moved.new_rows] == [6]
-    assert not moved.start_over
-    assert moved.snapshot.run.step == 6
+CLIP = Control.from_document({"method": "clip_v", "mu_low": 1.0})
 
 
-def test_a_run_that_goes_back_is_read_anew() -> None:
-    snapshot = RunSnapshot(run=RUN, control=None, recent=[StepRow(step=5, scalars={})])
-    assert advance(snapshot, [step_event(3)], first=False, drawn_points=6).start_over
+def test_a_control_that_reached_its_end_is_notified_once() -> None:
+    applied, rejected = version(1, "APPLIED", CLIP, 8), version(2, "REJECTED", CLIP, code="too_far")
+    history = [rejected, applied, BEGAN]
+    shown = control_notifications(history, [1], 1)
+    assert [one["id"] for one in shown] == ["control-2-REJECTED", "control-1-APPLIED"]
+    assert "applied at step 8" in shown[1]["message"]
+    assert control_notifications(history, [], 2) == []
+    assert control_notifications([version(3, "PENDING", CLIP), *history], [], 2) == []
 
 
-def test_a_chart_that_grew_too_long_is_read_anew() -> None:
-    snapshot = RunSnapshot(run=RUN, control=None, recent=[StepRow(step=5, scalars={})])
-    assert advance(snapshot, [step_event(6)], first=False, drawn_points=4000).start_over
-
-
-def test_an_applied_control_becomes_the_one_in_force() -> None:
-    clip = ControlValues(method="clip_v", mu_low=1.0)
-    desired = ControlItem(version=1, state="PENDING", values=clip)
-    snapshot = RunSnapshot(
-        run=RUN, control=ControlState(desired=desired, in_force=ControlValues(), etag='"1"'), history=[desired]
-    )
-    applied = ControlItem(version=1, state="APPLIED", values=clip, applied_step=8)
-    moved = advance(snapshot, [LiveEvent(cursor="1", control=applied)], first=False, drawn_points=0)
-    assert moved.changed_controls == (applied,)
-    assert moved.snapshot.control == ControlState(desired=applied, in_force=clip, etag='"1"')
-    assert moved.snapshot.history == [applied]
-    again = advance(moved.snapshot, [LiveEvent(cursor="2", control=applied)], first=False, drawn_points=0)
-    assert again.changed_controls == ()
+def test_the_signature_changes_with_control_and_status() -> None:
+    pending, applied = version(1, "PENDING", CLIP), version(1, "APPLIED", CLIP, 3)
+    runs = [
+        RUN,
+        run_detail(status=Status.FINISHED),
+        run_detail(control=run_control(pending, BEGAN)),
+        run_detail(control=run_control(applied, BEGAN)),
+        run_detail(control=run_control(applied, applied)),
+    ]
+    assert len({signature(run) for run in runs}) == len(runs)
+    assert signature(run_detail(step=5)) == signature(RUN)

@@ -20,7 +20,7 @@ from tests.dashboard.on_the_page import (
     wait_for_step,
 )
 from tests.dashboard.test_diagnosis import TOKEN
-from tests.dashboard.test_unread import PLACES_OF_CALLS
+from tests.dashboard.test_load_errors import PLACES_OF_CALLS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -38,7 +38,6 @@ def test_the_chart_grows_is_not_interrupted_keeps_its_zoom_and_slides(fake: Fake
     eventually(page, "data[4].mode", "lines")
     eventually(page, "data[4].y.filter((value) => value !== null).length", 2)
 
-    fake.close_streams()
     fake.add_steps(run, 79)
     wait_for_step(page, 101)
     eventually(page, "data[2].x.length", 101)
@@ -165,9 +164,9 @@ def test_every_part_may_fail_at_once_and_comes_back(
     run = fake.add_run(steps=60)
     run.tokens = [TOKEN]
     fake.failing = {**dict.fromkeys(PLACES_OF_CALLS, 500), "/steps/60": 500, "/v1/runs": 503}
-    page = open_page(PATH, ready="#entropy-graph-unread:not(:empty)").page
+    page = open_page(PATH, ready="#entropy-graph-load-error:not(:empty)").page
     for place in PLACES:
-        expect(page.locator(f"#{place}-unread")).to_contain_text("500")
+        expect(page.locator(f"#{place}-load-error")).to_contain_text("500")
     for hidden in ("#entropy-graph", "#law-facts", "#kpi-entropy-value", "#record", "#tokens", "#history-grid"):
         expect(page.locator(hidden)).to_be_hidden()
     expect(page.locator("#run-status")).to_have_text("Live")
@@ -177,7 +176,7 @@ def test_every_part_may_fail_at_once_and_comes_back(
     wait_for_step(page, 63)
     for place in PLACES:
         if place != "method-forms":  # the fields are built with the page
-            expect(page.locator(f"#{place}-unread")).to_be_empty()
+            expect(page.locator(f"#{place}-load-error")).to_be_empty()
     for shown in ("#law-facts", "#kpi-entropy-value", "#record", "#tokens", "#history-grid"):
         expect(page.locator(shown)).to_be_visible()
     for graph in ("entropy-graph", "law-graph", "score-graph", "split-graph"):
@@ -190,10 +189,10 @@ def test_one_part_that_fails_leaves_the_others_as_they_are(fake: FakeApi, open_p
     fake.add_run(steps=20)
     fake.failing = {"/law": 500}
     page = open_page(PATH).page
-    expect(page.locator("#law-graph-unread")).to_contain_text("/law answers 500")
+    expect(page.locator("#law-graph-load-error")).to_contain_text("/law answers 500")
     expect(page.locator("#law-facts")).to_be_hidden()
     expect(page.locator("#entropy-graph .main-svg").first).to_be_visible()
-    assert page.locator(".unread:not(:empty)").count() == 1
+    assert page.locator(".load-error:not(:empty)").count() == 1
 
 
 def test_steps_are_shown_while_an_answer_beside_them_is_waited_for(

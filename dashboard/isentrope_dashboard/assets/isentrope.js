@@ -73,9 +73,8 @@
   const comparisonOf = (ids) => "/compare?" + ids.map((id) => "run=" + encodeURIComponent(id)).join("&");
 
   // ---- freshness ---------------------------------------------------------------------------------------------
-  const LIVE_TIMEOUT_MILLISECONDS = 40000; // longer than the server waits for a page that draws
-  const CONTACT_TIMEOUT_MILLISECONDS = 8000; // longer than a poll takes to come round
-  const clock = { ahead: 0, beat: Date.now(), contact: Date.now() };
+  const CONTACT_TIMEOUT_MILLISECONDS = 8000; // some questions for news without an answer
+  const clock = { ahead: 0, contact: Date.now() };
   const triggered = () => window.dash_clientside.callback_context.triggered_id;
   const age = (seconds) => {
     if (seconds < 10) return seconds.toFixed(1) + " s";
@@ -85,9 +84,50 @@
     return Math.round(seconds / 86400) + " days";
   };
 
+  // ---- news --------------------------------------------------------------------------------------------------
+  const ANSWER_MILLISECONDS = 10000; // after that an answer is lost, and the question is asked again
+  const SLOW_MILLISECONDS = 3000; // between two readings of what is read less often
+  const LAW_MILLISECONDS = 15000;
+  const HEAL_MILLISECONDS = 15000; // until what failed to load is read again without a new step
+  const asked = { news: 0, slow: 0, slowShown: Date.now(), law: Date.now(), window: undefined };
+  const isWaiting = (since) => Date.now() - since < ANSWER_MILLISECONDS;
+  const setAll = (props) =>
+    Object.entries(props).forEach(([id, values]) => window.dash_clientside.set_props(id, values));
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope: {
-      // Draws a chart anew, or only in other colours. A zoom of the reader's is kept as long as the chart shows the
+      // Asks what is new, one question at a time. Points appended to a chart that is about to be drawn would be lost.
+      askNews(_ticks, view, shown, _slow, drawing, drawn) {
+        if (!shown || isWaiting(asked.news) || (drawing && drawing.number !== drawn)) return noUpdate();
+        asked.news = Date.now();
+        return { view: view, shown: shown, at: asked.news };
+      },
+      showNews(news, shown) {
+        if (!news) return noUpdate();
+        asked.news = 0;
+        if (news.failed || news.after !== shown.number) return noUpdate(); // or an answer to an earlier question
+        clock.contact = Date.now();
+        setAll(news.props);
+        return news.shown;
+      },
+      askSlowNews(_ticks, view, shown, slow) {
+        const now = Date.now();
+        if (!shown || !slow || isWaiting(asked.slow)) return noUpdate();
+        const moved = view && asked.window !== undefined && view.window !== asked.window;
+        const wait = slow.failed && slow.step === shown.step ? HEAL_MILLISECONDS : SLOW_MILLISECONDS;
+        if (!moved && (now - asked.slowShown < wait || (slow.step === shown.step && !slow.failed))) return noUpdate();
+        const law = slow.failed || now - asked.law >= LAW_MILLISECONDS;
+        if (law) asked.law = now;
+        Object.assign(asked, { slow: now, window: view && view.window });
+        return { view: view, law: law, at: now };
+      },
+      showSlowNews(news) {
+        if (!news || !news.number) return noUpdate();
+        Object.assign(asked, { slow: 0, slowShown: Date.now() });
+        setAll(news.props);
+        return noUpdate();
+      },
+      // Draws a chart, or only its colours. A zoom of the reader's is kept as long as the chart shows the
       // same thing: Dash writes the zoomed range into the figure, where plotly's own `uirevision` can't see it as one.
       draw(drawing, _scheme, templates, shown, graphId) {
         if (!drawing) return [noUpdate(), noUpdate()];
@@ -122,11 +162,7 @@
         const seconds = Math.max(0, Date.now() / 1000 + clock.ahead - last.reported_at);
         return (last.status === "running" ? "updated " : "last report ") + age(seconds) + " ago";
       },
-      somethingIsLive(_ticks, _beat) {
-        if (triggered() === "live-beat") clock.beat = Date.now();
-        return typeof SharedWorker !== "undefined" && Date.now() - clock.beat < LIVE_TIMEOUT_MILLISECONDS;
-      },
-      connection(_ticks, _liveBeat, _pollBeat, _page) {
+      connection() {
         if (triggered() !== "tick") clock.contact = Date.now();
         return Date.now() - clock.contact < CONTACT_TIMEOUT_MILLISECONDS ? "connection" : "connection lost";
       },

@@ -1,11 +1,4 @@
-"""The form that pushes a control, and what became of the last push.
-
-The part of the form that asks for an entropy to be held.
-
-The fields for a method's own parameters; the browser shows those of the method that is chosen.
-
-The mark of a field of the control's form: whether it was edited here or set by somebody else, and the way back.
-"""
+"""The form that pushes a control: its fields with their marks, and the progress of the last push."""
 
 from __future__ import annotations
 
@@ -16,36 +9,35 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.components.load_errors import or_unread
+from isentrope_dashboard.components.load_errors import or_load_error
 from isentrope_dashboard.components.panel import icon, panel
 from isentrope_dashboard.components.what_if import what_if_block
-from isentrope_dashboard.controls import ControlItem, ControlState, ControlValues, HoldValues
 from isentrope_dashboard.formatting import (
     MISSING,
     count,
     describe,
     method,
-    method_label,
     number,
     parameter,
-    previous_in_force,
+    previous_control,
     scope,
     threshold,
 )
-from isentrope_dashboard.hold_preview import DEFAULT_MU_MAX, DEFAULT_MU_MIN, DEFAULT_SHARE
-from isentrope_dashboard.method_forms import MethodForm, ParameterForm
-from isentrope_dashboard.records import RunSummary
-from isentrope_wire.control import Scope
-from isentrope_wire.methods import METHODS
+from isentrope_wire.answers import RunDetail
+from isentrope_wire.control import CHANGE_OF_TARGET, Control, Hold, Scope
+from isentrope_wire.control_answers import ControlVersion, RunControl
+from isentrope_wire.methods import METHODS, Method, Parameter
 
 
 def marked(field: Any, name: str, label: str, *, method: str = "", wide: bool = False) -> html.Div:
-    """A field with its mark below it, out of sight until the browser has something to say.
+    """A field with its mark below it, hidden until the field was edited.
 
     Args:
-        name: as the browser's script says it: `mu_low`, `hold.mu_min`, or the name of one of `method`'s parameters.
-        label: the field's name for a person.
-        wide: whether it takes the whole row.
+        field: The input.
+        name: Its name in the browser's script: `mu_low`, `hold.mu_min`, or the name of one of `method`'s parameters.
+        label: The field's name on the page.
+        method: The method whose parameter it is, if it is one.
+        wide: Whether it takes the whole row.
     """
     back = dmc.Button(
         "Revert",
@@ -61,6 +53,8 @@ def marked(field: Any, name: str, label: str, *, method: str = "", wide: bool = 
 
 
 CAPABILITY = "hold"
+_HOLD = Hold(target_entropy=1.0)
+"""Its bounds are the defaults."""
 SIDES = {"both": "Raise and lower", "raise": "Only raise it", "lower": "Only lower it"}
 
 
@@ -78,14 +72,14 @@ def hold_fields() -> html.Div:
                 "max_change_per_step",
                 "Largest change a step",
                 "nats",
-                f"{DEFAULT_SHARE:.0%} of the target",
+                f"{CHANGE_OF_TARGET:.0%} of the target",
             ),
-            _number(ids.HOLD_MU_MIN, "mu_min", "µ min", "σ", f"{DEFAULT_MU_MIN:g}"),
-            _number(ids.HOLD_MU_MAX, "mu_max", "µ max", "σ", f"{DEFAULT_MU_MAX:g}"),
+            _number(ids.HOLD_MU_MIN, "mu_min", "µ min", "σ", f"{_HOLD.mu_min:g}"),
+            _number(ids.HOLD_MU_MAX, "mu_max", "µ max", "σ", f"{_HOLD.mu_max:g}"),
             marked(_side(), "hold.side", "Side", wide=True),
             dmc.Text(
-                "The probe moves both thresholds from step to step; method and thresholds above are in force while it "
-                "can't.",
+                "The probe moves both thresholds from step to step. While it can't, the method and thresholds above are "
+                "active.",
                 size="xs",
                 c="dimmed",
                 className="wide",
@@ -99,13 +93,13 @@ def hold_fields() -> html.Div:
     return html.Div([head, fields], id=ids.HOLD, className="hold")
 
 
-def hold_field_props(run: RunSummary) -> dict[str, dict[str, Any]]:
-    """Only a probe that can hold an entropy is asked to."""
+def hold_field_props(run: RunDetail) -> dict[str, dict[str, Any]]:
+    """Shown only where the run's probe can hold an entropy."""
     return {ids.HOLD: {"style": {} if CAPABILITY in run.capabilities else {"display": "none"}}}
 
 
-def hold_running(hold: HoldValues | None) -> str:
-    """What is in force, in a word."""
+def hold_running(hold: Hold | None) -> str:
+    """The held entropy in a word."""
     return "off" if hold is None else f"{number(hold.target_entropy, 4)} nats"
 
 
@@ -121,7 +115,7 @@ def _side() -> Any:
 
 
 def _number(component_id: str, name: str, label: str, unit: str, default: str) -> Any:
-    # Not a NumberInput: it would round what is in force.
+    # Not a NumberInput: it would round the active value.
     entry = dmc.TextInput(id=component_id, label=f"{label}, {unit}", placeholder=default, value="", size="xs")
     return marked(entry, f"hold.{name}", label)
 
@@ -129,41 +123,58 @@ def _number(component_id: str, name: str, label: str, unit: str, default: str) -
 HIDDEN = {"display": "none"}
 
 
-def parameter_fields(forms: Sequence[MethodForm]) -> html.Div:
-    """One group of fields a method, all out of sight, and what the browser must know about them."""
-    known = {form.method: {field.name: field.to_json() for field in form.parameters} for form in forms}
-    presets = {form.method: {name: p.to_json() for name, p in form.presets.items()} for form in forms}
-    groups = [_group(form) for form in forms if form.parameters or form.presets]
+def parameter_fields(forms: Sequence[Method]) -> html.Div:
+    """One hidden group of fields a method, and their bounds and presets for the browser."""
+    known = {method: {name: _bounds(field) for name, field in method.parameters.items()} for method in forms}
+    presets = {method: {name: _preset(method, name) for name in method.presets} for method in forms}
+    groups = [_group(method) for method in forms if method.parameters or method.presets]
     stores = [dcc.Store(id=ids.METHOD_FORMS, data=known), dcc.Store(id=ids.METHOD_PRESETS, data=presets)]
     return html.Div([*stores, *groups])
 
 
-def _group(form: MethodForm) -> html.Div:
+def _bounds(field: Parameter) -> dict[str, Any]:
+    """The same for the form in the browser."""
+    return {
+        "kind": field.kind,
+        "default": field.default,
+        "range": field.range_in_words,
+        "minimum": field.minimum,
+        "minimumExcluded": field.minimum_excluded,
+        "maximum": field.maximum,
+    }
+
+
+def _preset(method: Method, name: str) -> dict[str, object]:
+    """The whole control that a preset sets."""
+    return Control(method=method, parameters={"preset": name}).to_document()
+
+
+def _group(method: Method) -> html.Div:
     return html.Div(
-        [*_presets(form), *(_field(form.method, field) for field in form.parameters)],
-        id=ids.parameters_of(form.method),
+        [*_presets(method), *(_field(method, field) for field in method.parameters.values())],
+        id=ids.parameters_of(method),
         className="parameters",
         style=HIDDEN,
     )
 
 
-def _presets(form: MethodForm) -> list[Any]:
-    if not form.presets:
+def _presets(method: Method) -> list[Any]:
+    if not method.presets:
         return []
     buttons = [
         dmc.Button(
             name.capitalize(),
-            id=ids.preset(form.method, name),
+            id=ids.preset(method, name),
             variant="default",
             size="compact-xs",
             **{"aria-label": f"Fill in the preset {name}"},
         )
-        for name in form.presets
+        for name in method.presets
     ]
     return [dmc.Group([dmc.Text("Fill in a preset", size="xs", c="dimmed"), *buttons], gap="xs")]
 
 
-def _field(method: str, field: ParameterForm) -> Any:
+def _field(method: str, field: Parameter) -> Any:
     label = field.name.replace("_", " ")
     known: dict[str, Any] = {
         "id": ids.parameter(method, field.name),
@@ -180,9 +191,9 @@ def _field(method: str, field: ParameterForm) -> Any:
     return marked(entry, field.name, label, method=method)
 
 
-def _description(field: ParameterForm) -> str:
+def _description(field: Parameter) -> str:
     sense = field.sense[:1].upper() + field.sense[1:]
-    bounds = "" if field.choices or not field.range else f" Takes {field.range}."
+    bounds = "" if field.choices else f" Takes {field.range_in_words}."
     default = "Off when empty." if field.default is None else f"Default {parameter(field.default)}."
     return f"{sense}. {default}{bounds}"
 
@@ -200,11 +211,11 @@ _ENDINGS = {
 }
 
 
-def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
+def control_panel(forms: Sequence[Method]) -> dmc.Card:
     """The panel without values.
 
     Args:
-        forms: the methods that can be chosen, for the fields of their parameters.
+        forms: The methods that can be chosen, for the fields of their parameters.
     """
     body = dmc.Stack(
         [
@@ -214,10 +225,10 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
             marked(_threshold_row(ids.MU_LOW, "Lower threshold µ₋", "below"), "mu_low", "Lower threshold µ₋"),
             marked(_threshold_row(ids.MU_HIGH, "Upper threshold µ₊", "above"), "mu_high", "Upper threshold µ₊"),
             marked(_choice(ids.SCOPE, "Scope", ids.SCOPE_RUNNING, _scopes()), "scope", "Scope"),
-            or_unread(ids.METHOD_FORMS, parameter_fields(forms)),
+            parameter_fields(forms),
             hold_fields(),
             what_if_block(),
-            dmc.Text("", id=ids.FORESEEN, size="xs", c="orange", className="control-hint"),
+            dmc.Text("", id=ids.WOULD_BE_DEAD, size="xs", c="orange", className="control-hint"),
             dmc.TextInput(id=ids.REASON, label="Reason", placeholder="Why, for the history", size="sm"),
             dmc.Text("", id=ids.CONTROL_HINT, size="xs", c="dimmed", className="control-hint"),
             dmc.Group(
@@ -229,8 +240,10 @@ def control_panel(forms: Sequence[MethodForm]) -> dmc.Card:
                 ],
                 gap="xs",
             ),
-            or_unread(ids.CONTROL_PROGRESS, html.Div([], id=ids.CONTROL_PROGRESS, **{"aria-live": "polite"})),
-            or_unread(ids.DEAD_KNOBS, dmc.Text("", id=ids.DEAD_KNOBS, size="xs", c="orange", className="control-hint")),
+            html.Div([], id=ids.CONTROL_PROGRESS, **{"aria-live": "polite"}),
+            or_load_error(
+                ids.DEAD_KNOBS, dmc.Text("", id=ids.DEAD_KNOBS, size="xs", c="orange", className="control-hint")
+            ),
         ],
         gap="sm",
     )
@@ -242,64 +255,64 @@ def _scopes() -> list[dict[str, str]]:
     return [{"value": str(scope), "label": scope.label} for scope in Scope]
 
 
-def method_props(run: RunSummary) -> dict[str, dict[str, Any]]:
+def method_props(run: RunDetail) -> dict[str, dict[str, Any]]:
     """Only what the run's probe can carry out can be chosen."""
-    known = [name for name in METHODS if name in run.methods]
-    unknown = [name for name in run.methods if name not in METHODS]
-    choices = [{"value": name, "label": method_label(name)} for name in known + unknown]
+    choices = [{"value": name, "label": method.label} for name, method in METHODS.items() if name in run.methods]
     return {ids.METHOD: {"data": choices}, **hold_field_props(run)}
 
 
-def control_props(state: ControlState | None, history: list[ControlItem]) -> dict[str, dict[str, Any]]:
+def control_props(state: RunControl | None, history: list[ControlVersion]) -> dict[str, dict[str, Any]]:
     """Component id -> properties that follow the control; the form itself follows in the browser, where edits live."""
     if state is None:
         return {ids.CONTROL: {"data": None}, ids.CONTROL_PROGRESS: {"children": []}}
     return {
         ids.CONTROL: {
             "data": {
-                "etag": state.etag,
-                "version": state.desired.version,
-                "author": state.desired.author,
-                "pending": not state.desired.terminal,
-                "reference": state.reference.to_json(),
-                "in_force": None if state.in_force is None else state.in_force.to_json(),
+                "version": state.version,
+                "author": state.author,
+                "pending": not state.state.is_final,
+                "reference": reference(state).to_document(),
+                "in_force": None if state.in_force is None else state.in_force.control.to_document(),
             }
         },
-        **_running_props(state.in_force),
-        ids.CONTROL_PROGRESS: {
-            "children": control_progress(state.desired, before=previous_in_force(state.desired, history))
-        },
+        **_running_props(None if state.in_force is None else state.in_force.control),
+        ids.CONTROL_PROGRESS: {"children": control_progress(state, before=previous_control(state, history))},
     }
 
 
+def reference(state: RunControl) -> Control:
+    """What the form compares itself with: the newest version while it is open, then the active one."""
+    return state.in_force.control if state.state.is_final and state.in_force is not None else state.control
+
+
 def dead_knobs_props(reasons: str) -> dict[str, dict[str, Any]]:
-    """Below the push: what of the running control does nothing, and why."""
+    """Below the push: the knobs of the active control that do nothing, and why."""
     return {ids.DEAD_KNOBS: {"children": f"Can't act: {reasons}" if reasons else ""}}
 
 
-def _running_props(running: ControlValues | None) -> dict[str, dict[str, Any]]:
+def _running_props(running: Control | None) -> dict[str, dict[str, Any]]:
     shown = {
         ids.METHOD_RUNNING: running and method(running.method),
         ids.SCOPE_RUNNING: running and scope(running.scope),
         ids.threshold(ids.MU_LOW, "running"): running and threshold(running.mu_low),
         ids.threshold(ids.MU_HIGH, "running"): running and threshold(running.mu_high),
-        ids.HOLD_RUNNING: running and hold_running(running.hold),
+        ids.HOLD_RUNNING: running and hold_running(running.held),
     }
     return {component_id: {"children": text or MISSING} for component_id, text in shown.items()}
 
 
-def control_progress(item: ControlItem, before: ControlValues | None) -> html.Div:
+def control_progress(item: ControlVersion, before: Control | None) -> html.Div:
     """pending → delivered → applied at step s, or how else it ended."""
     ending, color = _ENDINGS.get(item.state, ("applied", "iris"))
     reached = _REACHED.get(item.state, 2)
     segments, labels = [], []
     for index, stage in enumerate((*_STAGES[:2], ending)):
-        state = ("on" if index <= reached else "") + (" run" if index == reached and not item.terminal else "")
+        state = ("on" if index <= reached else "") + (" run" if index == reached and not item.state.is_final else "")
         segments.append(
             html.Div(className=f"segment {state}", style={"--segment": f"var(--mantine-color-{color}-filled)"})
         )
         labels.append(html.Span(stage, className="on" if index <= reached else ""))
-    what = describe(item.values, before)
+    what = describe(item.control, before)
     head = dmc.Group(
         [
             dmc.Group([html.Span(f"v{item.version}", className="mono"), dmc.Text(what, size="xs")], gap=8),
@@ -314,10 +327,10 @@ def control_progress(item: ControlItem, before: ControlValues | None) -> html.Di
     )
 
 
-def outcome_text(item: ControlItem) -> str:
-    """One phrase that says where a control version is."""
+def outcome_text(item: ControlVersion) -> str:
+    """State of a control version in one phrase."""
     if item.version == 0:
-        return "in force since the start"
+        return "active since the start"
     why = ": ".join(part for part in (item.code, item.message) if part)
     match item.state:
         case "APPLIED":
@@ -327,7 +340,7 @@ def outcome_text(item: ControlItem) -> str:
         case "REJECTED":
             return f"rejected ({why})" if why else "rejected"
         case "EXPIRED":
-            return f"expired ({why})" if why else "expired before the trainer read it"
+            return f"expired ({why})" if why else "expired before a step boundary"
         case "SUPERSEDED":
             return "superseded by a later version"
         case "DELIVERED":

@@ -1,7 +1,4 @@
-"""How a held entropy stands: in words above the entropy chart.
-
-What the law says, in numbers with their intervals, or why it says nothing.
-"""
+"""In words: how a held entropy is doing, and the fit of reward against entropy with its intervals."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from dash import html
 from isentrope_dashboard import ids
 from isentrope_dashboard.figures.held_entropy import WORDS, Holding
 from isentrope_dashboard.formatting import MISSING, count, number, percent, threshold
-from isentrope_dashboard.predictions import Estimate, Forecast, Law
+from isentrope_wire.control_answers import EntropyPerformance, Estimate, Forecast
 
 _COLORS = {"holding": "teal", "slewing": "iris", "resting": "gray"}
-"""By state; the others keep it from holding and are orange."""
+"""By state; the others prevent holding and are orange."""
 
 
 def hold_facts() -> html.Div:
-    """The place for them, empty while no entropy is held."""
+    """Empty while no entropy is held."""
     return html.Div([], id=ids.HOLD_FACTS, className="hold-facts num", **{"aria-live": "off"})
 
 
@@ -30,9 +27,7 @@ def hold_props(held: Holding | None) -> dict[str, dict[str, Any]]:
 
 
 def _facts(held: Holding) -> list[Any]:
-    word, meaning = WORDS.get(
-        held.state, (held.state or "Held", "" if held.state else "No report says yet how it goes.")
-    )
+    word, meaning = WORDS.get(held.state, (held.state or "Held", "" if held.state else "No report of it yet."))
     badge = dmc.Badge(
         word,
         variant="light",
@@ -42,9 +37,8 @@ def _facts(held: Holding) -> list[Any]:
         tt="none",
         className="unshrinking",
     )
-    reach = held.hold.max_change_per_step
     target = ["target ", _strong(f"{number(held.hold.target_entropy, 4)} nats")]
-    facts = [html.Span([*target, "" if reach is None else f", at most ±{number(reach, 4)} a step"])]
+    facts = [html.Span([*target, f", at most ±{number(held.hold.largest_change, 4)} a step"])]
     if held.state != "fallback":
         chosen = ["nothing clipped"] if held.mu is None else ["µ ", _strong(threshold(held.mu))]
         facts.append(html.Span(chosen))
@@ -58,13 +52,15 @@ def _strong(text: str) -> html.Span:
     return html.Span(text, className="strong")
 
 
-NO_CEILING = "The reward does not rise for certain as entropy falls, so there is no ceiling to speak of."
+NO_CEILING = "The interval of a reaches 0: whether the reward rises as entropy falls is open, so no ceiling follows."
 
 
-def law_facts(law: Law) -> list[Any]:
-    """Ceiling, coefficients and forecast."""
+def law_facts(law: EntropyPerformance | None) -> list[Any]:
+    """Ceiling, coefficients and forecast, or why there are none."""
+    if law is None:
+        return []
     if law.fit is None:
-        return [_fact("Ceiling", MISSING, law.reason)]
+        return [_fact("Ceiling", MISSING, law.reason.message if law.reason else "")]
     interval = f"{law.confidence:.0%} interval"
     if law.fit.conclusive:
         ceiling = _fact(
@@ -80,10 +76,10 @@ def law_facts(law: Law) -> list[Any]:
     return [ceiling, coefficients, _forecast(law)]
 
 
-def _forecast(law: Law) -> html.Div:
+def _forecast(law: EntropyPerformance) -> html.Div:
     made = law.forecast
     if made is None:
-        return _fact("Forecast of the last reward", MISSING, law.forecast_reason)
+        return _fact("Forecast of the last reward", MISSING, law.forecast_reason.message if law.forecast_reason else "")
     return _fact(
         f"Forecast from step {count(made.through_step)}",
         number(made.reward.value),

@@ -1,8 +1,6 @@
-"""What all grids share: a theme of CSS variables (the packaged ones are links to the outside) and plain text cells.
+"""The grids: every run, newest first, and every control version of a run.
 
-Every run, newest first, with a link to its page.
-
-Every control version of a run: who asked for what, why, and when the trainer applied it.
+Their theme is made of CSS variables, because the packaged ones link to the outside.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ import dash_ag_grid as dag
 import dash_mantine_components as dmc
 
 from isentrope_dashboard import ids
-from isentrope_dashboard.components.load_errors import or_unread
+from isentrope_dashboard.components.load_errors import or_load_error
 from isentrope_dashboard.components.panel import icon, panel
-from isentrope_dashboard.records import RunSummary
+from isentrope_wire.answers import RunSummary
 
 OPTIONS: dict[str, Any] = {
     "theme": {"function": "themeQuartz.withParams(isentropeGridTheme)"},
@@ -139,7 +137,7 @@ def history_grid() -> dmc.Card:
         columnDefs=_HISTORY_COLUMNS,
         getRowId="params.data.id",
         defaultColDef=COLUMN,
-        dashGridOptions={**OPTIONS, "localeText": {"noRowsToShow": "No control was pushed yet"}},
+        dashGridOptions={**OPTIONS, "localeText": {"noRowsToShow": "No control pushed yet"}},
         csvExportParams={
             "fileName": "control-history.csv",
             "allColumns": True,
@@ -151,5 +149,5 @@ def history_grid() -> dmc.Card:
     export = dmc.Button(
         "Export CSV", id=ids.HISTORY_EXPORT, variant="default", size="compact-xs", leftSection=icon("download", 12)
     )
-    body = or_unread(ids.HISTORY_GRID, grid)
-    return panel("Control history", "Every push, who made it and when the trainer applied it", body, aside=export)
+    body = or_load_error(ids.HISTORY_GRID, grid)
+    return panel("Control history", "Every push, its author, and when the trainer applied it", body, aside=export)

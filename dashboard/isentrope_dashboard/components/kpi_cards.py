@@ -1,4 +1,4 @@
-"""Four numbers: where the run stands, against the mean of its last hundred steps."""
+"""Four numbers: the newest values, against the mean of the last hundred steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dash import html
 
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import icon
-from isentrope_dashboard.figures.lines import sparkline
+from isentrope_dashboard.figures.lines import StepRow, sparkline
 from isentrope_dashboard.formatting import count, number, shown, shown_difference
-from isentrope_dashboard.records import LatestValue, StepRow
+from isentrope_wire.answers import LatestMetric
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, Metric
 
 REFERENCE_STEPS = 100
@@ -38,11 +38,12 @@ def kpi_cards() -> dmc.SimpleGrid:
     )
 
 
-def kpi_props(rows: Sequence[StepRow], latest: Mapping[str, LatestValue] | None = None) -> dict[str, dict[str, Any]]:
+def kpi_props(rows: Sequence[StepRow], latest: Mapping[str, LatestMetric] | None = None) -> dict[str, dict[str, Any]]:
     """Component id -> properties of all cards, from the run's last steps.
 
     Args:
-        latest: the newest value of every metric, for one that none of those steps measured.
+        rows: The newest steps, oldest first.
+        latest: The newest value of every metric, for one that none of those steps measured.
     """
     props: dict[str, dict[str, Any]] = {}
     for name, metric in CARDS.items():
@@ -62,10 +63,10 @@ class _Readings:
     """Steps since then."""
 
 
-def _readings(metric: Metric, rows: Sequence[StepRow], latest: Mapping[str, LatestValue]) -> _Readings:
+def _readings(metric: Metric, rows: Sequence[StepRow], latest: Mapping[str, LatestMetric]) -> _Readings:
     measured = [(row.step, row.scalars[metric]) for row in rows if metric in row.scalars]
     known = latest.get(metric)
-    if not measured and known is not None and known.value is not None:
+    if not measured and known is not None:
         measured = [(known.step, known.value)]
     if not measured:
         return _Readings(())

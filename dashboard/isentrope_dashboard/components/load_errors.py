@@ -1,20 +1,16 @@
-"""What a run page reads, part by part, and what is said where one part could not be read.
-
-One sentence in the place of what could not be read.
-"""
+"""The parts that a run page reads, and the sentence shown in the place of one that failed to load."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from dash import html
 from dash.development.base_component import Component
 
+from isentrope.client.connection import ApiError
 from isentrope_dashboard import ids
-from isentrope_dashboard.errors import ApiError, ApiTimeoutError
 
-METHODS: Final = "methods"
 LAW: Final = "law"
 LABELS: Final = "labels"
 LATEST: Final = "latest"
@@ -24,52 +20,46 @@ TOKENS: Final = "tokens"
 SERIES: Final = "series"
 RECENT: Final = "recent"
 HISTOGRAMS: Final = "histograms"
-CONTROL: Final = "control"
 HISTORY: Final = "history"
 RUNS: Final = "runs"
 
 _NAMES: Final = {
-    METHODS: "The methods' parameters",
-    LAW: "The law",
-    LABELS: "What the newest report says",
+    LAW: "The fit",
+    LABELS: "The newest report",
     LATEST: "The newest value of every metric",
-    GAPS: "What the record lacks",
+    GAPS: "The gaps of the record",
     ALERTS: "The alerts",
     TOKENS: "The tokens",
     SERIES: "The entropy over steps",
     RECENT: "The last steps",
     HISTOGRAMS: "The score's distribution",
-    CONTROL: "The control",
     HISTORY: "The control history",
     RUNS: "The other runs",
 }
-ONLY_AT_THE_BEGINNING: Final = frozenset({SERIES, RECENT, CONTROL, HISTORY})
-"""Read when a page begins to follow a run; afterwards events carry it."""
 _SIGNED_OUT = 401
 
 _Answer = TypeVar("_Answer")
 
 
 class Reading:
-    """The parts that are read at one moment, each of which may fail alone."""
+    """Reads several parts, each of which may fail alone."""
 
     def __init__(self) -> None:
-        self.unread: dict[str, str] = {}
-        """Part -> one sentence that says what is missing, and why."""
+        self.errors: dict[str, str] = {}
+        """Part -> the sentence shown in its place."""
 
     async def part(self, name: str, read: Coroutine[Any, Any, _Answer], otherwise: _Answer) -> _Answer:
-        """What was read, or `otherwise`.
+        """The answer, or `otherwise` where reading it failed.
 
         Raises:
-            ApiError: nobody is signed in, so that nothing can be read.
-            ApiUnreachableError: the server is gone.
+            ApiError: Nobody is signed in, so that nothing can be read.
         """
         try:
             return await read
-        except (ApiError, ApiTimeoutError) as error:
-            if isinstance(error, ApiError) and error.status == _SIGNED_OUT:
+        except ApiError as error:
+            if error.status == _SIGNED_OUT:
                 raise
-            self.unread[name] = f"{_NAMES[name]} could not be read: {error}"
+            self.errors[name] = f"{_NAMES[name]} failed to load: {error}"
             return otherwise
 
 
@@ -83,24 +73,24 @@ PLACES: Mapping[str, str] = {
     ids.SPLIT_GRAPH: RECENT,
     ids.ALERTS: ALERTS,
     ids.TOKENS: TOKENS,
-    ids.METHOD_FORMS: METHODS,
     ids.DEAD_KNOBS: LABELS,
-    ids.CONTROL_PROGRESS: CONTROL,
     ids.HISTORY_GRID: HISTORY,
 }
-"""Where a sentence may stand -> the part of the page that is shown there otherwise."""
+"""Place of a sentence -> the part that is shown there otherwise."""
 
 
-def unread_note(place: str) -> html.Div:
-    """No words as yet; with them, the style sheet takes what follows the note within its parent out of sight."""
-    return html.Div("", id=ids.unread(place), className="unread", role="status")
+def load_error_note(place: str) -> html.Div:
+    """An empty note. With a sentence in it, the style sheet hides what follows it within its parent."""
+    return html.Div("", id=ids.load_error(place), className="load-error", role="status")
 
 
-def or_unread(place: str, *content: Component) -> html.Div:
+def or_load_error(place: str, *content: Component) -> html.Div:
     """The content, or the sentence in its place."""
-    return html.Div([unread_note(place), *content])
+    return html.Div([load_error_note(place), *content])
 
 
-def unread_props(told: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Component id -> properties of every note: its sentence, or nothing where all was read."""
-    return {ids.unread(place): {"children": told.get(part, "")} for place, part in PLACES.items()}
+def load_error_props(errors: Mapping[str, str], parts: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Component id -> properties of the notes of these parts."""
+    return {
+        ids.load_error(place): {"children": errors.get(part, "")} for place, part in PLACES.items() if part in parts
+    }

@@ -19,7 +19,7 @@ from isentrope_dashboard.components.grids import COLUMN, COUNT, NUMERIC, OPTIONS
 from isentrope_dashboard.components.panel import chart, export_links, panel, scrolling
 from isentrope_dashboard.figures.metric_panels import MOST_LINES, MOST_PANELS, PANEL_HEIGHT
 from isentrope_dashboard.formatting import count, number
-from isentrope_dashboard.records import LatestValue, RunSummary
+from isentrope_wire.answers import LatestMetric, RunSummary
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 OPEN = "all"
@@ -89,7 +89,7 @@ def all_metrics(run_id: str) -> dmc.Card:
     return panel("All metrics", subtitle, html.Div(opener), aside=export_links(run_id))
 
 
-def metric_rows(latest: Mapping[str, LatestValue]) -> list[dict[str, Any]]:
+def metric_rows(latest: Mapping[str, LatestMetric]) -> list[dict[str, Any]]:
     """Rows of the grid, by name."""
     return [{"name": name, "value": known.value, "step": known.step} for name, known in sorted(latest.items())]
 
@@ -103,7 +103,7 @@ class ComparedRun:
     """A run and the newest values of its metrics."""
 
     run: RunSummary
-    latest: Mapping[str, LatestValue]
+    latest: Mapping[str, LatestMetric]
 
 
 def comparison_panel(runs: Sequence[RunSummary], chosen: Sequence[str]) -> dmc.Card:

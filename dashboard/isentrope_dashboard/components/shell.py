@@ -1,7 +1,4 @@
-"""The frame around every page: header, colour-scheme switch, notifications and the stores a page needs.
-
-Which run, how far it is, and how fresh what is shown is.
-"""
+"""The frame around every page: header, status line, colour-scheme switch, notifications, and the stores a page needs."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ from dash.development.base_component import Component
 
 from isentrope_dashboard import ids, theme
 from isentrope_dashboard.components.panel import icon
+from isentrope_dashboard.figures.lines import StepRow
 from isentrope_dashboard.formatting import count, seconds
-from isentrope_dashboard.records import RunSummary, StepRow
+from isentrope_wire.answers import RunSummary
 from isentrope_wire.metrics import TIME_STEP_SECONDS
 
 TICK_MILLISECONDS = 1000
-POLL_MILLISECONDS = 5000
+"""How often a page asks for news."""
 
 
 def shell() -> dmc.MantineProvider:
@@ -30,8 +28,7 @@ def shell() -> dmc.MantineProvider:
             dcc.Location(id=ids.URL),
             dcc.Location(id=ids.NAVIGATED, refresh=True),
             dcc.Store(id=ids.TEMPLATES, data=dict(theme.TEMPLATES)),
-            dcc.Store(id=ids.LIVE_BEAT),
-            dcc.Store(id=ids.POLL_BEAT),
+            dcc.Store(id=ids.BEAT),
             dcc.Store(id=ids.PAGE_READY),
             dcc.Store(id=ids.TITLE),
             dcc.Interval(id=ids.TICK, interval=TICK_MILLISECONDS),
@@ -41,11 +38,6 @@ def shell() -> dmc.MantineProvider:
         theme=theme.MANTINE_THEME,
         defaultColorScheme="auto",
     )
-
-
-def slow_interval(component_id: str) -> dcc.Interval:
-    """Ticks only while the browser says that nothing else keeps the page up to date."""
-    return dcc.Interval(id=component_id, interval=POLL_MILLISECONDS, disabled=True)
 
 
 def page(title: str, body: list[Any], *, left: list[Any] | None = None, right: Component | None = None) -> dmc.AppShell:
@@ -81,7 +73,7 @@ def _header(left: list[Any], right: Component | None) -> dmc.Group:
         **{"aria-label": "Toggle colour scheme"},
     )
     beside = [] if right is None else [right]
-    # What tells of a lost connection is out of sight as long as there is one: alone it needs no rule beside it.
+    # The badge of a lost connection is hidden as long as there is one: alone it needs no rule beside it.
     rule = [dmc.Divider(orientation="vertical", h=22)] if len(left) > 1 else []
     return dmc.Group(
         [
@@ -106,7 +98,7 @@ _RATE_STEPS = 20
 
 
 def status_line() -> list[Any]:
-    """What the header holds beside the brand on a run page, without values."""
+    """The header beside the brand on a run page, without values."""
     step = dmc.Group(
         [
             dmc.Text("", id=ids.RUN_STEP, size="xs", c="dimmed", className="num"),
@@ -135,13 +127,13 @@ def status_line() -> list[Any]:
 
 
 def connection_badge() -> html.Span:
-    """Takes the place of the status behind it while the server is out of reach; the browser alone can tell."""
+    """Shown instead of the status while the server does not answer."""
     badge = dmc.Badge("Connection lost", variant="light", color="red", radius="sm", tt="none", className="unshrinking")
     return html.Span(badge, id=ids.CONNECTION, className="connection", role="status")
 
 
 def freshness() -> dmc.Text:
-    """Seconds per step, and how long ago the last report came; the age ticks in the browser."""
+    """Seconds per step, and the age of the last report, which the browser counts."""
     return dmc.Text(
         [html.Span("", id=ids.STEP_SECONDS), html.Span("", id=ids.REPORT_AGE)],
         size="xs",
@@ -151,14 +143,11 @@ def freshness() -> dmc.Text:
     )
 
 
-def status_props(
-    run: RunSummary, rows: Sequence[StepRow], last_report_at: float | None = None
-) -> dict[str, dict[str, Any]]:
+def status_props(run: RunSummary, rows: Sequence[StepRow]) -> dict[str, dict[str, Any]]:
     """Component id -> properties of the status line."""
     label, color = _STATUS.get(run.status, (run.status, "gray"))
     live = run.status == "running"
-    step = run.step if not rows else max(rows[-1].step, run.step or 0)
-    planned = run.planned_steps
+    step, planned = run.step, run.planned_steps
     pace = step_seconds(rows)
     return {
         ids.RUN_STATUS: {"children": [html.Span(className="dot"), label] if live else label, "color": color},
@@ -167,7 +156,7 @@ def status_props(
         ids.STEP_SECONDS: {"children": "" if pace is None else f"{seconds(pace)} / step · "},
         ids.LAST_REPORT: {
             "data": {
-                "reported_at": last_report_at or run.last_report_at,
+                "reported_at": run.last_report_at,
                 "server_time": time.time(),
                 "status": run.status,
             }
@@ -175,27 +164,23 @@ def status_props(
     }
 
 
-def run_options(runs: Sequence[RunSummary], current: RunSummary, unread: str = "") -> list[dict[str, Any]]:
+def run_options(runs: Sequence[RunSummary], current: RunSummary, load_error: str = "") -> list[dict[str, Any]]:
     """Choices of the run selector; the current run is always among them.
 
     Args:
-        unread: why the others could not be read, if they could not: told in their place.
+        runs: Those that can be chosen.
+        current: The run of the page.
+        load_error: Why the others failed to load; shown in their place.
     """
     shown = list(runs) if any(run.id == current.id for run in runs) else [current, *runs]
-    told = [{"value": "", "label": unread, "disabled": True}] if unread else []
-    return [*({"value": run.id, "label": f"{run.name} · {run.id[-6:]}"} for run in shown), *told]
+    failed = [{"value": "", "label": load_error, "disabled": True}] if load_error else []
+    return [*({"value": run.id, "label": f"{run.name} · {run.id[-6:]}"} for run in shown), *failed]
 
 
 def step_seconds(rows: Sequence[StepRow]) -> float | None:
-    """Seconds per step as the trainer measured them, or from the times of the last reports; None when neither is known."""
+    """Mean seconds per step as the trainer measured them; None when it did not."""
     measured = [row.scalars[TIME_STEP_SECONDS] for row in rows[-_RATE_STEPS:] if TIME_STEP_SECONDS in row.scalars]
-    if measured:
-        return sum(measured) / len(measured)
-    timed = [row for row in rows[-_RATE_STEPS:] if row.recorded_at is not None]
-    if len(timed) < 2 or timed[-1].step == timed[0].step:
-        return None
-    first, last = timed[0], timed[-1]
-    return ((last.recorded_at or 0) - (first.recorded_at or 0)) / (last.step - first.step)
+    return sum(measured) / len(measured) if measured else None
 
 
 def _steps(step: int | None, planned: int | None) -> list[Any]:

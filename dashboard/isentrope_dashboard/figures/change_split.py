@@ -10,9 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.lines import say
+from isentrope_dashboard.figures.lines import StepRow, say
 from isentrope_dashboard.formatting import number
-from isentrope_dashboard.records import StepRow
 from isentrope_wire.metrics import (
     CHANGE_BY_INTERVENTION,
     CHANGE_BY_KL_PENALTY,

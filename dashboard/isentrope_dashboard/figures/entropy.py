@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from textwrap import shorten
 from typing import Any
 
@@ -13,16 +15,17 @@ import plotly.graph_objects as go
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures import held_entropy
 from isentrope_dashboard.figures.lines import (
+    EMPTY,
     MissingSteps,
+    StepRow,
     band_outline,
-    band_pieces,
     missing_steps,
     place,
     say,
     with_breaks,
 )
 from isentrope_dashboard.formatting import ControlMarker
-from isentrope_dashboard.records import SeriesColumns, StepRow
+from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
@@ -34,12 +37,14 @@ from isentrope_wire.metrics import (
 ENTROPY, OBSERVED, PREDICTED = ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 LOW, HIGH = ENTROPY_PREDICTED_CHANGE_LOW, ENTROPY_PREDICTED_CHANGE_HIGH
 HEIGHT = 440
-MOST_HOLES = 50
+MOST_GAPS = 50
 """Marked, the newest ones; the lines are interrupted at every one."""
 LONGEST_REASON = 70
 """Characters that the chart has room for; the record's line gives the reason in full."""
 ALWAYS_METRICS = (ENTROPY, OBSERVED, PREDICTED, HIGH, LOW)
 LIVE_METRICS = (*ALWAYS_METRICS, *held_entropy.METRICS)
+REPORTED_METRICS = tuple(name for name in LIVE_METRICS if name not in (held_entropy.BAND_HIGH, held_entropy.BAND_LOW))
+"""Those that a probe reports."""
 LIVE_TRACES = tuple(range(2, 2 + len(LIVE_METRICS)))
 """Indices of the traces that grow with each step, one per LIVE_METRICS. Before them: the band of the buckets."""
 
@@ -59,22 +64,22 @@ def entropy_figure(
     """
     steps = _shared_steps(series)
     figure = go.Figure(layout=_layout(revision, steered=held_entropy.is_steered(series)))
-    _add_band(figure, series.get(ENTROPY, SeriesColumns()))
+    _add_band(figure, series.get(ENTROPY, EMPTY))
     _add_line(figure, series, ENTROPY, steps, "entropy H", theme.SLOT_ENTROPY, width=2, axis="y")
     _add_line(figure, series, OBSERVED, steps, "ΔH observed", theme.SLOT_OBSERVED, width=1.3, axis="y2")
     _add_line(figure, series, PREDICTED, steps, "ΔH predicted", theme.SLOT_PREDICTED, width=2, axis="y2")
     _add_interval(figure, series, steps)
     held_entropy.add_traces(figure, series, steps)
-    if not any(columns.steps for columns in series.values()):
+    if not any(columns.step for columns in series.values()):
         figure.update_layout(showlegend=False)
         say(figure, "Waiting for the first step")
         return figure
     _add_lines_of(figure, markers)
-    shown = [step for columns in series.values() for step in columns.steps] + [marker.step for marker in markers]
-    holes = holes_of(series)
-    _add_holes(figure, holes)
-    if holes:
-        _add_label_of(figure, holes[-1], why_missing, shown)
+    shown = [step for columns in series.values() for step in columns.step] + [marker.step for marker in markers]
+    gaps = gaps_of(series)
+    _add_gaps(figure, gaps)
+    if gaps:
+        _add_label_of(figure, gaps[-1], why_missing, shown)
     _add_labels_of(figure, markers, min(shown), max(shown))
     return figure
 
@@ -87,11 +92,11 @@ def extension(rows: Sequence[StepRow], maximum_points: int, *, held: bool = Fals
     """
     names = LIVE_METRICS if held else ALWAYS_METRICS
     x = [row.step for row in rows]
-    y = [[_appended(row, name) for row in rows] for name in names]
+    y = [[_value_in(row, name) for row in rows] for name in names]
     return [{"x": [x] * len(names), "y": y}, list(LIVE_TRACES[: len(names)]), maximum_points]
 
 
-def _appended(row: StepRow, name: str) -> float | None:
+def _value_in(row: StepRow, name: str) -> float | None:
     # Half of an interval is none.
     needed = (HIGH, LOW) if name in (HIGH, LOW) else (name,)
     whole = all(_drawable(row.scalars.get(part)) is not None for part in needed)
@@ -103,20 +108,52 @@ def mode_for(values: Sequence[float | None]) -> str:
     return "lines+markers" if sum(_drawable(value) is not None for value in values) == 1 else "lines"
 
 
-def outgrows_its_drawing(before: Mapping[str, SeriesColumns], after: Mapping[str, SeriesColumns]) -> bool:
-    """Whether the chart must be drawn anew and not only extended: a line got its first or its second point, steps are
-    missing, the interval is back after a gap, or a third panel is needed."""
-    holes = [len(holes_of(series)) for series in (before, after)]
-    steered = [held_entropy.is_steered(series) for series in (before, after)]
-    return (
-        holes[0] != holes[1]
-        or steered[0] != steered[1]
-        or _interval_pieces(before) != _interval_pieces(after)
-        or any(
-            mode_for(before.get(name, SeriesColumns()).values) != mode_for(after.get(name, SeriesColumns()).values)
-            for name in LIVE_METRICS
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a drawing shows, as far as one must know to append rows to it. The page keeps it between two updates."""
+
+    step: int | None
+    """The last one."""
+    stride: int
+    """Distance of the last two steps."""
+    points: int
+    lines: list[str]
+    """Metrics with two points or more."""
+    interval: int
+    """Of the last two steps, how many at the end have an interval; one alone is drawn wider than a step."""
+    held: bool
+    """Whether an entropy was ever held."""
+
+
+def drawn(series: Mapping[str, SeriesColumns]) -> Drawn:
+    """What `entropy_figure` shows of these columns."""
+    steps = _measured_steps(series)
+    known = {*series.get(LOW, EMPTY).step} & {*series.get(HIGH, EMPTY).step}
+    return Drawn(
+        step=steps[-1] if steps else None,
+        stride=steps[-1] - steps[-2] if len(steps) > 1 else 0,
+        points=len(steps),
+        lines=[name for name, columns in series.items() if mode_for(columns.value) == "lines" and columns.value],
+        interval=len(list(takewhile(known.__contains__, reversed(steps[-2:])))),
+        held=held_entropy.is_held(series),
     )
+
+
+def appended(before: Drawn, rows: Sequence[StepRow]) -> Drawn | None:
+    """The drawing with these rows at its end; None where it must be drawn again.
+
+    So it is where a line gets its first or its second point, steps are missing, or the interval is back after a gap.
+    """
+    now = before
+    for row in rows:
+        measured = [name for name in REPORTED_METRICS if name in row.scalars]
+        interval = LOW in row.scalars and HIGH in row.scalars
+        if now.step is None or row.step - now.step != now.stride or not set(measured) <= {*now.lines}:
+            return None
+        if interval and now.interval < 2:
+            return None
+        now = replace(now, step=row.step, points=now.points + 1, interval=2 if interval else 0)
+    return now
 
 
 def _layout(revision: str, *, steered: bool) -> dict[str, Any]:
@@ -134,15 +171,15 @@ def _layout(revision: str, *, steered: bool) -> dict[str, Any]:
     }
 
 
-def holes_of(series: Mapping[str, SeriesColumns]) -> list[MissingSteps]:
+def gaps_of(series: Mapping[str, SeriesColumns]) -> list[MissingSteps]:
     """Steps the chart has no data of, although it has of those around them."""
     if any(columns.reduced for columns in series.values()):
-        return missing_steps(series.get(ENTROPY, SeriesColumns()).steps, reduced=True)
+        return missing_steps(series.get(ENTROPY, EMPTY).step, reduced=True)
     return missing_steps(_measured_steps(series))
 
 
 def _measured_steps(series: Mapping[str, SeriesColumns]) -> list[int]:
-    return sorted({step for columns in series.values() for step in columns.steps})
+    return sorted({step for columns in series.values() for step in columns.step})
 
 
 def _shared_steps(series: Mapping[str, SeriesColumns]) -> list[int] | None:
@@ -163,9 +200,9 @@ def _add_line(
     width: float,
     axis: str,
 ) -> None:
-    columns = series.get(name, SeriesColumns())
-    measured = dict(zip(columns.steps, columns.values, strict=True))
-    shown = with_breaks(columns.steps, reduced=True) if steps is None else steps
+    columns = series.get(name, EMPTY)
+    measured = dict(zip(columns.step, columns.value, strict=True))
+    shown = with_breaks(columns.step, reduced=True) if steps is None else steps
     drawn = [_drawable(measured.get(step)) for step in shown]
     figure.add_scatter(
         x=shown,
@@ -183,12 +220,10 @@ def _add_line(
 
 def _add_band(figure: go.Figure, columns: SeriesColumns) -> None:
     """Smallest to largest value of each bucket, so that a spike within a bucket stays visible."""
-    steps = with_breaks(columns.steps, reduced=True) if columns.reduced else []
+    steps = with_breaks(columns.step, reduced=True) if columns.reduced else []
     low, high = (
         [ends.get(step) for step in steps]
-        for ends in (
-            dict(zip(columns.steps, values or (), strict=False)) for values in (columns.minimum, columns.maximum)
-        )
+        for ends in (dict(zip(columns.step, values or (), strict=False)) for values in (columns.min, columns.max))
     )
     outline = band_outline(steps, low, high)
     for values, fill in ((outline.high, None), (outline.low, "tonexty")):
@@ -209,14 +244,10 @@ def _interval(
     series: Mapping[str, SeriesColumns], steps: list[int] | None
 ) -> tuple[list[int], list[float | None], list[float | None]]:
     """The steps the interval is drawn over, and its ends there."""
-    low, high = (series.get(name, SeriesColumns()) for name in (LOW, HIGH))
-    shown = with_breaks(high.steps, reduced=True) if steps is None else steps
-    lows, highs = (dict(zip(columns.steps, columns.values, strict=True)) for columns in (low, high))
+    low, high = (series.get(name, EMPTY) for name in (LOW, HIGH))
+    shown = with_breaks(high.step, reduced=True) if steps is None else steps
+    lows, highs = (dict(zip(columns.step, columns.value, strict=True)) for columns in (low, high))
     return shown, [lows.get(step) for step in shown], [highs.get(step) for step in shown]
-
-
-def _interval_pieces(series: Mapping[str, SeriesColumns]) -> tuple[int, int]:
-    return band_pieces(*_interval(series, _shared_steps(series)))
 
 
 def _add_interval(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: list[int] | None) -> None:
@@ -245,14 +276,14 @@ def _add_lines_of(figure: go.Figure, markers: Sequence[ControlMarker]) -> None:
         )
 
 
-def _add_holes(figure: go.Figure, holes: Sequence[MissingSteps]) -> None:
+def _add_gaps(figure: go.Figure, gaps: Sequence[MissingSteps]) -> None:
     """Shaded, so that a gap in a line is seen to be one of the record."""
-    for hole in holes[-MOST_HOLES:]:
+    for gap in gaps[-MOST_GAPS:]:
         figure.add_shape(
             type="rect",
             name="missing",
-            x0=hole.first - 0.5,
-            x1=hole.last + 0.5,
+            x0=gap.first - 0.5,
+            x1=gap.last + 0.5,
             y0=0,
             y1=1,
             yref="paper",
@@ -262,11 +293,11 @@ def _add_holes(figure: go.Figure, holes: Sequence[MissingSteps]) -> None:
         )
 
 
-def _add_label_of(figure: go.Figure, hole: MissingSteps, why: str, shown: Sequence[int]) -> None:
-    """Between the upper panels, where no line is, and inside of the chart wherever the hole is."""
-    centre, first, last = (hole.first + hole.last) / 2, min(shown), max(shown)
+def _add_label_of(figure: go.Figure, gap: MissingSteps, why: str, shown: Sequence[int]) -> None:
+    """Between the upper panels, where no line is, and inside of the chart wherever the gap is."""
+    centre, first, last = (gap.first + gap.last) / 2, min(shown), max(shown)
     place = (centre - first) / max(1, last - first)
-    text = f"{hole.count:,} without data" + (f": {why}" if why else "")
+    text = f"{gap.count:,} without data" + (f": {why}" if why else "")
     figure.add_annotation(
         x=centre,
         y=(figure.layout.yaxis.domain[0] + figure.layout.yaxis2.domain[1]) / 2,

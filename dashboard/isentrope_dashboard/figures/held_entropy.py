@@ -15,10 +15,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.controls import ControlItem, ControlState, HoldValues
-from isentrope_dashboard.figures.lines import band_outline
-from isentrope_dashboard.formatting import was_applied
-from isentrope_dashboard.records import SeriesColumns, StepRow
+from isentrope_dashboard.figures.lines import EMPTY, StepRow, band_outline
+from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.control import Hold
+from isentrope_wire.control_answers import ControlVersion, RunControl
 from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW, ENTROPY_MEAN, HOLD_MU, HOLD_TARGET
 
 ENTROPY, TARGET = ENTROPY_MEAN, HOLD_TARGET
@@ -43,7 +43,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
 class Holding:
     """How a held entropy stands in the newest step."""
 
-    hold: HoldValues
+    hold: Hold
     state: str
     """One of WORDS, another word of the probe's, or empty while no report says it."""
     why: str
@@ -54,7 +54,7 @@ class Holding:
     distance_steps: int
 
 
-def holding(control: ControlState | None, labels: Mapping[str, str], rows: Sequence[StepRow]) -> Holding | None:
+def holding(control: RunControl | None, labels: Mapping[str, str], rows: Sequence[StepRow]) -> Holding | None:
     """How the hold in force stands; None while no entropy is held.
 
     Args:
@@ -62,11 +62,12 @@ def holding(control: ControlState | None, labels: Mapping[str, str], rows: Seque
         rows: the newest steps, oldest first.
     """
     running = None if control is None else control.in_force
-    if running is None or running.hold is None:
+    hold = None if running is None else running.control.held
+    if hold is None:
         return None
-    distances = _distances(rows, running.hold.target_entropy)
+    distances = _distances(rows, hold.target_entropy)
     return Holding(
-        hold=running.hold,
+        hold=hold,
         state=labels.get(STATE, ""),
         why=labels.get(WHY, ""),
         mu=rows[-1].scalars.get(HOLD_MU) if rows else None,
@@ -83,23 +84,23 @@ def _distances(rows: Sequence[StepRow], target: float) -> list[float]:
     return [abs(value - target) / target for value in entropies if math.isfinite(value)]
 
 
-def hold_at(step: int, history: Sequence[ControlItem]) -> HoldValues | None:
+def hold_at(step: int, history: Sequence[ControlVersion]) -> Hold | None:
     """What the control that was in force at a step asked to hold."""
-    applied = [item for item in history if was_applied(item) and (item.applied_step or 0) <= step]
-    return max(applied, key=lambda item: item.version).values.hold if applied else None
+    applied = [item for item in history if item.was_applied and (item.applied_step or 0) <= step]
+    return max(applied, key=lambda item: item.version).control.held if applied else None
 
 
-def banded_rows(rows: Sequence[StepRow], history: Sequence[ControlItem]) -> list[StepRow]:
+def banded_rows(rows: Sequence[StepRow], history: Sequence[ControlVersion]) -> list[StepRow]:
     """Rows with the ends of the band, where any step was ever held.
 
     A filled area can't have a gap, so a step that is not held has a band of no height, on the entropy's own line.
     """
-    if not any(item.values.hold is not None for item in history):
+    if not any(item.hold for item in history):
         return list(rows)
     return [replace(row, scalars={**row.scalars, **_ends(row, history)}) for row in rows]
 
 
-def _ends(row: StepRow, history: Sequence[ControlItem]) -> dict[str, float]:
+def _ends(row: StepRow, history: Sequence[ControlVersion]) -> dict[str, float]:
     target = row.scalars.get(TARGET)
     if target is None:
         return {name: row.scalars[ENTROPY] for name in (BAND_HIGH, BAND_LOW) if ENTROPY in row.scalars}
@@ -107,25 +108,25 @@ def _ends(row: StepRow, history: Sequence[ControlItem]) -> dict[str, float]:
     return {BAND_HIGH: target + reach, BAND_LOW: target - reach}
 
 
-def _reach(step: int, history: Sequence[ControlItem]) -> float:
+def _reach(step: int, history: Sequence[ControlVersion]) -> float:
     hold = hold_at(step, history)
-    return 0.0 if hold is None else hold.max_change_per_step or 0.0
+    return 0.0 if hold is None else hold.largest_change
 
 
-def with_band(series: Mapping[str, SeriesColumns], history: Sequence[ControlItem]) -> dict[str, SeriesColumns]:
+def with_band(series: Mapping[str, SeriesColumns], history: Sequence[ControlVersion]) -> dict[str, SeriesColumns]:
     """Columns with the band's ends among them; as they were where no step was held."""
-    target = series.get(TARGET, SeriesColumns())
-    if not any(value is not None for value in target.values):
+    target = series.get(TARGET, EMPTY)
+    if not any(value is not None for value in target.value):
         return dict(series)
-    entropy = series.get(ENTROPY, SeriesColumns())
-    targets = {step: value for step, value in zip(target.steps, target.values, strict=True) if value is not None}
-    entropies = {step: value for step, value in zip(entropy.steps, entropy.values, strict=True) if value is not None}
+    entropy = series.get(ENTROPY, EMPTY)
+    targets = {step: value for step, value in zip(target.step, target.value, strict=True) if value is not None}
+    entropies = {step: value for step, value in zip(entropy.step, entropy.value, strict=True) if value is not None}
     unheld = _apart(sorted(entropies), sorted(targets), reduced=entropy.reduced or target.reduced)
     rows = [StepRow(step=step, scalars={TARGET: value}) for step, value in targets.items()]
     rows += [StepRow(step=step, scalars={ENTROPY: entropies[step]}) for step in unheld]
     ends = {row.step: _ends(row, history) for row in sorted(rows, key=lambda row: row.step)}
     band = {
-        name: SeriesColumns(steps=list(ends), values=[e.get(name) for e in ends.values()])
+        name: SeriesColumns(step=list(ends), value=[e.get(name, math.nan) for e in ends.values()], min=None, max=None)
         for name in (BAND_HIGH, BAND_LOW)
     }
     return {**series, **band}
@@ -157,12 +158,12 @@ _THRESHOLDS = (
 
 def is_steered(series: Mapping[str, SeriesColumns]) -> bool:
     """Whether any threshold was reported, so that there is something to draw in a panel of its own."""
-    return any(value is not None for name, *_ in _THRESHOLDS for value in series.get(name, SeriesColumns()).values)
+    return any(value is not None for name, *_ in _THRESHOLDS for value in series.get(name, EMPTY).value)
 
 
 def is_held(series: Mapping[str, SeriesColumns]) -> bool:
     """Whether any of METRICS was reported."""
-    return any(value is not None for name in METRICS for value in series.get(name, SeriesColumns()).values)
+    return any(value is not None for name in METRICS for value in series.get(name, EMPTY).value)
 
 
 def axis(domain: Sequence[float]) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def add_traces(figure: go.Figure, series: Mapping[str, SeriesColumns], steps: Se
         steps: those the chart shows; None: each line has its own.
     """
     axis_name = "y3" if is_steered(series) else "y2"
-    held = any(_drawable(value) is not None for value in series.get(TARGET, SeriesColumns()).values)
+    held = any(_drawable(value) is not None for value in series.get(TARGET, EMPTY).value)
     shown = {name: _points(series, name, steps) if held or name != TARGET else ([], []) for name in METRICS}
     _add_target(figure, *shown[TARGET], held=held)
     outline = band_outline(shown[BAND_HIGH][0], shown[BAND_LOW][1], shown[BAND_HIGH][1])
@@ -229,11 +230,11 @@ def _add_band_end(figure: go.Figure, x: list[float], y: list[float], *, fills: b
 def _points(
     series: Mapping[str, SeriesColumns], name: str, steps: Sequence[int] | None
 ) -> tuple[list[int], list[float | None]]:
-    columns = series.get(name, SeriesColumns())
-    if not any(_drawable(value) is not None for value in columns.values):
+    columns = series.get(name, EMPTY)
+    if not any(_drawable(value) is not None for value in columns.value):
         return [], []
-    measured = dict(zip(columns.steps, columns.values, strict=True))
-    shown = list(columns.steps) if steps is None else list(steps)
+    measured = dict(zip(columns.step, columns.value, strict=True))
+    shown = list(columns.step) if steps is None else list(steps)
     return shown, [_drawable(measured.get(step)) for step in shown]
 
 

@@ -1,4 +1,4 @@
-"""Reward against entropy: the run's steps, the law fitted to them, and where it ends."""
+"""Reward against entropy: the run's steps, the curve fitted to them, its ceiling and the forecast."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures.lines import say
-from isentrope_dashboard.predictions import Forecast, Law, LawFit
+from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, Forecast
 
 HEIGHT = 290
 
 
-def law_figure(law: Law, *, revision: str) -> go.Figure:
+def law_figure(law: EntropyPerformance | None, *, revision: str) -> go.Figure:
     """Points coloured by step, the curve R = -a exp(H) + b with its band, the ceiling at H = 0, the forecast.
 
     Without a fit the points stand alone; a fit that is not conclusive has no ceiling.
     """
     figure = go.Figure(layout=_layout(revision))
-    if not law.point_steps:
+    if law is None or not law.points.step:
         figure.update_layout(showlegend=False)
         say(figure, "No step with both entropy and reward yet")
         return figure
-    if law.fit is not None:
-        _add_curve(figure, law.fit, law.confidence)
+    if law.curve is not None:
+        _add_curve(figure, law.curve, law.confidence)
     figure.add_scatter(
-        x=list(law.point_entropies),
-        y=list(law.point_rewards),
-        customdata=list(law.point_steps),
+        x=law.points.entropy,
+        y=law.points.reward,
+        customdata=law.points.step,
         mode="markers",
         name="steps",
         showlegend=False,
-        marker={"size": 5, "color": list(law.point_steps), "coloraxis": "coloraxis", "opacity": 0.9},
+        marker={"size": 5, "color": law.points.step, "coloraxis": "coloraxis", "opacity": 0.9},
         hovertemplate="step %{customdata}<br>H %{x:.3f}<br>reward %{y:.3f}<extra></extra>",
     )
-    if law.fit is not None and law.fit.conclusive:
-        _add_ceiling(figure, law.fit)
+    if law.fit is not None and law.curve is not None and law.fit.conclusive:
+        _add_ceiling(figure, law.fit, law.curve)
     if law.forecast is not None:
         _add_forecast(figure, law.forecast)
     return figure
 
 
-def _add_curve(figure: go.Figure, fit: LawFit, confidence: float) -> None:
-    for values, fill in ((fit.high, None), (fit.low, "tonexty")):
+def _add_curve(figure: go.Figure, curve: FitCurve, confidence: float) -> None:
+    for values, fill in ((curve.high, None), (curve.low, "tonexty")):
         figure.add_scatter(
-            x=list(fit.entropy),
-            y=list(values),
+            x=curve.entropy,
+            y=values,
             mode="lines",
             line={"width": 0},
             fill=fill,
@@ -55,8 +55,8 @@ def _add_curve(figure: go.Figure, fit: LawFit, confidence: float) -> None:
             showlegend=False,
         )
     figure.add_scatter(
-        x=list(fit.entropy),
-        y=list(fit.reward),
+        x=curve.entropy,
+        y=curve.reward,
         mode="lines",
         name=f"R = −a·exp(H) + b, {confidence:.0%} band",
         line={"width": 2},
@@ -65,10 +65,10 @@ def _add_curve(figure: go.Figure, fit: LawFit, confidence: float) -> None:
     )
 
 
-def _add_ceiling(figure: go.Figure, fit: LawFit) -> None:
+def _add_ceiling(figure: go.Figure, fit: Fit, curve: FitCurve) -> None:
     ceiling = fit.ceiling.value
     figure.add_scatter(
-        x=[0, max(fit.entropy)],
+        x=[0, max(curve.entropy)],
         y=[ceiling, ceiling],
         mode="lines",
         name="ceiling b − a",

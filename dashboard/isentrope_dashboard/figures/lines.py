@@ -1,21 +1,13 @@
-"""Steps that were never reported: a line must not be drawn across them.
-
-A filled band between two lines that breaks where either has no value.
+"""Pieces of the line charts: rows of steps, gaps in them, filled bands, labels of controls, sparklines, empty charts.
 
 Plotly fills from one line to the next and can't leave a gap in that: it goes straight from the last value to the next one.
-So both lines meet in the middle before a gap and part again behind it, and between them nothing is left to fill.
-
-Where the labels of control markers stand, so that none is printed over another.
-
-What a chart says while there is nothing to draw.
-
-The last values of a metric as a small line.
+So both lines of a band meet in the middle before a gap and part again behind it, and nothing is left to fill between them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
@@ -24,6 +16,27 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard.formatting import ControlMarker
+from isentrope_wire.answers import SeriesColumns
+
+EMPTY = SeriesColumns(step=[], value=[], min=None, max=None)
+"""Columns of a metric that was never reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """The scalars of one step; a metric that was not measured is absent."""
+
+    step: int
+    scalars: Mapping[str, float]
+
+
+def rows_of(series: Mapping[str, SeriesColumns]) -> list[StepRow]:
+    """Columns joined into one row a step, oldest first."""
+    rows: dict[int, dict[str, float]] = {}
+    for name, columns in series.items():
+        for step, value in zip(columns.step, columns.value, strict=True):
+            rows.setdefault(step, {})[name] = value
+    return [StepRow(step=step, scalars=scalars) for step, scalars in sorted(rows.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,7 @@ class MissingSteps:
 
 
 def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[MissingSteps]:
-    """Holes in rising steps: where the next one is farther than it usually is.
+    """Gaps in rising steps: where the next one is farther than it usually is.
 
     A run may report every tenth step only, so what is usual is the median distance; fewer than three steps have none.
 
@@ -55,9 +68,9 @@ def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[Missin
 
 
 def with_breaks(steps: Sequence[int], *, reduced: bool = False) -> list[int]:
-    """The steps, and within each hole one more at which nothing was measured: there a line is interrupted."""
-    holes = missing_steps(steps, reduced=reduced)
-    return sorted({*steps, *((hole.first + hole.last) // 2 for hole in holes)})
+    """The steps, and within each gap one more at which nothing was measured: there a line is interrupted."""
+    gaps = missing_steps(steps, reduced=reduced)
+    return sorted({*steps, *((gap.first + gap.last) // 2 for gap in gaps)})
 
 
 ALONE_REACH = 0.4
@@ -102,12 +115,6 @@ def band_outline(
         closing = [drawn[-1].closed] if number < len(pieces) - 1 else []
         places += [*opening, *drawn, *closing]
     return BandOutline([p.x for p in places], [p.low for p in places], [p.high for p in places])
-
-
-def band_pieces(steps: Sequence[int], low: Sequence[float | None], high: Sequence[float | None]) -> tuple[int, int]:
-    """How many pieces a band has, and how many of them are one step alone: while neither changes, it only grew."""
-    lengths = [len(piece) for piece in _pieces(steps, low, high)]
-    return len(lengths), lengths.count(1)
 
 
 def _pieces(steps: Sequence[int], low: Sequence[float | None], high: Sequence[float | None]) -> list[list[_Place]]:
@@ -168,7 +175,7 @@ def _free(taken: Sequence[tuple[float, float]], span: tuple[float, float]) -> bo
 
 
 def say(figure: go.Figure, text: str) -> None:
-    """Put one quiet sentence into the middle of an empty chart and hide its axes."""
+    """Write one sentence into the middle of an empty chart and hide its axes."""
     annotation: dict[str, Any] = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "font": {"size": 12}}
     figure.add_annotation(text=text, showarrow=False, **annotation)
     figure.update_xaxes(visible=False)

@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard.figures.lines import say, with_breaks
-from isentrope_dashboard.records import SeriesColumns
+from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.metrics import name_with_unit
 
 MOST_PANELS = 4
@@ -50,7 +50,7 @@ def metric_panels_figure(panels: Sequence[MetricPanel], *, revision: str, empty:
     """
     shown = list(panels)[:MOST_PANELS]
     figure = go.Figure(layout=_layout(revision, len(shown)))
-    if not any(line.columns.steps for panel in shown for line in panel.lines):
+    if not any(line.columns.step for panel in shown for line in panel.lines):
         say(figure, empty)
         return figure
     for index, panel in enumerate(shown):
@@ -62,7 +62,7 @@ def metric_panels_figure(panels: Sequence[MetricPanel], *, revision: str, empty:
 
 def _add_line(figure: go.Figure, line: MetricLine, index: int) -> None:
     columns = line.columns
-    measured = {step: value for step, value in zip(columns.steps, columns.values, strict=True) if _drawable(value)}
+    measured = {step: value for step, value in zip(columns.step, columns.value, strict=True) if _drawable(value)}
     # A metric that is logged every n-th step is a line all the same; a hole in it is a gap.
     steps = with_breaks(sorted(measured), reduced=columns.reduced)
     figure.add_scatter(

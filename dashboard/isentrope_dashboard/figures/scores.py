@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures.lines import say
-from isentrope_dashboard.records import HistogramColumns
+from isentrope_wire.answers import HistogramColumns
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,7 +63,7 @@ def on_common_axis(histograms: HistogramColumns) -> CommonAxis:
     Raises:
         ValueError: there is no histogram.
     """
-    if not histograms.steps:
+    if not histograms.step:
         raise ValueError("A common axis needs at least one histogram, got none.")
     edges = common_edges(histograms)
     rows = []
@@ -103,7 +103,7 @@ def score_distribution_figure(histograms: HistogramColumns, *, revision: str) ->
     share itself. Quantiles are read from each step's own histogram.
     """
     figure = go.Figure(layout=_layout(revision))
-    if not histograms.steps:
+    if not histograms.step:
         say(figure, "No score histogram yet")
         return figure
     axis = on_common_axis(histograms)
@@ -111,7 +111,7 @@ def score_distribution_figure(histograms: HistogramColumns, *, revision: str) ->
     shown = _occupied(axis.shares)
     shares = axis.shares.T[shown]
     figure.add_heatmap(
-        x=list(histograms.steps),
+        x=list(histograms.step),
         y=centres[shown].tolist(),
         z=_plain(np.sqrt(shares)),
         customdata=_plain(shares),
@@ -146,7 +146,7 @@ def _add_quantiles(figure: go.Figure, histograms: HistogramColumns) -> None:
     columns = list(zip(histograms.counts, histograms.low, histograms.high, strict=True))
     for share, name, slot, dash in _QUANTILES:
         figure.add_scatter(
-            x=list(histograms.steps),
+            x=list(histograms.step),
             y=[quantile(share, counts, low, high) for counts, low, high in columns],
             mode="lines" if len(columns) > 1 else "lines+markers",  # a single point has no line
             name=name,

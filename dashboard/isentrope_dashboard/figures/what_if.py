@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.predictions import ThresholdCurve, Thresholds, WhatIf
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import CurveColumns, WhatIfAnswer, WhatIfCurves
 
 HEIGHT = 250
 REACH = 5.0
@@ -17,65 +19,92 @@ REACH = 5.0
 _MARGIN = 1.15
 
 
-def what_if_figure(found: WhatIf, in_force: Thresholds | None, *, revision: str) -> go.Figure:
+def with_gain(found: WhatIfAnswer, gain: float) -> WhatIfAnswer:
+    """The same step with another gain than the calibration's."""
+    change, curve = gain * found.unit_predicted_change, found.curve
+    scaled = None if curve is None else WhatIfCurves(low=_with_gain(curve.low, gain), high=_with_gain(curve.high, gain))
+    return replace(found, gain=gain, predicted_change=change, curve=scaled)
+
+
+def _with_gain(curve: CurveColumns, gain: float) -> CurveColumns:
+    return replace(curve, predicted_change=[gain * unit for unit in curve.unit_predicted_change])
+
+
+def change_of(found: WhatIfAnswer) -> float:
+    """The calibrated change where the gain is known, else the unit prediction."""
+    return found.unit_predicted_change if found.predicted_change is None else found.predicted_change
+
+
+def what_if_figure(found: WhatIfAnswer, active: Control | None, *, revision: str) -> go.Figure:
     """Two panels over one axis: the lower threshold to the left, the upper one to the right.
 
-    Each side's curve is what the whole step would have if its threshold stood there and the other one as in the form;
-    the form's own thresholds are dots on the curves, both at the same height.
+    Each side's curve is the whole step's value with that threshold and the other one as in the form; the form's own
+    thresholds are dots on the curves, both at the same height.
 
     Args:
-        found: with its curves.
-        in_force: drawn as dotted lines where it is of the same method, for only then is mu the same measure.
+        found: With its curves.
+        active: Drawn as dotted lines where it is of the same method, for only then is mu the same measure.
         revision: the user's zoom is kept for as long as this stays the same.
     """
-    running = in_force if in_force is not None and in_force.method == found.asked.method else None
-    reach = _reach(found.asked, running)
-    clip_curves = [curve.clip_fraction for curve in (found.low, found.high)]
+    running = active if active is not None and active.method == found.method else None
+    assert found.curve is not None, "asked for with curves"
+    sides = (found.curve.low, found.curve.high)
+    reach = _reach(found, running)
     in_frame = [
         share
-        for curve in (found.low, found.high)
+        for curve in sides
         for mu, share in zip(curve.mu, curve.clip_fraction, strict=True)
         if mu <= reach and share
     ]
     figure = go.Figure(layout=_layout(revision, reach, in_frame, calibrated=found.gain is not None))
-    change_curves = [_change(curve) for curve in (found.low, found.high)]
-    _add_curves(figure, found, clip_curves, "clipped", "y", theme.SLOT_ENTROPY, "%{y:.3%} clipped", reach)
-    _add_curves(figure, found, change_curves, "ΔH", "y2", theme.SLOT_PREDICTED, "ΔH %{y:+.2e}", reach)
-    _add_dots(figure, found.asked, found.clip_fraction or None, "y", theme.SLOT_ENTROPY)
-    _add_dots(figure, found.asked, found.change, "y2", theme.SLOT_PREDICTED)
+    _add_curves(
+        figure,
+        sides,
+        [curve.clip_fraction for curve in sides],
+        "clipped",
+        "y",
+        theme.SLOT_ENTROPY,
+        "%{y:.3%} clipped",
+        reach,
+    )
+    _add_curves(
+        figure, sides, [_change(curve) for curve in sides], "ΔH", "y2", theme.SLOT_PREDICTED, "ΔH %{y:+.2e}", reach
+    )
+    _add_dots(figure, found, found.clip_fraction or None, "y", theme.SLOT_ENTROPY)
+    _add_dots(figure, found, change_of(found), "y2", theme.SLOT_PREDICTED)
     for place in _places(running):
         figure.add_shape(type="line", x0=place, x1=place, y0=0, y1=1, yref="paper", line={"dash": "dot", "width": 1.2})
     return figure
 
 
-def _change(curve: ThresholdCurve) -> Sequence[float | None]:
-    return curve.unit_change if curve.calibrated_change is None else curve.calibrated_change
+def _change(curve: CurveColumns) -> Sequence[float]:
+    return curve.unit_predicted_change if curve.predicted_change is None else curve.predicted_change
 
 
-def _places(thresholds: Thresholds | None) -> list[float]:
-    """Where thresholds stand on the axis: lower ones to the left of 0."""
+def _places(thresholds: Control | WhatIfAnswer | None) -> list[float]:
+    """Places of the thresholds on the axis: lower ones to the left of 0."""
     if thresholds is None:
         return []
     low, high = thresholds.mu_low, thresholds.mu_high
     return [*([] if low is None else [-low]), *([] if high is None else [high])]
 
 
-def _reach(asked: Thresholds, running: Thresholds | None) -> float:
+def _reach(asked: WhatIfAnswer, running: Control | None) -> float:
     farthest = max((abs(place) for place in (*_places(asked), *_places(running))), default=0.0)
     return REACH if farthest <= REACH else _MARGIN * farthest
 
 
 def _add_curves(
     figure: go.Figure,
-    found: WhatIf,
-    values: Sequence[Sequence[float | None]],
+    sides: tuple[CurveColumns, CurveColumns],
+    values: Sequence[Sequence[float]],
     name: str,
     axis: str,
     slot: int,
     hover: str,
     reach: float,
 ) -> None:
-    for side, curve, symbol, drawn in ((-1, found.low, "µ₋", values[0]), (1, found.high, "µ₊", values[1])):
+    for side, curve, symbol, drawn in ((-1, sides[0], "µ₋", values[0]), (1, sides[1], "µ₊", values[1])):
         # One edge beyond the frame, so that the line leaves it.
         shown = sum(mu <= reach for mu in curve.mu) + 1
         figure.add_scatter(
@@ -91,7 +120,7 @@ def _add_curves(
         )
 
 
-def _add_dots(figure: go.Figure, asked: Thresholds, value: float | None, axis: str, slot: int) -> None:
+def _add_dots(figure: go.Figure, asked: WhatIfAnswer, value: float | None, axis: str, slot: int) -> None:
     places = _places(asked)
     figure.add_scatter(
         x=places,

@@ -1,4 +1,4 @@
-"""What the browser does alone, without asking the server: all of it lives in `assets/isentrope.js`."""
+"""What the browser does by itself; the functions are in `assets/isentrope.js`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def register(app: Dash) -> None:
     """Register the clientside callbacks."""
     _register_look(app)
     _register_freshness(app)
+    _register_news(app)
     _register_grids(app)
 
 
@@ -57,17 +58,34 @@ def _register_freshness(app: Dash) -> None:
         _function("connection"),
         Output(ids.CONNECTION, "className"),
         Input(ids.TICK, "n_intervals"),
-        Input(ids.LIVE_BEAT, "data"),
-        Input(ids.POLL_BEAT, "data"),
+        Input(ids.BEAT, "data"),
         Input(ids.PAGE_READY, "data"),
     )
-    for interval in (ids.RUN_POLL, ids.RUNS_POLL):
+
+
+def _register_news(app: Dash) -> None:
+    """A run page asks for news (`pages/live.py`) and shows them."""
+    for ask, question in (("askNews", ids.QUESTION), ("askSlowNews", ids.SLOW_QUESTION)):
         app.clientside_callback(
-            _function("somethingIsLive"),
-            Output(interval, "disabled"),
+            _function(ask),
+            Output(question, "data"),
             Input(ids.TICK, "n_intervals"),
-            Input(ids.LIVE_BEAT, "data"),
+            Input(ids.VIEW, "data"),
+            State(ids.SHOWN, "data"),
+            State(ids.SLOW_NEWS, "data"),
+            State(ids.drawing(ids.ENTROPY_GRAPH), "data"),
+            State(ids.drawn(ids.ENTROPY_GRAPH), "data"),
         )
+    app.clientside_callback(
+        _function("showNews"),
+        Output(ids.SHOWN, "data"),
+        Input(ids.NEWS, "data"),
+        State(ids.SHOWN, "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        _function("showSlowNews"), Output(ids.SLOW_NEWS, "storage_type"), Input(ids.SLOW_NEWS, "data")
+    )
 
 
 def _register_grids(app: Dash) -> None:

@@ -1,8 +1,6 @@
-"""Pushing a control to the trainer, and what is said when that can't be done.
+"""The form that pushes a control: its fields read and checked, the push, and its conflicts.
 
-The control that the form's fields describe, read field by field.
-
-The form as the browser works it without asking the server: it lives in `assets/form.js` and `assets/form-marks.js`.
+What the form does without asking the server is in `assets/form.js` and `assets/form-marks.js`.
 """
 
 from __future__ import annotations
@@ -12,19 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update, set_props
 
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient, ControlConflict
 from isentrope_dashboard import ids
-from isentrope_dashboard.access import current_credentials
-from isentrope_dashboard.api_client import ApiClient, ApiSource
-from isentrope_dashboard.controls import ControlState, ControlValues, HoldValues
-from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.access import Api
 from isentrope_dashboard.formatting import describe
 from isentrope_dashboard.ids import run_of_path
-from isentrope_dashboard.pages.live import show
 from isentrope_dashboard.pages.routing import notification
 from isentrope_dashboard.pages.run import control_and_history_props
-from isentrope_wire.errors import IsentropeError
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import RunControl
+from isentrope_wire.errors import ControlError, IsentropeError
 from isentrope_wire.methods import threshold_methods
 
 FIELDS = (
@@ -186,12 +184,12 @@ def _mark_edits(app: Dash) -> None:
 
 
 class FormError(IsentropeError, ValueError):
-    """The form holds something that can't be pushed; the message says what to enter."""
+    """A field has a value that can't be pushed; the message names what to enter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What stands in the fields, in their order: numbers, or the text of one that is half typed."""
+    """The values of the fields, in their order: numbers, or the text of one that is half typed."""
 
     method: str
     scope: str
@@ -212,29 +210,36 @@ def form_values(
     reference: Mapping[str, Any],
     texts: Mapping[str, object] | None = None,
     parameter_forms: Mapping[str, Mapping[str, Any]] | None = None,
-) -> ControlValues:
+    reason: str = "",
+) -> Control:
     """The control to push; thresholds only with a method that has them.
 
     Args:
-        reference: the control the form started from: what there is no field for is taken from it.
-        texts: what stands in the fields of the method's parameters, by name.
-        parameter_forms: what each of them takes; None for a method without fields.
+        form: The values of the fields.
+        reference: The control that the form started from: values without a field are taken from it.
+        texts: The fields of the method's parameters, by name.
+        parameter_forms: What each of them takes; None for a method without fields.
+        reason: Kept in the history.
 
     Raises:
-        FormError: a field that needs a number has none.
+        FormError: A field that needs a number has none.
+        ControlError: No control can have these values.
     """
     if parameter_forms is None:
         parameters = unseen_parameters(form.method, reference)
     else:
         parameters = form_parameters(parameter_forms, texts or {})
     clips = form.method in threshold_methods()
-    return ControlValues(
-        method=form.method,
-        mu_low=_threshold("lower", form.low) if clips and form.low_on else None,
-        mu_high=_threshold("upper", form.high) if clips and form.high_on else None,
-        scope=form.scope,
-        parameters=parameters,
-        hold=_hold(form, reference) if form.hold_on else None,
+    return Control.from_document(
+        {
+            "method": form.method,
+            "mu_low": _threshold("lower", form.low) if clips and form.low_on else None,
+            "mu_high": _threshold("upper", form.high) if clips and form.high_on else None,
+            "scope": form.scope,
+            "parameters": parameters,
+            "hold": _hold(form) if form.hold_on else None,
+            "reason": reason,
+        }
     )
 
 
@@ -257,20 +262,18 @@ def unseen_parameters(method: str, reference: Mapping[str, Any]) -> dict[str, An
     return dict(reference.get("parameters") or {}) if reference.get("method") == method else {}
 
 
-def _hold(form: Form, reference: Mapping[str, Any]) -> HoldValues:
-    """With the fields that this page does not know as they were."""
-    before = HoldValues.from_json(reference["hold"]) if reference.get("hold") else HoldValues(target_entropy=0)
+def _hold(form: Form) -> dict[str, object]:
+    """The `hold` of a control document; a bound that is not entered has its default."""
     target = _bound("The entropy to hold", form.hold_target)
     if target is None:
         raise FormError("The hold needs its target: the mean entropy of a step's tokens, in nats.")
-    return HoldValues(
-        target_entropy=target,
-        max_change_per_step=_bound("The largest change per step", form.hold_change),
-        mu_min=_bound("µ min", form.hold_mu_min),
-        mu_max=_bound("µ max", form.hold_mu_max),
-        side=form.hold_side or "both",
-        others=before.others,
-    )
+    return {
+        "target_entropy": target,
+        "max_change_per_step": _bound("The largest change per step", form.hold_change),
+        "mu_min": _bound("µ min", form.hold_mu_min),
+        "mu_max": _bound("µ max", form.hold_mu_max),
+        "side": form.hold_side or "both",
+    }
 
 
 def _bound(label: str, value: object) -> float | None:
@@ -312,8 +315,8 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def register_push(app: Dash, source: ApiSource) -> None:
-    """Push what the form says when the button is pressed."""
+def register_push(app: Dash, api: Api) -> None:
+    """Push the form's control when the button is pressed."""
 
     @app.callback(
         output=(
@@ -350,39 +353,36 @@ def register_push(app: Dash, source: ApiSource) -> None:
         try:
             form = Form(*entered)
             texts = {f["name"]: v for f, v in zip(parameter_ids, parameters, strict=True) if f["method"] == form.method}
-            values = form_values(form, base["reference"], texts, (forms or {}).get(form.method))
-            async with source.open(current_credentials()) as api:
-                return await _push(api, run_id, values, reason or "", base)
-        except (ApiError, ApiUnreachableError, FormError) as error:
+            wanted = form_values(form, base["reference"], texts, (forms or {}).get(form.method), reason or "")
+            async with api.open() as client:
+                return await _push(client, run_id, wanted, base)
+        except (ApiError, ControlError, FormError) as error:
             return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
 
 
-async def _push(
-    api: ApiClient, run_id: str, values: ControlValues, reason: str, base: dict[str, Any]
-) -> tuple[Any, Any]:
+async def _push(client: AsyncClient, run_id: str, wanted: Control, base: dict[str, Any]) -> tuple[Any, Any]:
     try:
-        await api.push_control(run_id, values, reason, base["etag"])
-    except ApiError as error:
-        if error.status != 412:
-            raise
-        state = await _show_control(api, run_id)
-        return [_conflict(state, ControlValues.from_json(base["reference"]))], no_update
-    await _show_control(api, run_id)
+        await client.ask(calls.set_control(run_id, wanted, if_version=base["version"]))
+    except ControlConflict:
+        state = await _show_control(client, run_id)
+        return [_conflict(state, Control.from_document(base["reference"]))], no_update
+    await _show_control(client, run_id)
     return no_update, ""
 
 
-async def _show_control(api: ApiClient, run_id: str) -> ControlState:
-    state = await api.control(run_id)
-    content = control_and_history_props(state, await api.history(run_id))
-    show(content)
+async def _show_control(client: AsyncClient, run_id: str) -> RunControl:
+    state = await client.ask(calls.control(run_id))
+    history = await client.newest(calls.control_history(run_id), 100)
+    for component_id, properties in control_and_history_props(state, history).items():
+        set_props(component_id, dict(properties))
     return state
 
 
-def _conflict(state: ControlState, before: ControlValues) -> dict[str, Any]:
-    newest = state.desired
+def _conflict(newest: RunControl, before: Control) -> dict[str, Any]:
     who = f" by {newest.author}" if newest.author else ""
     message = (
         f"The control was changed{who} while you edited: version {newest.version} has "
-        f"{describe(newest.values, before)}. The form now follows it and keeps what you edited; check it and push again."
+        f"{describe(newest.control, before)}. The form now follows it and keeps what you edited; check it and push again."
     )
-    return notification("Not pushed: someone was faster", message, "orange", key="push-conflict", seconds=20)
+    title = "Not pushed: the control changed meanwhile"
+    return notification(title, message, "orange", key="push-conflict", seconds=20)

@@ -1,7 +1,4 @@
-"""Runs laid over each other at /compare?run=<id>&run=<id>.
-
-Fills the panel of all metrics while it is open.
-"""
+"""Several runs on one step axis at /compare?run=<id>&run=<id>, and the panel of all metrics of one run."""
 
 from __future__ import annotations
 
@@ -14,12 +11,13 @@ from urllib.parse import parse_qs
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, no_update
 
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import ids
-from isentrope_dashboard.access import current_credentials
-from isentrope_dashboard.api_client import ApiClient, ApiSource
+from isentrope_dashboard.access import Api
 from isentrope_dashboard.components.metrics import OPEN, ComparedRun, comparison_panel, comparison_table, metric_rows
 from isentrope_dashboard.components.shell import connection_badge, page
-from isentrope_dashboard.errors import ApiError, ApiUnreachableError
+from isentrope_dashboard.figures.lines import EMPTY
 from isentrope_dashboard.figures.metric_panels import (
     MOST_LINES,
     MOST_PANELS,
@@ -29,8 +27,8 @@ from isentrope_dashboard.figures.metric_panels import (
 )
 from isentrope_dashboard.ids import run_of_path
 from isentrope_dashboard.pages.run import drawing
-from isentrope_dashboard.pages.snapshot import View
-from isentrope_dashboard.records import RunSummary, SeriesColumns
+from isentrope_dashboard.pages.snapshot import View, read_latest
+from isentrope_wire.answers import RunSummary, SeriesColumns
 
 PATH = "/compare"
 POINTS = 1000
@@ -43,21 +41,21 @@ def compared_runs(search: str | None) -> list[str]:
 
 
 def compare_page(runs: Sequence[RunSummary], search: str | None) -> dmc.AppShell:
-    """The page, to be filled in by its own callback. Runs that are no longer there are left out."""
+    """The page; its own callback fills it in. Deleted runs are skipped."""
     known = {run.id for run in runs}
     chosen = [run_id for run_id in compared_runs(search) if run_id in known]
     return page("Compare runs", [comparison_panel(runs, chosen)], left=[connection_badge()])
 
 
-def register_compare(app: Dash, source: ApiSource) -> None:
-    """Read anew when another run or metric is chosen, and every few seconds."""
+def register_compare(app: Dash, api: Api) -> None:
+    """Fill the page when another run or metric is chosen, and every few seconds."""
 
     @app.callback(
         Output(ids.drawing(ids.COMPARE_GRAPH), "data"),
         Output(ids.COMPARE_TABLE, "children"),
         Output(ids.COMPARE_METRICS, "data"),
         Output(ids.COMPARE_SUBTITLE, "children"),
-        Output(ids.POLL_BEAT, "data", allow_duplicate=True),
+        Output(ids.BEAT, "data", allow_duplicate=True),
         Input(ids.COMPARE_RUNS, "value"),
         Input(ids.COMPARE_METRICS, "value"),
         Input(ids.COMPARE_POLL, "n_intervals"),
@@ -69,10 +67,10 @@ def register_compare(app: Dash, source: ApiSource) -> None:
     ) -> tuple[Any, ...]:
         chosen, names = (run_ids or [])[:MOST_LINES], (metrics or [])[:MOST_PANELS]
         try:
-            async with source.open(current_credentials()) as api:
-                read = await asyncio.gather(*(_read(api, run_id, names) for run_id in chosen))
-        except (ApiError, ApiUnreachableError):
-            return (no_update,) * 5  # the next tick tries again; the page misses the beat and says so
+            async with api.open() as client:
+                read = await asyncio.gather(*(_read(client, run_id, names) for run_id in chosen))
+        except ApiError:
+            return (no_update,) * 5  # asked again with the next tick; without news the page reports it
         drawn = await asyncio.to_thread(_drawn, [run for run, _ in read], [series for _, series in read], names)
         compared = [run for run, _ in read]
         known = sorted({item["value"] for item in offered} | {name for one in compared for name in one.latest})
@@ -85,10 +83,10 @@ def register_compare(app: Dash, source: ApiSource) -> None:
         )
 
 
-async def _read(api: ApiClient, run_id: str, names: Sequence[str]) -> tuple[ComparedRun, dict[str, SeriesColumns]]:
-    run, latest = await asyncio.gather(api.run(run_id), api.latest(run_id))
+async def _read(client: AsyncClient, run_id: str, names: Sequence[str]) -> tuple[ComparedRun, dict[str, SeriesColumns]]:
+    run, latest = await asyncio.gather(client.ask(calls.run(run_id)), read_latest(client, run_id))
     known = [name for name in names if name in latest]
-    series = await api.series(run_id, known, points=POINTS) if known else {}
+    series = (await client.ask(calls.series(run_id, known, points=POINTS))).series if known else {}
     return ComparedRun(run=run, latest=latest), series
 
 
@@ -100,7 +98,7 @@ def _drawn(
         MetricPanel(
             name,
             [
-                MetricLine(title, slot, columns.get(name, SeriesColumns()))
+                MetricLine(title, slot, columns.get(name, EMPTY))
                 for slot, (title, columns) in enumerate(zip(titles, series, strict=True))
             ],
         )
@@ -120,8 +118,8 @@ def _subtitle(compared: Sequence[ComparedRun]) -> str:
 NO_METRIC_CHOSEN = "Choose a metric above"
 
 
-def register_all_metrics(app: Dash, source: ApiSource) -> None:
-    """Read anew when it is opened, when another metric is chosen, and as steps come."""
+def register_all_metrics(app: Dash, api: Api) -> None:
+    """Fill the panel when it is opened, when another metric is chosen, and as steps come."""
 
     @app.callback(
         Output(ids.METRICS_CHOICE, "data"),
@@ -144,13 +142,14 @@ def register_all_metrics(app: Dash, source: ApiSource) -> None:
         last = (newest or {}).get("step")
         first = None if view.steps is None or last is None else max(0, last - view.steps + 1)
         try:
-            async with source.open(current_credentials()) as api:
-                latest = await api.latest(run_id)
+            async with api.open() as client:
+                latest = await read_latest(client, run_id)
                 known = [name for name in names if name in latest]
-                series = await api.series(run_id, known, from_step=first, points=POINTS) if known else {}
-        except (ApiError, ApiUnreachableError):
+                asked = calls.series(run_id, known, from_step=first, points=POINTS)
+                series = (await client.ask(asked)).series if known else {}
+        except ApiError:
             return no_update, no_update, no_update
-        panels = [MetricPanel(name, [MetricLine(name, 0, series.get(name, SeriesColumns()))]) for name in known]
+        panels = [MetricPanel(name, [MetricLine(name, 0, series.get(name, EMPTY))]) for name in known]
         revision = f"{run_id}:{window}:{','.join(known)}"
         figure = await asyncio.to_thread(metric_panels_figure, panels, revision=revision, empty=NO_METRIC_CHOSEN)
         drawn = drawing(ids.METRICS_GRAPH, figure)[ids.drawing(ids.METRICS_GRAPH)]["data"]

@@ -1,15 +1,11 @@
-"""One run at /runs/<id>: status, numbers, charts, control and its history. Empty until content is filled in.
-
-What stands in a run page at one moment, as component id -> properties.
-
-The first paint, the live stream and the slow fallback all take it from here, so that they can't disagree.
-"""
+"""One run at /runs/<id>: its layout, and its content as component id -> properties, for the first paint and each update."""
 
 from __future__ import annotations
 
 import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -17,6 +13,7 @@ import plotly.graph_objects as go
 from dash import dcc, html
 
 from isentrope_dashboard import ids
+from isentrope_dashboard.components import load_errors
 from isentrope_dashboard.components.control_panel import control_panel, control_props, dead_knobs_props, method_props
 from isentrope_dashboard.components.diagnosis import (
     diagnosis_columns,
@@ -28,23 +25,24 @@ from isentrope_dashboard.components.diagnosis import (
 from isentrope_dashboard.components.facts import hold_facts, hold_props, law_facts
 from isentrope_dashboard.components.grids import history_grid
 from isentrope_dashboard.components.kpi_cards import kpi_cards, kpi_props
-from isentrope_dashboard.components.load_errors import or_unread, unread_note, unread_props
+from isentrope_dashboard.components.load_errors import load_error_note, load_error_props, or_load_error
 from isentrope_dashboard.components.metrics import all_metrics
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
-from isentrope_dashboard.components.shell import freshness, page, run_options, slow_interval, status_line, status_props
-from isentrope_dashboard.controls import ControlItem, ControlState
+from isentrope_dashboard.components.shell import freshness, page, run_options, status_line, status_props
+from isentrope_dashboard.components.what_if import EVIDENCE
 from isentrope_dashboard.figures import change_split, entropy, law, scores
 from isentrope_dashboard.figures.change_split import change_split_figure
-from isentrope_dashboard.figures.entropy import entropy_figure, holes_of
+from isentrope_dashboard.figures.entropy import entropy_figure, gaps_of
 from isentrope_dashboard.figures.held_entropy import holding, with_band
 from isentrope_dashboard.figures.law import law_figure
+from isentrope_dashboard.figures.lines import EMPTY, StepRow
 from isentrope_dashboard.figures.scores import score_distribution_figure
-from isentrope_dashboard.foreseen import EVIDENCE
 from isentrope_dashboard.formatting import MISSING, ControlMarker, history_rows, markers, number, percent
 from isentrope_dashboard.hold_preview import STEERING_METRICS
-from isentrope_dashboard.pages.snapshot import RunSnapshot, View
-from isentrope_dashboard.predictions import Law
-from isentrope_dashboard.records import HistogramColumns, RecordGap, RunSummary, StepRow
+from isentrope_dashboard.pages.snapshot import NewestSteps, RunSnapshot, Shown, SlowParts, View
+from isentrope_wire.answers import Gap, HistogramColumns, RunSummary
+from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
+from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import (
     ENTROPY_GAIN,
     ENTROPY_INTERVAL_COVERAGE,
@@ -56,66 +54,68 @@ from isentrope_wire.metrics import (
 Props = dict[str, dict[str, Any]]
 
 ENTROPY_STEPS = 5
-"""Whose mean is where the entropy stands: one step alone jitters."""
+"""Whose mean is taken as the present entropy: one step alone jitters."""
+
+
+FAST_PARTS = frozenset({load_errors.SERIES, load_errors.RECENT, load_errors.LABELS, load_errors.HISTORY})
+"""The parts that `snapshot_props` shows."""
+SLOW_PARTS = frozenset(load_errors.PLACES.values()) - FAST_PARTS
 
 
 def snapshot_props(snapshot: RunSnapshot, view: View) -> Props:
-    """Everything on the page. Builds three figures: tens of milliseconds, so call it in a thread."""
+    """The newest steps, the entropy chart, the control. Builds figures: tens of milliseconds, so call it in a thread."""
     return {
-        **method_props(snapshot.run),
-        **labels_props(snapshot),
-        **record_line_props(snapshot),
-        **status_props(snapshot.run, snapshot.recent),
-        **kpi_props(snapshot.recent, snapshot.latest),
-        **quality_props(snapshot.recent),
+        **method_props(snapshot.newest.run),
+        **step_props(snapshot.newest, view),
         **entropy_props(snapshot, view),
-        **score_props(snapshot.run.id, snapshot.histograms, view),
-        **split_props(snapshot.run.id, snapshot.recent, view),
-        **law_props(snapshot.run.id, snapshot.law),
-        **control_and_history_props(snapshot.control, snapshot.history),
-        **diagnosis_props(snapshot.alerts, snapshot.tokens),
-        **unread_props(snapshot.unread),
-        **newest_props(snapshot),
+        **control_and_history_props(snapshot.newest.run.control, snapshot.history),
+        **load_error_props(snapshot.errors, FAST_PARTS),
     }
 
 
-def labels_props(snapshot: RunSnapshot) -> Props:
-    """What follows from the words of the newest report: knobs that could not act, and how a held entropy stands."""
+def step_props(newest: NewestSteps, view: View) -> Props:
+    """What changes with every step, apart from the entropy chart, to which the step is appended."""
+    run = newest.run
     return {
-        **dead_knobs_props(snapshot.labels.get("control/dead", "")),
-        **hold_props(holding(snapshot.control, snapshot.labels, snapshot.recent)),
+        **status_props(run, newest.recent),
+        **kpi_props(newest.recent, newest.latest),
+        **quality_props(newest.recent),
+        **split_props(run.id, newest.recent, view),
+        **dead_knobs_props(newest.labels.get("control/dead", "")),
+        **hold_props(holding(run.control, newest.labels, newest.recent)),
     }
 
 
-def newest_props(snapshot: RunSnapshot) -> Props:
-    """What the page asks about when it asks what a control would do."""
-    rows = snapshot.recent
-    newest = rows[-1].scalars if rows else {}
-    recent = [row.scalars[ENTROPY_MEAN] for row in rows[-ENTROPY_STEPS:] if ENTROPY_MEAN in row.scalars]
+def slow_props(run_id: str, parts: SlowParts, view: View) -> Props:
+    """The parts that are read less often. Builds figures, so call it in a thread."""
+    shown_parts = SLOW_PARTS if parts.has_law else SLOW_PARTS - {load_errors.LAW}
+    return {
+        **score_props(run_id, parts.histograms, view),
+        **record_props(record_health(parts.latest, gaps_of(parts.chart.series), parts.gaps)),
+        **diagnosis_props(parts.alerts, parts.tokens),
+        **newest_props(parts),
+        **(law_props(run_id, parts.law) if parts.has_law else {}),
+        **load_error_props(parts.errors, shown_parts),
+    }
+
+
+def newest_props(parts: SlowParts) -> Props:
+    """What the page sends when it asks what a control would do."""
+    scalars = {} if parts.report is None else parts.report.scalars
+    recent = parts.chart.series.get(ENTROPY_MEAN, EMPTY).value[-ENTROPY_STEPS:]
     finite = [value for value in recent if math.isfinite(value)]
     return {
         ids.WHAT_IF_STEP: {
             "data": {
-                "step": snapshot.run.step,
+                "step": parts.step,
                 "entropy": sum(finite) / len(finite) if finite else None,
                 "scalars": {
-                    name: newest[name]
+                    name: scalars[name]
                     for name in (*EVIDENCE, *STEERING_METRICS)
-                    if math.isfinite(newest.get(name, math.nan))
+                    if math.isfinite(scalars.get(name, math.nan))
                 },
             }
         }
-    }
-
-
-def step_props(snapshot: RunSnapshot, view: View, last_report_at: float | None) -> Props:
-    """What changes with every step, apart from the entropy chart, which grows instead of being drawn anew."""
-    return {
-        **status_props(snapshot.run, snapshot.recent, last_report_at),
-        **kpi_props(snapshot.recent, snapshot.latest),
-        **quality_props(snapshot.recent),
-        **split_props(snapshot.run.id, snapshot.recent, view),
-        **hold_props(holding(snapshot.control, snapshot.labels, snapshot.recent)),
     }
 
 
@@ -126,21 +126,16 @@ def revision(run_id: str, view: View) -> str:
 
 def entropy_props(snapshot: RunSnapshot, view: View) -> Props:
     figure = entropy_figure(
-        with_band(snapshot.series, snapshot.history),
-        _within(view, markers(snapshot.history), snapshot),
-        revision=revision(snapshot.run.id, view),
+        with_band(snapshot.chart.series, snapshot.history),
+        _within(view, markers(snapshot.history), snapshot.newest.run.step),
+        revision=revision(snapshot.newest.run.id, view),
         why_missing=_one_reason(snapshot.gaps),
     )
     return drawing(ids.ENTROPY_GRAPH, figure)
 
 
-def record_line_props(snapshot: RunSnapshot) -> Props:
-    """Whether the record is complete."""
-    return record_props(record_health(snapshot.latest, holes_of(snapshot.series), snapshot.gaps))
-
-
-def _one_reason(gaps: Sequence[RecordGap]) -> str:
-    """Why steps are missing, where all that is known to be lost was lost for one reason."""
+def _one_reason(gaps: Sequence[Gap]) -> str:
+    """Why steps are missing, where all losses have one reason."""
     reasons = {gap.reason for gap in gaps}
     return reasons.pop() if len(reasons) == 1 else ""
 
@@ -169,19 +164,19 @@ def split_props(run_id: str, rows: Sequence[StepRow], view: View) -> Props:
     }
 
 
-def law_props(run_id: str, law: Law) -> Props:
+def law_props(run_id: str, law: EntropyPerformance | None) -> Props:
     return {
         **drawing(ids.LAW_GRAPH, law_figure(law, revision=run_id)),
         ids.LAW_FACTS: {"children": law_facts(law)},
     }
 
 
-def control_and_history_props(control: ControlState | None, history: Sequence[ControlItem]) -> Props:
+def control_and_history_props(control: RunControl, history: Sequence[ControlVersion]) -> Props:
     return {**control_props(control, list(history)), ids.HISTORY_GRID: {"rowData": history_rows(history)}}
 
 
 def quality_props(rows: Sequence[StepRow]) -> Props:
-    """How far the calibrated prediction can be trusted, as the probe last measured it."""
+    """Quality of the calibrated prediction, as the probe last measured it."""
     scalars: dict[str, float] = {}
     for row in rows:  # a loop may observe the change in every n-th step only
         scalars.update(row.scalars)
@@ -198,7 +193,7 @@ def quality_props(rows: Sequence[StepRow]) -> Props:
 
 
 def drawing(graph: str, figure: go.Figure) -> Props:
-    """A chart to draw anew. The number tells one drawing from the next, so that one can wait until it is shown."""
+    """A chart to draw. The number differs from drawing to drawing, so that the page can wait until it is shown."""
     return {ids.drawing(graph): {"data": {"figure": figure.to_dict(), "number": uuid.uuid4().hex}}}
 
 
@@ -208,22 +203,30 @@ def _gain(value: float | None) -> str:
     return f"{value:.3g}".replace("-", "−")
 
 
-def _within(view: View, marks: list[ControlMarker], snapshot: RunSnapshot) -> list[ControlMarker]:
-    if view.steps is None or snapshot.run.step is None:
+def _within(view: View, marks: list[ControlMarker], newest: int | None) -> list[ControlMarker]:
+    if view.steps is None or newest is None:
         return marks
-    return [mark for mark in marks if mark.step > snapshot.run.step - view.steps]
+    return [mark for mark in marks if mark.step > newest - view.steps]
 
 
-def run_page(snapshot: RunSnapshot, runs: list[RunSummary], view: View, runs_unread: str = "") -> dmc.AppShell:
+def run_page(
+    snapshot: RunSnapshot, slow: SlowParts, runs: list[RunSummary], view: View, runs_error: str = ""
+) -> dmc.AppShell:
     """The page of one run with everything filled in.
 
     Args:
-        runs: those that can be chosen instead.
-        runs_unread: why these could not be read, if they could not.
+        snapshot: What follows the run at once.
+        slow: The parts that are read less often.
+        runs: Those that can be chosen instead.
+        view: What the reader looks at.
+        runs_error: Why these failed to load, if they did.
     """
+    run = snapshot.newest.run
     built = _layout(snapshot)
-    content = snapshot_props(snapshot, view)
-    content[ids.RUN_SELECT] = {"data": run_options(runs, snapshot.run, runs_unread), "value": snapshot.run.id}
+    content = {**snapshot_props(snapshot, view), **slow_props(run.id, slow, view)}
+    content[ids.RUN_SELECT] = {"data": run_options(runs, run, runs_error), "value": run.id}
+    content[ids.SHOWN] = {"data": asdict(Shown.of(snapshot, view))}
+    content[ids.SLOW_NEWS] = {"data": {"failed": bool(slow.errors), "step": slow.step, "number": "", "props": {}}}
     fill_in(built, content)
     return built
 
@@ -236,9 +239,10 @@ def fill_in(component: Any, content: Props) -> None:
 
 
 def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
-    run = snapshot.run
-    forms = [form for form in snapshot.methods if form.method in run.methods]
-    unseen = [dcc.Store(id=ids.VIEW), dcc.Store(id=ids.LAST_REPORT), slow_interval(ids.RUN_POLL)]
+    run = snapshot.newest.run
+    forms = [method for name, method in METHODS.items() if name in run.methods]
+    stores = (ids.VIEW, ids.LAST_REPORT, ids.SHOWN, ids.QUESTION, ids.NEWS, ids.SLOW_QUESTION, ids.SLOW_NEWS)
+    unseen = [dcc.Store(id=store) for store in stores]
     grid = dmc.Grid(
         [
             dmc.GridCol(_entropy_and_law(), span={"base": 12, "lg": 8.6}),
@@ -252,10 +256,10 @@ def _layout(snapshot: RunSnapshot) -> dmc.AppShell:
         gutter="md",
         mt="md",
     )
-    record = or_unread(ids.RECORD, unread_note(ids.RECORD_GAPS), record_line())
+    record = or_load_error(ids.RECORD, load_error_note(ids.RECORD_GAPS), record_line())
     return page(
         f"Run {run.name}",
-        [*unseen, or_unread(ids.KPI_CARDS, kpi_cards()), record, grid],
+        [*unseen, or_load_error(ids.KPI_CARDS, kpi_cards()), record, grid],
         left=status_line(),
         right=freshness(),
     )
@@ -274,7 +278,7 @@ def _entropy_panel() -> dmc.Card:
         [
             quality,
             hold_facts(),
-            unread_note(ids.ENTROPY_GRAPH),
+            load_error_note(ids.ENTROPY_GRAPH),
             chart(ids.ENTROPY_GRAPH, entropy.HEIGHT, "Entropy over steps, with predicted and observed change below"),
         ]
     )
@@ -283,28 +287,28 @@ def _entropy_panel() -> dmc.Card:
 
 
 def _entropy_and_law() -> dmc.Stack:
-    """Side by side with the controls: the entropy takes what height is left."""
+    """Beside the controls: the entropy takes the height that the fit leaves."""
     return dmc.Stack([html.Div(_entropy_panel(), className="filling"), html.Div(_law_panel())], gap="md", h="100%")
 
 
 def _law_panel() -> dmc.Card:
     body = html.Div(
         [
-            unread_note(ids.LAW_GRAPH),
+            load_error_note(ids.LAW_GRAPH),
             chart(
-                ids.LAW_GRAPH, law.HEIGHT, "Reward against entropy, with the fitted law and its ceiling", grows=False
+                ids.LAW_GRAPH, law.HEIGHT, "Reward against entropy, with the fitted curve and its ceiling", grows=False
             ),
             html.Div([], id=ids.LAW_FACTS, className="law-facts"),
         ],
         className="law",
     )
-    return panel("Reward against entropy", "What the law R = −a·exp(H) + b says of the entropy that is left", body)
+    return panel("Reward against entropy", "R = −a·exp(H) + b fitted to the steps so far", body)
 
 
 def _score_panel() -> dmc.Card:
     height = scores.HEIGHT
     drawn = chart(ids.SCORE_GRAPH, height, "Distribution of the centred score over steps", grows=False)
-    body = or_unread(ids.SCORE_GRAPH, drawn)
+    body = or_load_error(ids.SCORE_GRAPH, drawn)
     return panel([*score_symbol(), " distribution"], "", body, subtitle_id=ids.SCORE_SUBTITLE)
 
 
@@ -317,4 +321,4 @@ def _split_panel() -> dmc.Card:
         size="xs",
         **{"aria-label": "Split by"},
     )
-    return panel("ΔH split", "", or_unread(ids.SPLIT_GRAPH, drawn), aside=view, subtitle_id=ids.SPLIT_SUBTITLE)
+    return panel("ΔH split", "", or_load_error(ids.SPLIT_GRAPH, drawn), aside=view, subtitle_id=ids.SPLIT_SUBTITLE)

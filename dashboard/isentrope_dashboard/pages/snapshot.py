@@ -1,33 +1,34 @@
-"""Everything a run page shows, read side by side.
-
-A run page's state in the server while someone looks at it: a snapshot, moved on by live events.
-"""
+"""What a run page shows, read side by side: what changes with every step, and what is read less often."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import time
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isentrope_dashboard import foreseen, hold_preview
-from isentrope_dashboard.api_client import CHART_POINTS, RECENT_STEPS, SCORE_HISTOGRAM, ApiClient
+from isentrope.client import calls
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard import hold_preview
 from isentrope_dashboard.components import kpi_cards, load_errors
-from isentrope_dashboard.components.load_errors import RECENT, Reading
-from isentrope_dashboard.controls import IN_FORCE_STATES, ControlItem, ControlState
-from isentrope_dashboard.diagnosis import AlertRow, CountedTokens
+from isentrope_dashboard.components.load_errors import Reading
+from isentrope_dashboard.components.what_if import EVIDENCE
 from isentrope_dashboard.figures import change_split, entropy
-from isentrope_dashboard.method_forms import MethodForm
-from isentrope_dashboard.predictions import Law
-from isentrope_dashboard.records import (
+from isentrope_dashboard.figures.entropy import Drawn
+from isentrope_dashboard.figures.lines import StepRow, rows_of
+from isentrope_wire.answers import (
+    Alert,
+    Gap,
     HistogramColumns,
-    LatestValue,
-    LiveEvent,
-    RecordGap,
-    RunSummary,
-    SeriesColumns,
-    StepRow,
+    LatestMetric,
+    RunDetail,
+    SeriesAnswer,
+    StepReport,
+    TopTokens,
 )
+from isentrope_wire.control_answers import ControlVersion, EntropyPerformance
 from isentrope_wire.metrics import (
     ENTROPY_GAIN,
     ENTROPY_INTERVAL_COVERAGE,
@@ -38,79 +39,12 @@ from isentrope_wire.metrics import (
     METRICS,
     PROBE_DROPPED_REPORTS,
     TIME_STEP_SECONDS,
+    VOCAB_CENTERED_SCORES,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the person looks at: part of the page's state in the browser."""
-
-    window: str = "all"
-    """`200`, `500` or `all` steps."""
-    split: str = "quadrant"
-    """How the unit prediction is told apart: one of `change_split.VIEWS`."""
-
-    @property
-    def steps(self) -> int | None:
-        """How many of the last steps; None for all."""
-        return int(self.window) if self.window.isdigit() else None
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any] | None) -> View:
-        known = body or {}
-        return cls(window=str(known.get("window") or "all"), split=str(known.get("split") or "quadrant"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
-    """Everything a run page shows at one moment."""
-
-    run: RunSummary
-    control: ControlState | None
-    methods: Sequence[MethodForm] = ()
-    """Those the server knows, whether the run's probe can carry them out or not."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What the newest step's report says in words, by name."""
-    latest: Mapping[str, LatestValue] = field(default_factory=dict)
-    """Every metric the run ever reported, by name."""
-    history: Sequence[ControlItem] = ()
-    """Newest first."""
-    gaps: Sequence[RecordGap] = ()
-    """What is lost for good, newest first."""
-    series: Mapping[str, SeriesColumns] = field(default_factory=dict)
-    recent: Sequence[StepRow] = ()
-    """The last steps in full, oldest first."""
-    histograms: HistogramColumns = field(default_factory=HistogramColumns)
-    law: Law = field(default_factory=Law)
-    alerts: Sequence[AlertRow] = ()
-    """Newest first."""
-    tokens: CountedTokens = field(default_factory=CountedTokens)
-    unread: Mapping[str, str] = field(default_factory=dict)
-    """Part of the page -> why it could not be read, in one sentence."""
-
-
-def rows_of(series: Mapping[str, SeriesColumns]) -> list[StepRow]:
-    """Join columns into one row per step, oldest first; what was not measured stays absent."""
-    rows: dict[int, dict[str, float]] = {}
-    for name, columns in series.items():
-        for step, value in zip(columns.steps, columns.values, strict=True):
-            scalars = rows.setdefault(step, {})
-            if value is not None:
-                scalars[name] = value
-    return [StepRow(step=step, scalars=scalars) for step, scalars in sorted(rows.items())]
-
-
-_BESIDE = frozenset(
-    {
-        load_errors.HISTOGRAMS,
-        load_errors.LABELS,
-        load_errors.LATEST,
-        load_errors.GAPS,
-        load_errors.ALERTS,
-        load_errors.TOKENS,
-    }
-)
-
+CHART_POINTS = 2000
+RECENT_STEPS = 240
+HISTOGRAM_POINTS = 160
 CHART_METRICS = tuple(metric for metric in entropy.LIVE_METRICS if metric in METRICS)
 RECENT_METRICS = tuple(
     dict.fromkeys(
@@ -124,176 +58,244 @@ RECENT_METRICS = tuple(
             HOLD_TARGET,
             HOLD_MU,
             *hold_preview.STEERING_METRICS,
-            *foreseen.EVIDENCE,
+            *EVIDENCE,
             TIME_STEP_SECONDS,
             PROBE_DROPPED_REPORTS,
         )
     )
 )
-"""Whatever a part of the page reads from the newest steps, once."""
+"""Everything that a part of the page reads from the newest steps."""
+_NO_SERIES = SeriesAnswer(series={}, cursor="", reset=True)
+_NO_HISTOGRAMS = HistogramColumns(name="", step=[], low=[], high=[], counts=[], not_finite=[])
+_NO_TOKENS = TopTokens(step=None, items=[])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reread:
-    """Some of a snapshot's fields, read again."""
+class View:
+    """What the reader chose to look at: part of the page's state in the browser."""
 
-    fields: Mapping[str, Any]
-    parts: frozenset[str]
-    """Those that were asked for."""
-    unread: Mapping[str, str]
-    """Of these, the ones that could not be read, with why."""
+    window: str = "all"
+    """`200`, `500` or `all` steps."""
+    split: str = "quadrant"
+    """How the unit prediction is split: one of `change_split.VIEWS`."""
 
-    def onto(self, snapshot: RunSnapshot) -> RunSnapshot:
-        """A snapshot that may have moved on meanwhile, with these fields."""
-        others = {part: why for part, why in snapshot.unread.items() if part not in self.parts}
-        return replace(snapshot, **self.fields, unread={**others, **self.unread})
+    @property
+    def steps(self) -> int | None:
+        """How many of the last steps; None for all."""
+        return int(self.window) if self.window.isdigit() else None
+
+    def first_step(self, newest: int | None) -> int | None:
+        """The first step shown; None for all."""
+        return None if self.steps is None else max(0, (newest or 0) - self.steps + 1)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any] | None) -> View:
+        known = body or {}
+        return cls(window=str(known.get("window") or "all"), split=str(known.get("split") or "quadrant"))
 
 
-async def read_snapshot(api: ApiClient, run_id: str, view: View) -> RunSnapshot:
-    """What there is at this moment, within the window that is looked at; a part that can't be read says so itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestSteps:
+    """What a new step changes on the page, apart from the entropy chart."""
+
+    run: RunDetail
+    recent: Sequence[StepRow] = ()
+    """The last steps in full, oldest first."""
+    report: StepReport | None = None
+    """Of the newest step."""
+    latest: Mapping[str, LatestMetric] = field(default_factory=dict)
+    """The newest value of metrics that no recent step has, by name."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return {} if self.report is None else self.report.labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    """Everything that follows a run at once: the newest steps, the entropy chart, the control and its history."""
+
+    newest: NewestSteps
+    chart: SeriesAnswer = _NO_SERIES
+    gaps: Sequence[Gap] = ()
+    """Lost records, newest first; read only where the chart has gaps."""
+    history: Sequence[ControlVersion] = ()
+    """Newest first."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Part of the page -> why it failed to load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowParts:
+    """What is read every few seconds while steps come: large answers, and those that change seldom."""
+
+    step: int | None
+    chart: SeriesAnswer = _NO_SERIES
+    report: StepReport | None = None
+    histograms: HistogramColumns = _NO_HISTOGRAMS
+    latest: Mapping[str, LatestMetric] = field(default_factory=dict)
+    """Every metric that the run ever reported, by name."""
+    gaps: Sequence[Gap] = ()
+    alerts: Sequence[Alert] = ()
+    """Newest first."""
+    tokens: TopTokens = _NO_TOKENS
+    law: EntropyPerformance | None = None
+    has_law: bool = True
+    """False: the fit was not read this time."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a page shows, kept in the browser and sent with each question."""
+
+    number: str
+    """Differs from update to update."""
+    cursor: str
+    """Of the series: everything before it is drawn."""
+    window: str
+    split: str
+    signature: str
+    newest_version: int
+    open_versions: list[int]
+    """Control versions that had no final state."""
+    chart: Drawn
+    failed: bool
+    """Whether a part failed to load."""
+    read_at: float
+    """Seconds since the Unix epoch."""
+    step: int | None
+
+    @classmethod
+    def of(cls, snapshot: RunSnapshot, view: View) -> Shown:
+        run = snapshot.newest.run
+        return cls(
+            number=uuid.uuid4().hex,
+            cursor=snapshot.chart.cursor,
+            window=view.window,
+            split=view.split,
+            signature=signature(run),
+            newest_version=run.control.version,
+            open_versions=[item.version for item in snapshot.history if not item.state.is_final],
+            chart=entropy.drawn(snapshot.chart.series),
+            failed=bool(snapshot.errors),
+            read_at=time.time(),
+            step=run.step,
+        )
+
+    def after(self, run: RunDetail, view: View, cursor: str, chart: Drawn) -> Shown:
+        """The same page with the newest steps."""
+        return replace(
+            self,
+            number=uuid.uuid4().hex,
+            cursor=cursor,
+            split=view.split,
+            signature=signature(run),
+            chart=chart,
+            step=run.step,
+        )
+
+
+def signature(run: RunDetail) -> str:
+    """Changes with the control, and behind the slash with the run's status."""
+    active = run.control.in_force
+    return f"{run.control.version} {run.control.state} {None if active is None else active.version}/{run.status}"
+
+
+async def read_snapshot(api: AsyncClient, run: RunDetail, view: View) -> RunSnapshot:
+    """The run within the window that is looked at.
 
     Raises:
-        ApiError: nobody is signed in, or there is no such run.
-        ApiUnreachableError: no answer came.
+        ApiError: Nobody is signed in.
     """
     reading = Reading()
-    run, methods = await asyncio.gather(api.run(run_id), reading.part(load_errors.METHODS, api.methods(), []))
-    newest = run.step or 0
-    chart_from = _first_of(view, newest)
-    recent_from = max(0, newest - RECENT_STEPS + 1)
-    law, beside, (chart, recent, control, history) = await asyncio.gather(
-        read_law(api, run_id),
-        read_beside(api, run, view),
+    chart, newest, history = await asyncio.gather(
+        reading.part(load_errors.SERIES, read_chart(api, run, view), _NO_SERIES),
+        read_newest(api, run, reading),
+        reading.part(load_errors.HISTORY, api.newest(calls.control_history(run.id), 100), []),
+    )
+    has_gaps = bool(entropy.gaps_of(chart.series))
+    gaps = await reading.part(load_errors.GAPS, api.newest(calls.gaps(run.id), 20), []) if has_gaps else []
+    return RunSnapshot(newest=newest, chart=chart, gaps=gaps, history=history, errors=reading.errors)
+
+
+async def read_chart(api: AsyncClient, run: RunDetail, view: View) -> SeriesAnswer:
+    """The metrics of the entropy chart."""
+    first = view.first_step(run.step)
+    return await api.ask(calls.series(run.id, CHART_METRICS, from_step=first, points=CHART_POINTS))
+
+
+async def read_newest(api: AsyncClient, run: RunDetail, reading: Reading) -> NewestSteps:
+    """The last steps of a run."""
+    if run.step is None:
+        return NewestSteps(run=run)
+    first = max(0, run.step - RECENT_STEPS + 1)
+    found, report = await asyncio.gather(
+        reading.part(load_errors.RECENT, api.ask(calls.series(run.id, RECENT_METRICS, from_step=first)), _NO_SERIES),
+        _read_report(api, run, reading),
+    )
+    recent = rows_of(found.series)[-RECENT_STEPS:]
+    measured = {name for row in recent for name in row.scalars}
+    known = measured.issuperset(kpi_cards.CARDS.values())
+    latest = {} if known else await _read_latest(api, run.id, reading)
+    return NewestSteps(run=run, recent=recent, report=report, latest=latest)
+
+
+async def _read_latest(api: AsyncClient, run_id: str, reading: Reading) -> dict[str, LatestMetric]:
+    return await reading.part(load_errors.LATEST, read_latest(api, run_id), {})
+
+
+async def read_latest(api: AsyncClient, run_id: str) -> dict[str, LatestMetric]:
+    """Every metric of a run with its newest value, by name."""
+    return {metric.name: metric for metric in (await api.ask(calls.latest(run_id))).items}
+
+
+async def read_slow_parts(api: AsyncClient, run: RunDetail, view: View, *, with_law: bool) -> SlowParts:
+    """The parts that are read less often.
+
+    Raises:
+        ApiError: Nobody is signed in.
+    """
+    reading, first = Reading(), view.first_step(run.step)
+    histograms = calls.histograms(run.id, VOCAB_CENTERED_SCORES, from_step=first, points=HISTOGRAM_POINTS)
+    (chart, report, score, latest), (gaps, alerts, tokens, law) = await asyncio.gather(
         asyncio.gather(
-            reading.part(load_errors.SERIES, api.series(run_id, CHART_METRICS, from_step=chart_from), {}),
-            reading.part(load_errors.RECENT, api.series(run_id, RECENT_METRICS, from_step=recent_from), {}),
-            reading.part(load_errors.CONTROL, api.control_or_none(run_id), None),
-            reading.part(load_errors.HISTORY, api.history(run_id), []),
+            reading.part(load_errors.SERIES, read_chart(api, run, view), _NO_SERIES),
+            _read_report(api, run, reading),
+            reading.part(load_errors.HISTOGRAMS, api.ask(histograms), _NO_HISTOGRAMS),
+            _read_latest(api, run.id, reading),
+        ),
+        asyncio.gather(
+            reading.part(load_errors.GAPS, api.newest(calls.gaps(run.id), 20), []),
+            reading.part(load_errors.ALERTS, api.newest(calls.alerts(run.id), 5), []),
+            reading.part(load_errors.TOKENS, api.ask(calls.tokens(run.id)), _NO_TOKENS),
+            _read_law(api, run.id, reading) if with_law else _nothing(),
         ),
     )
-    snapshot = RunSnapshot(
-        run=run,
-        control=control,
-        history=history,
-        methods=methods,
-        series=chart,
-        recent=rows_of(recent)[-RECENT_STEPS:],
-        unread=reading.unread,
-    )
-    return law.onto(beside.onto(snapshot))
-
-
-async def read_law(api: ApiClient, run_id: str) -> Reread:
-    """The law of all steps so far."""
-    reading = Reading()
-    law = await reading.part(load_errors.LAW, api.law(run_id), Law())
-    return Reread(fields={"law": law}, parts=frozenset({load_errors.LAW}), unread=reading.unread)
-
-
-async def read_beside(api: ApiClient, run: RunSummary, view: View) -> Reread:
-    """What no event of the live stream carries."""
-    reading = Reading()
-    first = _first_of(view, run.step or 0)
-    histograms, labels, latest, gaps, alerts, tokens = await asyncio.gather(
-        reading.part(
-            load_errors.HISTOGRAMS, api.histograms(run.id, SCORE_HISTOGRAM, from_step=first), HistogramColumns()
-        ),
-        reading.part(load_errors.LABELS, api.labels(run.id, run.step), {}),
-        reading.part(load_errors.LATEST, api.latest(run.id), {}),
-        reading.part(load_errors.GAPS, api.gaps(run.id), []),
-        reading.part(load_errors.ALERTS, api.alerts(run.id), []),
-        reading.part(load_errors.TOKENS, api.tokens(run.id), CountedTokens()),
-    )
-    return Reread(
-        fields={
-            "histograms": histograms,
-            "labels": labels,
-            "latest": latest,
-            "gaps": gaps,
-            "alerts": alerts,
-            "tokens": tokens,
-        },
-        parts=_BESIDE,
-        unread=reading.unread,
+    return SlowParts(
+        step=run.step,
+        chart=chart,
+        report=report,
+        histograms=score,
+        latest=latest,
+        gaps=gaps,
+        alerts=alerts,
+        tokens=tokens,
+        law=law,
+        has_law=with_law,
+        errors=reading.errors,
     )
 
 
-def _first_of(view: View, newest: int) -> int | None:
-    """The first step that is looked at; None for all."""
-    return None if view.steps is None else max(0, newest - view.steps + 1)
+async def _read_report(api: AsyncClient, run: RunDetail, reading: Reading) -> StepReport | None:
+    if run.step is None:
+        return None
+    return await reading.part(load_errors.LABELS, api.ask(calls.step(run.id, run.step)), None)
 
 
-GROWTH_POINTS = 2 * CHART_POINTS
-"""A chart of all steps grows to this many points before the server is asked to reduce it again."""
+async def _read_law(api: AsyncClient, run_id: str, reading: Reading) -> EntropyPerformance | None:
+    return await reading.part(load_errors.LAW, api.ask(calls.law(run_id)), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
-    """What a batch of live events did to the page's state."""
-
-    snapshot: RunSnapshot
-    new_rows: tuple[StepRow, ...] = ()
-    changed_controls: tuple[ControlItem, ...] = ()
-    run_changed: bool = False
-    start_over: bool = False
-    """The steps went back or the chart is full: read a new snapshot instead."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    rows: list[StepRow] = field(default_factory=list)
-    controls: dict[int, ControlItem] = field(default_factory=dict)
-
-
-def advance(snapshot: RunSnapshot, events: Iterable[LiveEvent], *, first: bool, drawn_points: int) -> Advance:
-    """Apply live events to a snapshot.
-
-    Args:
-        first: the batch may repeat what the snapshot already holds, because listening started before reading.
-        drawn_points: how many points the entropy chart has.
-    """
-    batch, run, run_changed, start_over = _Batch(), snapshot.run, False, False
-    newest = snapshot.recent[-1].step if snapshot.recent else -1
-    for event in events:
-        if event.step is not None:
-            if event.step.step > newest:
-                newest = event.step.step
-                batch.rows.append(event.step)
-            elif not first:
-                start_over = True  # a resumed run repeats steps; what the chart shows is no longer what is stored
-        elif event.control is not None:
-            batch.controls[event.control.version] = event.control
-        elif event.run is not None:
-            run_changed = run_changed or event.run != run
-            run = replace(event.run, capabilities=event.run.capabilities or run.capabilities)
-    known = {item.version: item for item in snapshot.history}
-    changed = tuple(item for item in batch.controls.values() if known.get(item.version) != item)
-    return Advance(
-        snapshot=replace(
-            snapshot,
-            run=replace(run, step=max(newest, run.step or 0)) if newest >= 0 else run,
-            recent=[*snapshot.recent, *batch.rows][-RECENT_STEPS:],
-            history=sorted((known | batch.controls).values(), key=lambda item: item.version, reverse=True),
-            control=_follow(snapshot.control, changed),
-        ),
-        new_rows=tuple(batch.rows),
-        changed_controls=changed,
-        run_changed=run_changed,
-        start_over=start_over
-        or drawn_points + len(batch.rows) > GROWTH_POINTS
-        or (not snapshot.recent and RECENT not in snapshot.unread),
-    )
-
-
-def points_kept(view: View) -> int:
-    """How many points the entropy chart may hold: a window slides, the whole run grows."""
-    return GROWTH_POINTS if view.steps is None else view.steps
-
-
-def _follow(control: ControlState | None, changed: Iterable[ControlItem]) -> ControlState | None:
-    for item in changed:
-        if control is None or item.version < control.desired.version:
-            continue
-        running = item.values if item.state in IN_FORCE_STATES else control.in_force
-        control = ControlState(desired=item, in_force=running, etag=f'"{item.version}"')
-    return control
+async def _nothing() -> None:
+    return None

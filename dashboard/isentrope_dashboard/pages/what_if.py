@@ -1,44 +1,50 @@
-"""Asks what the form would do to the newest step, draws the answer, and names knobs that could not act."""
+"""What the form's control would do to the newest step, and which of its knobs could not act."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
 
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import ids
-from isentrope_dashboard.access import current_credentials
-from isentrope_dashboard.api_client import ApiClient, ApiSource
-from isentrope_dashboard.components.what_if import HIDDEN, SHOWN, hold_reading, reading, why_nothing_is_foretold
-from isentrope_dashboard.controls import ControlValues
-from isentrope_dashboard.errors import ApiError, ApiUnreachableError
-from isentrope_dashboard.figures.what_if import what_if_figure
-from isentrope_dashboard.foreseen import foreseen
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components.what_if import (
+    HIDDEN,
+    SHOWN,
+    dead_before_push,
+    hold_reading,
+    reading,
+    why_no_preview,
+)
+from isentrope_dashboard.figures.what_if import what_if_figure, with_gain
 from isentrope_dashboard.formatting import method as method_name
 from isentrope_dashboard.hold_preview import preview, scope_in_the_way, steering, unclipped_change
 from isentrope_dashboard.ids import run_of_path
 from isentrope_dashboard.pages.run import drawing
-from isentrope_dashboard.predictions import Thresholds, WhatIf
-from isentrope_wire.methods import threshold_methods
+from isentrope_wire.control import Control, Scope
+from isentrope_wire.control_answers import WhatIfAnswer
+from isentrope_wire.errors import ControlError
+from isentrope_wire.methods import Method
 
 Answer = tuple[Any, Any, Any, Any]
-"""Words, the chart's drawing, whether the chart is shown, and what could not act."""
+"""Words, the chart's drawing, whether the chart is shown, and the knobs that could not act."""
 
 
-def register(app: Dash, source: ApiSource) -> None:
+def register(app: Dash, api: Api) -> None:
     """Answer whenever the form has changed, or a newer step or another control is there."""
 
     @app.callback(
         Output(ids.WHAT_IF_READING, "children"),
         Output(ids.drawing(ids.WHAT_IF_GRAPH), "data"),
         Output(ids.WHAT_IF, "style"),
-        Output(ids.FORESEEN, "children"),
+        Output(ids.WOULD_BE_DEAD, "children"),
         Input(ids.WHAT_IF_QUESTION, "data"),
         Input(ids.WHAT_IF_STEP, "data"),
         Input(ids.CONTROL, "data"),
-        State(ids.METHOD_FORMS, "data"),
         State(ids.URL, "pathname"),
         prevent_initial_call=True,
     )
@@ -46,7 +52,6 @@ def register(app: Dash, source: ApiSource) -> None:
         question: dict[str, Any] | None,
         newest: dict[str, Any] | None,
         control: dict[str, Any] | None,
-        forms: dict[str, dict[str, dict[str, Any]]] | None,
         path: str | None,
     ) -> Answer:
         run_id = run_of_path(path)
@@ -56,94 +61,89 @@ def register(app: Dash, source: ApiSource) -> None:
             return question["error"], no_update, no_update, ""
         if newest is None or newest["step"] is None:
             return "Waiting for the first step.", no_update, HIDDEN, ""
-        asking = _Asking(run_id, question, newest, (control or {}).get("in_force"), forms or {})
         try:
-            async with source.open(current_credentials()) as api:
-                return await (asking.hold(api) if question["hold"] else asking.thresholds(api))
+            wanted = Control.from_document({name: value for name, value in question.items() if name != "error"})
+        except ControlError as error:
+            return str(error), no_update, HIDDEN, ""
+        active = (control or {}).get("in_force")
+        asked = _Question(run_id, wanted, newest, None if active is None else Control.from_document(active))
+        try:
+            async with api.open() as client:
+                return await (asked.hold(client) if wanted.hold else asked.thresholds(client))
         except ApiError as error:
-            return str(error), no_update, HIDDEN, asking.warnings(None)
-        except ApiUnreachableError:
-            return no_update, no_update, no_update, no_update  # the page says that the connection is lost
+            return str(error), no_update, HIDDEN, asked.warnings(None)
 
 
-class _Asking:
-    """One question of the form's about one run."""
+class _Question:
+    """What the form asks about one run."""
 
-    def __init__(
-        self,
-        run_id: str,
-        question: dict[str, Any],
-        newest: dict[str, Any],
-        in_force: dict[str, Any] | None,
-        forms: dict[str, dict[str, dict[str, Any]]],
-    ) -> None:
+    def __init__(self, run_id: str, wanted: Control, newest: Mapping[str, Any], active: Control | None) -> None:
         self._run_id = run_id
-        self._wanted = ControlValues.from_json(question)
+        self._wanted = wanted
         self._newest = newest
-        self._in_force = in_force
-        self._forms = forms
+        self._active = active
 
-    async def thresholds(self, api: ApiClient) -> Answer:
+    async def thresholds(self, client: AsyncClient) -> Answer:
         """What the form's own thresholds would have done."""
-        method = self._wanted.method
-        if method not in threshold_methods():
-            return _without_thresholds(method), no_update, HIDDEN, self.warnings(None)
-        found = await api.what_if(self._run_id, _thresholds(self._wanted))
+        wanted = self._wanted
+        if not wanted.method.thresholds:
+            return _without_thresholds(wanted.method), no_update, HIDDEN, self.warnings(None)
+        found = await self._ask(client, wanted.method, wanted.scope, wanted.mu_low, wanted.mu_high)
         drawn = await asyncio.to_thread(self._drawn, found)
-        beside = [name for name in found.not_included if self._wanted.parameters.get(name) is not None]
+        beside = [name for name in found.not_included if wanted.parameters.get(name) is not None]
         return reading(found, beside), drawn, SHOWN, self.warnings(found)
 
-    async def hold(self, api: ApiClient) -> Answer:
-        """What the controller would have to do; the thresholds of the form count only while it can't."""
-        hold, entropy = self._wanted.hold, self._newest["entropy"]
+    async def hold(self, client: AsyncClient) -> Answer:
+        """What the controller would have to do; the form's own thresholds are active only while it can't act."""
+        hold, entropy = self._wanted.held, self._newest["entropy"]
         if hold is None or entropy is None:
             return "Waiting for an entropy to be measured.", no_update, HIDDEN, ""
-        method = "clip_v" if self._wanted.method == "none" else self._wanted.method
-        asked = replace(_thresholds(self._wanted), method=method, mu_low=None, mu_high=None)
-        asked = replace(asked, scope=scope_in_the_way(hold, entropy))
-        found = await api.what_if(self._run_id, asked)
+        method = Method.CLIP_V if self._wanted.method == Method.NONE else self._wanted.method
+        scope = Scope(scope_in_the_way(hold, entropy))
+        found = await self._ask(client, method, scope, None, None)
         by = steering(self._newest["scalars"], entropy, found)
-        needed = scope_in_the_way(hold, by.standing, unclipped_change(by, found) or 0.0)
-        if needed != asked.scope:  # it goes the right way, but too fast
-            asked = replace(asked, scope=needed)
-            found = await api.what_if(self._run_id, asked)
+        needed = Scope(scope_in_the_way(hold, by.standing, unclipped_change(by, found) or 0.0))
+        if needed != scope:  # it goes the right way, but too fast
+            found = await self._ask(client, method, needed, None, None)
         expected = preview(hold, entropy, found, by)
         if expected is None:
-            return why_nothing_is_foretold(by), no_update, HIDDEN, self.warnings(None)
-        if expected.mu is not None:  # the curve of each side with the other one where it would stand
-            found = await api.what_if(self._run_id, replace(asked, mu_low=expected.mu, mu_high=expected.mu))
+            return why_no_preview(by), no_update, HIDDEN, self.warnings(None)
+        if expected.mu is not None:  # each side's curve, with the other threshold at the same distance
+            found = await self._ask(client, method, needed, expected.mu, expected.mu)
         if by.known_gain is not None:
-            found = found.calibrated_by(by.known_gain)
+            found = with_gain(found, by.known_gain)
         drawn = await asyncio.to_thread(self._drawn, found)
         return hold_reading(expected), drawn, SHOWN, self.warnings(None)
 
-    def warnings(self, found: WhatIf | None) -> str:
-        """Knobs that could not act, in sentences."""
-        defaults = {name: form["default"] for name, form in self._forms.get(self._wanted.method, {}).items()}
-        told = foreseen(self._wanted, defaults, self._newest["scalars"], found)
-        return "Can't act if pushed: " + " ".join(told) if told else ""
+    async def _ask(
+        self, client: AsyncClient, method: str, scope: str, mu_low: float | None, mu_high: float | None
+    ) -> WhatIfAnswer:
+        cap = self._wanted.parameters.get("max_fraction")
+        return await client.ask(
+            calls.what_if(
+                self._run_id,
+                method=method,
+                scope=scope,
+                mu_low=mu_low,
+                mu_high=mu_high,
+                max_fraction=cap if isinstance(cap, int | float) and cap > 0 else None,
+                denominator=str(self._wanted.parameters.get("denominator") or "keep"),
+                curve=True,
+            )
+        )
 
-    def _drawn(self, found: WhatIf) -> dict[str, Any]:
-        running = None if self._in_force is None else _thresholds(ControlValues.from_json(self._in_force))
-        figure = what_if_figure(found, running, revision=f"{self._run_id}:{found.asked.method}")
+    def warnings(self, found: WhatIfAnswer | None) -> str:
+        """Knobs that could not act, in sentences."""
+        dead = dead_before_push(self._wanted, self._newest["scalars"], found)
+        return "Can't act if pushed: " + " ".join(dead) if dead else ""
+
+    def _drawn(self, found: WhatIfAnswer) -> dict[str, Any]:
+        figure = what_if_figure(found, self._active, revision=f"{self._run_id}:{found.method}")
         data: dict[str, Any] = drawing(ids.WHAT_IF_GRAPH, figure)[ids.drawing(ids.WHAT_IF_GRAPH)]["data"]
         return data
 
 
 def _without_thresholds(method: str) -> str:
-    if method == "none":
+    if method == Method.NONE:
         return "Choose Clip_B or Clip_V to see what their thresholds would do to the newest step."
-    name = method_name(method)
-    return f"Only the thresholds of Clip_B and Clip_V can be foretold; {name} shows what it does once it is pushed."
-
-
-def _thresholds(values: ControlValues) -> Thresholds:
-    cap = values.parameters.get("max_fraction")
-    return Thresholds(
-        method=values.method,
-        scope=values.scope,
-        mu_low=values.mu_low,
-        mu_high=values.mu_high,
-        max_fraction=cap if isinstance(cap, int | float) and cap > 0 else None,
-        denominator=str(values.parameters.get("denominator") or "keep"),
-    )
+    return f"Only the thresholds of Clip_B and Clip_V have a preview; the effect of {method_name(method)} shows after a push."
