@@ -1,10 +1,7 @@
-"""Work in the background: a piece that fails is logged with its reason, and what comes after it is done all the same.
+"""Work in the background: failures are logged and retried.
 
-A task that ended in an error would say nothing until the server stops, and what it did would not be done any more.
-
-Setbacks: what fails again and again is tried less and less often, and each reason is told once.
-
-A stream whose reports can't be packed would otherwise be read, and its traceback written, every two seconds for ever.
+A task that ended with an exception would report nothing until the server stops. Work that keeps failing is tried less and less
+often: a stream whose reports can't be packed would otherwise be read, and its traceback logged, every two seconds.
 """
 
 from __future__ import annotations
@@ -20,16 +17,20 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.store.database import in_a_line
 from isentrope_server.store.writer import WriterStopped
+from isentrope_wire.backoff import Backoff
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
-    """Do the work to its end; None: it failed, and the log says why. Cancelling the caller cancels the work.
+    """Await work; log a failure. Cancelling the caller cancels the work.
 
     Args:
-        what: the work as a log line begins: "Packing" becomes "Packing stopped half-way ...".
+        what: beginning of the log line: "Packing" becomes "Packing failed ...".
+
+    Returns:
+        The work's result; None after a failure.
     """
     outcome = await outcome_of(work)
     if not isinstance(outcome, BaseException):
@@ -39,69 +40,73 @@ async def attempt(work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
 
 
 async def outcome_of(work: Coroutine[Any, Any, _T]) -> _T | BaseException:
-    """What the work returned or raised. Cancelling the caller cancels the work."""
+    """Return what work returned or raised. Cancelling the caller cancels the work."""
     outcomes: tuple[_T | BaseException] = await asyncio.gather(work, return_exceptions=True)
     return outcomes[0]
 
 
 def log_failure(failure: BaseException, *, what: str, next_try: str) -> None:
+    """Log a failure, with its traceback where it was not expected."""
     if isinstance(failure, SQLAlchemyError | WriterStopped):
-        _log.error("%s stopped half-way, next try %s: %s", what, next_try, in_a_line(failure))
+        _log.error("%s failed, next try %s: %s", what, next_try, in_a_line(failure))
     else:
-        # Nobody foresaw it: only the traceback says where to look.
-        _log.error("%s stopped half-way, next try %s: %r", what, next_try, failure, exc_info=failure)
+        # Unexpected: the traceback is needed.
+        _log.error("%s failed, next try %s: %r", what, next_try, failure, exc_info=failure)
 
 
 LONGEST_SECONDS = 3_600.0
 
 
 @dataclass(slots=True)
-class _Setback:
-    """How one piece of work has failed since it last succeeded."""
+class _Failures:
+    """Failures of one piece of work since it last succeeded."""
 
-    seconds: float = 0.0
+    backoff: Backoff
     until: float = 0.0
-    told: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
 
 
-class Setbacks:
-    """Per piece of work, named by a key: until when it is left alone."""
+class RetryPauses:
+    """Growing pauses for pieces of work that keep failing, by key; each reason is logged once."""
 
     def __init__(self, first_seconds: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
-            first_seconds: how long work that failed is left alone; each further time twice as long, at most an hour.
-            clock: seconds that never go back.
+            first_seconds: pause after the first failure; each further one is twice as long, at most an hour.
+            clock: monotonic seconds.
         """
         self._first_seconds = first_seconds
         self._clock = clock
-        self._by_key: dict[int, _Setback] = {}
+        self._by_key: dict[int, _Failures] = {}
 
-    def is_left_alone(self, key: int) -> bool:
-        setback = self._by_key.get(key)
-        return setback is not None and self._clock() < setback.until
+    def is_paused(self, key: int) -> bool:
+        """Whether the work failed and should not be tried again yet."""
+        failures = self._by_key.get(key)
+        return failures is not None and self._clock() < failures.until
 
     async def attempt(self, key: int, work: Coroutine[Any, Any, _T], *, what: str) -> _T | None:
-        """Do the work to its end; None: it failed, and the log says why unless it said the same before.
+        """Await work; log a failure, unless it was logged before.
 
         Args:
-            what: the work as a log line begins: "Packing" becomes "Packing stopped half-way ...".
+            key: of the work.
+            what: beginning of the log line: "Packing" becomes "Packing failed ...".
+
+        Returns:
+            The work's result; None after a failure.
         """
         outcome = await outcome_of(work)
         if not isinstance(outcome, BaseException):
             self._by_key.pop(key, None)
             return outcome
-        setback = self._by_key.setdefault(key, _Setback())
-        setback.seconds = min(max(2 * setback.seconds, self._first_seconds), LONGEST_SECONDS)
-        setback.until = self._clock() + setback.seconds
+        failures = self._by_key.setdefault(key, _Failures(Backoff(self._first_seconds, LONGEST_SECONDS)))
+        pause = failures.backoff.next_pause_seconds()
+        failures.until = self._clock() + pause
         reason = f"{type(outcome).__name__}: {outcome}"
-        if reason not in setback.told:
-            setback.told.add(reason)
-            log_failure(
-                outcome, what=what, next_try=f"in {setback.seconds:g} s, then more and more rarely without a word"
-            )
+        if reason not in failures.logged:
+            failures.logged.add(reason)
+            log_failure(outcome, what=what, next_try=f"in {pause:.1f} s, then less often and without a log line")
         return None
 
-    def forget_all_but(self, keys: Collection[int]) -> None:
-        """Of work that is no longer there nothing is kept."""
-        self._by_key = {key: setback for key, setback in self._by_key.items() if key in keys}
+    def keep_only(self, keys: Collection[int]) -> None:
+        """Forget work that no longer exists."""
+        self._by_key = {key: failures for key, failures in self._by_key.items() if key in keys}

@@ -1,9 +1,8 @@
-"""Housekeeping: packing, removing and giving space back, in the background and never for long.
+"""Work in the background: packing reports, removing rows, returning space, and keeping tokens current.
 
-The writer gets one small piece at a time, and whoever waits for it comes first: after each piece the housekeeper rests,
-the longer the more is queued up. Of servers that share a database one keeps house at a time.
-
-Keeps the book of tokens true beside the requests: what other servers revoked, and when each token was used.
+The writer gets one small piece at a time, and requests come first: after each piece there is a pause, longer while other work is
+queued. Of servers that share a database one does it at a time. Tokens are read again every second, because other servers may
+have revoked some, and their last uses are stored every few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from isentrope_server.backend import Backend
-from isentrope_server.background import Setbacks, attempt
+from isentrope_server.background import RetryPauses, attempt
 from isentrope_server.store import access, database, removal
 from isentrope_server.store.removal import OverdueRun, Retention
 from isentrope_server.store.reports import compacting
@@ -32,20 +31,20 @@ _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 _REST_WHILE_OTHERS_WAIT = 4.0
-"""Rest over work while others wait for the writer: a fifth of one processor at most, as long as little is to be done."""
+"""Pause divided by work while other work is queued: at most a fifth of one processor, unless many blocks wait."""
 _MANY_BLOCKS = 8
-"""Twice as many to be packed, and the rests are half as long: series of unpacked reports hold up whoever reads them."""
+"""With twice as many blocks waiting the pauses are half as long: series of unpacked reports are slow to read."""
 _BLOCKS_AT_ONCE = 4
-"""Under load each turn at the writer is waited for longer than a block takes to pack."""
+"""Under load, waiting for the writer takes longer than packing a block."""
 _SECONDS_BETWEEN_RETENTIONS = 60.0
 _MOST_DRIFT_SECONDS = 60.0
 _DAY_SECONDS = 86_400.0
 
 
 @asynccontextmanager
-async def house_kept(backend: Backend) -> AsyncIterator[None]:
-    """Keep house in the background; the last piece of work ends before the store is closed."""
-    keeping = asyncio.create_task(_keep_house(backend))
+async def run_housekeeping(backend: Backend) -> AsyncIterator[None]:
+    """Run housekeeping in the background; its last piece of work ends before the store is closed."""
+    keeping = asyncio.create_task(_housekeep(backend))
     try:
         yield
     finally:
@@ -54,21 +53,21 @@ async def house_kept(backend: Backend) -> AsyncIterator[None]:
 
 
 class SteadyClock:
-    """Tells whether the machine's clock was set, or the machine slept: then nobody had the time to be heard of."""
+    """Detects that the machine's clock was set or the machine slept: then runs had no time to report."""
 
     def __init__(self) -> None:
         self._wall_minus_monotonic = time.time() - time.monotonic()
 
     def has_jumped(self) -> bool:
-        """Whether it did since the last call."""
+        """Whether that happened since the last call."""
         before, self._wall_minus_monotonic = self._wall_minus_monotonic, time.time() - time.monotonic()
         return abs(self._wall_minus_monotonic - before) > _MOST_DRIFT_SECONDS
 
 
-async def _keep_house(backend: Backend) -> None:
-    setbacks = Setbacks(backend.settings.housekeeping_interval_seconds)
+async def _housekeep(backend: Backend) -> None:
+    pauses = RetryPauses(backend.settings.housekeeping_interval_seconds)
     clock = SteadyClock()
-    # Not at once: after a day without this server the runs that went on meanwhile must first find back to it.
+    # Not at once: after a day without this server, running runs must first reconnect.
     retained_at = time.monotonic()
     while True:
         if not backend.on_duty:
@@ -76,30 +75,34 @@ async def _keep_house(backend: Backend) -> None:
             continue
         if time.monotonic() - retained_at >= _SECONDS_BETWEEN_RETENTIONS:
             if clock.has_jumped():
-                _log.warning("The machine's clock was set, or it slept: no run is taken for overdue in this round.")
+                _log.warning("The machine's clock was set, or it slept: no run is deleted in this round.")
             else:
-                await attempt(delete_overdue(backend), what="Deleting runs that are kept no longer")
+                await attempt(delete_overdue(backend), what="Deleting runs by retention")
             retained_at = time.monotonic()
         await attempt(remove_deleted(backend), what="Removing deleted runs")
-        if await attempt(compact(backend, BLOCK_SIZES, setbacks), what="Packing"):
+        if await attempt(compact(backend, BLOCK_SIZES, pauses), what="Packing"):
             await attempt(remove_unused_layouts(backend), what="Removing layouts")
         await attempt(give_space_back(backend), what="Giving space back")
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
 
 
-async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES, setbacks: Setbacks | None = None) -> int:
-    """Pack what is ready to be packed; returns how many blocks that made.
+async def compact(backend: Backend, sizes: BlockSizes = BLOCK_SIZES, pauses: RetryPauses | None = None) -> int:
+    """Pack every stream that has enough reports.
 
     Args:
-        setbacks: of the calls before. A stream that fails keeps no other waiting, and is left alone for a while.
+        sizes: how many reports make a block.
+        pauses: of earlier calls; a stream whose packing failed is skipped for a while.
+
+    Returns:
+        Number of new blocks.
     """
-    setbacks = setbacks or Setbacks()
+    pauses = pauses or RetryPauses()
     found = await backend.read(lambda connection: compacting.full_streams(connection, time.time(), sizes))
-    setbacks.forget_all_but({stream.stream_key for stream in found})
+    pauses.keep_only({stream.stream_key for stream in found})
     made = 0
     for stream in found:
-        if not setbacks.is_left_alone(stream.stream_key):
-            made += await _pack_stream(backend, stream, sizes, setbacks)
+        if not pauses.is_paused(stream.stream_key):
+            made += await _pack_stream(backend, stream, sizes, pauses)
     return made
 
 
@@ -118,10 +121,10 @@ async def remove_deleted(backend: Backend) -> None:
 
 
 async def remove_unused_layouts(backend: Backend) -> None:
-    """Delete the layouts that only reports had which are packed now, or removed."""
+    """Delete layouts that no unpacked report has."""
     while await backend.read(removal.unused_layouts):
         effort = Effort()
-        # For no run: while it is looked for, no server may begin to use one.
+        # Without a run id: no server may begin to use a layout meanwhile.
         await backend.write(effort.of(lambda transaction: removal.remove_layouts(transaction.connection)))
         await _rest(backend, effort)
 
@@ -137,26 +140,26 @@ async def give_space_back(backend: Backend) -> None:
 
 
 async def delete_overdue(backend: Backend) -> None:
-    """Delete the runs that the settings keep no longer."""
+    """Delete runs by the retention settings."""
     settings = backend.settings
     days = settings.retention_days
     kept = Retention(seconds=None if days is None else days * _DAY_SECONDS, runs=settings.retention_runs)
     if kept.keeps_all:
         return
     for run in await backend.read(lambda connection: removal.overdue_runs(connection, kept, now=time.time())):
-        # However long ago it was heard of by the clock: its shipper is there.
+        # Its shipper is connected, whatever the clock says.
         if backend.hub.is_watched(run.id):
             continue
         await backend.write(partial(_delete_overdue, kept, run.key), run_id=run.id)
 
 
-async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, setbacks: Setbacks) -> int:
+async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, pauses: RetryPauses) -> int:
     what = f"Packing stream {stream.stream_key} of run {stream.run_id}"
     made = 0
     while made < stream.blocks:
         effort = Effort()
         most = min(stream.blocks - made, _BLOCKS_AT_ONCE)
-        some = await setbacks.attempt(stream.stream_key, _pack_some(backend, stream, sizes, most, effort), what=what)
+        some = await pauses.attempt(stream.stream_key, _pack_some(backend, stream, sizes, most, effort), what=what)
         if not some:
             break
         made += some
@@ -165,7 +168,7 @@ async def _pack_stream(backend: Backend, stream: FullStream, sizes: BlockSizes, 
 
 
 async def _pack_some(backend: Backend, stream: FullStream, sizes: BlockSizes, most: int, effort: Effort) -> int:
-    """Pack up to so many blocks and store them together; returns how many there were."""
+    """Pack up to `most` blocks and store them together; return their number."""
     packed: list[PackedBlock] = []
     while len(packed) < most:
         after = packed[-1] if packed else None
@@ -194,7 +197,7 @@ def _pack_next(
 
 
 def _replace_by(packed: Sequence[PackedBlock], transaction: Transaction) -> None:
-    # Together or not at all: within a stream, whatever is packed came before whatever is not.
+    # Together: within a stream packed reports come before unpacked ones.
     for block in packed:
         compacting.replace_by(transaction.connection, block)
 
@@ -205,7 +208,7 @@ def _remove_some(run_key: int, transaction: Transaction) -> bool:
 
 def _delete_overdue(kept: Retention, run_key: int, transaction: Transaction) -> None:
     now = time.time()
-    # It may have begun again since it was looked up, or another server, or a person, was faster.
+    # Read again: the run may have resumed, or was deleted meanwhile.
     for run in removal.overdue_runs(transaction.connection, kept, now=now, run_key=run_key):
         _delete(run, transaction, now)
 
@@ -224,14 +227,13 @@ def _delete(run: OverdueRun, transaction: Transaction, now: float) -> None:
 
 
 class Effort:
-    """What a piece of work took of the thread that did it. Waiting for a turn is no work: a housekeeper that rested for
-    that too would do the less the more there is to do."""
+    """Processor time of a piece of work, without waiting: pausing for that, too, would slow packing down under load."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def of(self, work: Callable[[_T], _R]) -> Callable[[_T], _R]:
-        """The same work, measured."""
+        """Return the same work, measured."""
 
         def measured(on: _T) -> _R:
             started = time.thread_time()
@@ -244,9 +246,11 @@ class Effort:
 
 
 async def _rest(backend: Backend, effort: Effort, *, behind: int = 0) -> None:
-    """
+    """Pause after a piece of work.
+
     Args:
-        behind: how many blocks are still to be packed.
+        effort: what the work took.
+        behind: number of blocks still to be packed.
     """
     await asyncio.sleep(_rest_seconds(effort.seconds, others_wait=backend.writer.waiting > 0, behind=behind))
 
@@ -257,14 +261,14 @@ def _rest_seconds(effort_seconds: float, *, others_wait: bool, behind: int) -> f
 
 
 RELOAD_SECONDS = 1.0
-"""How long a token that another server on the same database revoked may go on."""
+"""How long a token that another server revoked may still be accepted."""
 NOTE_USES_SECONDS = 5.0
-"""Each note is a COMMIT; `last_used_at` is true to within so much."""
+"""Accuracy of `last_used_at`; storing it is a COMMIT."""
 
 
 @asynccontextmanager
-async def kept_book(backend: Backend) -> AsyncIterator[None]:
-    """Keep it while the block runs, and note the last uses at its end."""
+async def tokens_kept_current(backend: Backend) -> AsyncIterator[None]:
+    """Keep the tokens current while the block runs, and store their last uses at its end."""
     keeping = asyncio.create_task(_keep(backend))
     try:
         yield
@@ -274,14 +278,14 @@ async def kept_book(backend: Backend) -> AsyncIterator[None]:
 
 
 async def note_uses(backend: Backend) -> None:
-    """Write down when tokens were used since the last call."""
+    """Store when tokens were used since the last call."""
     uses = backend.tokens.take_uses()
     if not uses:
         return
     try:
         await backend.write(lambda transaction: access.note_token_use(transaction.connection, uses))
     except (SQLAlchemyError, WriterStopped) as error:
-        _log.warning("When tokens were last used could not be noted: %s", error)
+        _log.warning("The last uses of tokens could not be stored: %s", error)
 
 
 async def _keep(backend: Backend) -> None:
@@ -289,7 +293,7 @@ async def _keep(backend: Backend) -> None:
     while True:
         await asyncio.sleep(RELOAD_SECONDS)
         elapsed_seconds += RELOAD_SECONDS
-        await attempt(backend.reload_tokens(), what="Reading the tokens anew")
+        await attempt(backend.reload_tokens(), what="Reading tokens")
         if elapsed_seconds >= NOTE_USES_SECONDS:
             elapsed_seconds = 0.0
-            await attempt(note_uses(backend), what="Noting when tokens were used")
+            await attempt(note_uses(backend), what="Storing last uses of tokens")

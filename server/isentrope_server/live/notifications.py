@@ -32,6 +32,7 @@ from isentrope_server.store import runs
 from isentrope_server.store.database import DUTY_LOCK, Database, in_a_line
 from isentrope_server.store.reports import steps
 from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+from isentrope_wire.backoff import Backoff
 
 MOST_VERSIONS = 32
 """The newest control versions that one notification names; a payload must stay under 8 000 bytes."""
@@ -153,8 +154,6 @@ _log = logging.getLogger(__name__)
 _CHANNEL = "isentrope"
 _HEARTBEAT_SECONDS = 2.0
 _LONGEST_SILENCE = "20s"
-_PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0)
-"""Before each attempt to connect; the last one is repeated."""
 
 
 class Notifications:
@@ -210,21 +209,23 @@ class Notifications:
 
     def _receive_until_stopped(self) -> None:
         driver_error: type[Exception] = self._database.writing_engine.dialect.loaded_dbapi.Error
-        failures = 0
+        backoff, is_logged = Backoff(0.2, 2.0), False
         while not self._stopping.is_set():
             connected = time.monotonic()
             try:
                 with self._database.writing_engine.connect() as connection:
                     self._receive(connection.execution_options(isolation_level="AUTOCOMMIT"))
             except (SQLAlchemyError, driver_error, OSError) as error:
-                failures = 0 if time.monotonic() - connected > _HEARTBEAT_SECONDS else failures
-                if failures == 0:
+                if time.monotonic() - connected > _HEARTBEAT_SECONDS:
+                    backoff.reset()
+                    is_logged = False
+                if not is_logged:
                     _log.warning(
                         "The connection for notifications of other servers failed; connecting again: %s",
                         in_a_line(error),
                     )
-                self._stopping.wait(_PAUSES_SECONDS[min(failures, len(_PAUSES_SECONDS) - 1)])
-                failures += 1
+                is_logged = True
+                self._stopping.wait(backoff.next_pause_seconds())
             finally:
                 self._on_duty = False
 

@@ -1,7 +1,4 @@
-"""The one door in front of every HTTP route and WebSocket. It stands outside routing, so no route can forget it.
-
-How large a request's body may be. Counted while it streams in: a header may lie.
-"""
+"""Checks every HTTP request and WebSocket before routing, so that no route can omit it, and limits the size of bodies."""
 
 from __future__ import annotations
 
@@ -49,12 +46,12 @@ class Gate:
     ) -> None:
         """
         Args:
-            tokens: the book of tokens in force; asked for at each request, as are the other things to call.
-            sessions: what browsers logged in with.
-            allowed_hosts: names under which browsers may come in.
-            script_hashes: CSP hashes of the inline scripts the pages need.
-            refusals: told of whoever is not let in.
-            metrics_open: whether the server's figures answer without a token.
+            tokens: returns the active tokens; called at each request, as the other callables.
+            sessions: returns the sessions of browsers.
+            allowed_hosts: names in a Host header, besides localhost, the machine's name and IP addresses.
+            script_hashes: returns the CSP hashes of the pages' inline scripts.
+            refusals: counts and logs refused requests.
+            metrics_open: whether `/metrics` needs no token.
         """
         self._app = app
         self._tokens = tokens
@@ -108,14 +105,14 @@ class Gate:
             self._refusals.note(Door.HTTP, reason, what)
 
     def _admit(self, scope: Scope) -> Response | None:
-        """None: come in, else what to answer instead."""
+        """Return the refusal or log-in to answer; None to let the request in."""
         method, path = scope.get("method", "WEBSOCKET"), scope["path"]
         if scope["type"] == "http" and is_open(method, path, metrics_open=self._metrics_open):
             return None
         headers = Headers(scope=scope)
         if not is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _refusal(
-                400, "unknown_host", "The Host header names no address of this server; see ISENTROPE_ALLOWED_HOSTS."
+                400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
             )
         if scope["type"] == "http" and path == "/" and method == "GET":
             login = self._log_in(scope, headers)
@@ -139,7 +136,7 @@ class Gate:
         return None
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
-        """`/?token=...` becomes a session, and the token leaves the address bar and its history."""
+        """Turn `/?token=...` into a session and redirect, so that the token leaves the address bar and the history."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         secret = dict(query).get("token")
         if secret is None:
@@ -157,7 +154,7 @@ class Gate:
 
 
 def principal_of(scope: Scope) -> Principal:
-    """Whoever the gate let in."""
+    """The principal of a request that the gate let in."""
     principal = scope["state"]["principal"]
     assert isinstance(principal, Principal)
     return principal
@@ -172,7 +169,7 @@ def _unauthenticated(headers: Headers) -> Response:
         headers,
         401,
         "unauthenticated",
-        "A token this server knows is needed: Authorization: Bearer TOKEN, or the login address `isentrope up` printed.",
+        "A valid token is needed: send Authorization: Bearer TOKEN, or open the login address that `isentrope up` printed.",
         REFUSED_PAGE,
     )
     answer.headers["www-authenticate"] = "Bearer"
@@ -183,14 +180,14 @@ def _forbidden(principal: Principal, needed: TokenScope) -> Response:
     return _refusal(
         403,
         "forbidden",
-        f"The token {principal.name!r} has the scope {principal.scope}; this address, if there is one, needs {needed}.",
+        f"The token {principal.name!r} has the scope {principal.scope}; this address needs {needed}.",
         scope=str(principal.scope),
         needed=str(needed),
     )
 
 
 def _refusal_of(headers: Headers, status: int, code: str, message: str, page: str) -> Response:
-    """The page to browsers, the error body to everybody else."""
+    """An HTML page for browsers, the error body for other clients."""
     if "text/html" in headers.get("accept", ""):
         return HTMLResponse(page, status_code=status, headers={"cache-control": "no-store"})
     return _refusal(status, code, message)
@@ -211,7 +208,7 @@ def _with_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
 
 API_BODY_BYTES = 1 << 20
 PAGE_BODY_BYTES = 16 << 20
-"""A page's callback may carry the state of a whole figure."""
+"""A page's callback may contain a whole figure."""
 
 
 class RequestRefused(HTTPException):
@@ -247,7 +244,7 @@ class TokenRevoked(RequestRefused):
 
 
 class BodyLimit:
-    """ASGI middleware: a body beyond the limit ends in 413 before anybody parses it."""
+    """ASGI middleware: a body beyond the limit is refused with 413 before it is parsed. Counted while it arrives."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

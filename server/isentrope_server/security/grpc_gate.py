@@ -1,4 +1,4 @@
-"""The door in front of every gRPC method, with the same book of tokens as the HTTP gate's."""
+"""Checks every gRPC call, with the same tokens as the HTTP gate."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _Request = pb.HelloRequest | pb.PushRequest | pb.WatchRequest
 
 @dataclass(frozen=True, slots=True)
 class KnownAs:
-    """A run as tokens may be bound to it."""
+    """A run's name and project, to which tokens may be bound."""
 
     name: str
     project: str
 
 
 FindRun = Callable[[str], Awaitable[KnownAs | None]]
-"""How the store knows a run, by its id; None: it doesn't."""
+"""Finds a run by its id; None where the store has none."""
 
 
 _calling: ContextVar[Principal] = ContextVar("isentrope_server_grpc_principal")
 
 
 def principal_of_call() -> Principal:
-    """Whoever the gate let in, to a method that answers once."""
+    """The principal of the current unary call."""
     return _calling.get()
 
 
@@ -111,7 +111,7 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             await _abort(context, grpc.StatusCode.UNAUTHENTICATED, "The token was revoked.")
 
     async def _check_run(self, request: _Request, context: _Context, principal: Principal) -> None:
-        """A bound token reports its own run: as the request describes it, and as the store knows it."""
+        """Check that a bound token reports its own run, both as the request describes it and as the store has it."""
         if not principal.is_bound:
             return
         run_id = request.run.run_id if isinstance(request, pb.HelloRequest) else request.run_id
@@ -135,12 +135,12 @@ class GrpcGate(grpc.aio.ServerInterceptor):
             await _abort(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"The token {principal.name!r} may report {bound_to} alone, not run {run_id[:140]!r}.",
+                f"The token {principal.name!r} may only report {bound_to}, not run {run_id[:140]!r}.",
             )
 
 
 def _reading(deserialize: Any) -> Any:
-    """Bytes that are no such message become None, which `_read` answers; gRPC would call it the server's mistake."""
+    """Bytes that are no such message become None, which `_read` refuses; gRPC would report a server error."""
 
     def read(content: bytes) -> object:
         try:
@@ -154,14 +154,16 @@ def _reading(deserialize: Any) -> Any:
 
 async def _read(request: _Request | None, context: _Context) -> _Request:
     if request is None:
-        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "The request is no message of this protocol version.")
+        await _abort(
+            context, grpc.StatusCode.INVALID_ARGUMENT, "The request is not a message of this protocol version."
+        )
     return request
 
 
 def _refusal(principal: Principal | None, method: str) -> tuple[grpc.StatusCode, str] | None:
     if principal is None:
         return grpc.StatusCode.UNAUTHENTICATED, (
-            "This server takes reports only with a token it knows: set ISENTROPE_TOKEN, "
+            "This server accepts reports only with a valid token: set ISENTROPE_TOKEN, "
             "or make one with `isentrope token create --scope ingest`."
         )
     needed = required_grpc_scope(method)
@@ -174,10 +176,7 @@ def _refusal(principal: Principal | None, method: str) -> tuple[grpc.StatusCode,
 
 
 def _refusing(status: grpc.StatusCode, message: str) -> _Handler:
-    """Of a kind that reads no message, whatever the method: to hold one costs memory, and anybody may be refused.
-
-    A refusal looks the same to clients of every kind of method.
-    """
+    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the same."""
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         await _abort(context, status, message)

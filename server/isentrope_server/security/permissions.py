@@ -1,7 +1,4 @@
-"""Which scope a request needs. What no rule names needs the most there is.
-
-Who was not let in: counted, and told in the log a line at a time, however many try.
-"""
+"""Which scope a request needs, and refused requests. An address without a rule needs the scope admin."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from enum import StrEnum
 from isentrope_server.security.tokens import Scope
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Answer without a token, to GET and HEAD only: orchestrators ask them, and they tell nothing of anybody's data."""
+"""Need no token for GET and HEAD: orchestrators read them, and they contain no data."""
 METRICS_PATH = "/metrics"
-"""Open likewise where the setting `metrics_open` says so: a scraper that can't send a token."""
+"""Needs no token where the setting `metrics_open` is on, for a scraper that can't send one."""
 
 _API = "/api"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -51,13 +48,13 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
     ("GET", "/api/v1/audit"): Scope.ADMIN,
     ("GET", "/api/v1/audit/verification"): Scope.ADMIN,
 }
-"""Every route of the server's own, by method and template."""
+"""Every route of the API, by method and template."""
 
 PAGE_SCOPES: dict[tuple[str, str], Scope] = {
-    # A page's callbacks are POSTs. They reach data through the API, with the visitor's own token, and no other way.
+    # Callbacks of pages. They read data through the API with the visitor's own token.
     ("POST", "/_dash-update-component"): Scope.READ,
     ("WEBSOCKET", "/_dash-ws-callback"): Scope.READ,
-    # Ends the session the page was opened with.
+    # Deletes the session's cookie.
     ("POST", "/logout"): Scope.READ,
     ("GET", "/docs"): Scope.READ,
     ("GET", "/docs/{file}"): Scope.READ,
@@ -69,7 +66,7 @@ GRPC_SCOPES: dict[str, Scope] = {
     "/isentrope_wire.v1.Telemetry/Push": Scope.INGEST,
     "/isentrope_wire.v1.Telemetry/Watch": Scope.INGEST,
 }
-"""Every gRPC method; one that is not here needs the most there is."""
+"""Every gRPC method; others need the scope admin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +77,12 @@ class _Rule:
 
 
 def is_open(method: str, path: str, *, metrics_open: bool = False) -> bool:
-    """Whether anybody may ask."""
+    """Whether a request needs no token."""
     return method in ("GET", "HEAD") and (path in OPEN_PATHS or (metrics_open and path == METRICS_PATH))
 
 
 def changes_something(method: str) -> bool:
-    """Whether another site must not be able to make a visitor's browser send it."""
+    """Whether a request of this method may change something, so that other sites must not cause it."""
     return method not in _SAFE_METHODS
 
 
@@ -95,8 +92,8 @@ def required_scope(method: str, path: str) -> Scope:
     for rule in _RULES:
         if rule.method == asked and rule.path.fullmatch(path):
             return rule.scope
-    # Pages and their files. Under the API nothing is for everybody unless a line above says so: neither a new route nor
-    # an address the router takes for an old one, such as one that ends in a newline.
+    # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an address
+    # that the router treats as an old one, e.g. with a newline at its end.
     return Scope.READ if asked == "GET" and not path.startswith(_API) else Scope.ADMIN
 
 
@@ -120,56 +117,57 @@ _RULES = _rules([*ROUTE_SCOPES.items(), *PAGE_SCOPES.items()])
 
 
 class Door(StrEnum):
-    """Where something came in. A trainer's ranks hold Watch streams open; they take no page's place."""
+    """Where a request came in."""
 
     HTTP = "http"
     GRPC = "grpc"
 
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Reason(StrEnum):
-    """Why somebody was not let in."""
+    """Why a request was refused."""
 
     UNAUTHENTICATED = "unauthenticated"
-    """No token or session, or none in force."""
+    """No token or session, or none that is active."""
     FORBIDDEN = "forbidden"
-    """A token that may not do this, or a browser that another site's page made ask for it."""
+    """A token without the scope, or a browser's request from another site's page."""
 
 
 class Refusals:
-    """Every refusal of both doors. Lives on one event loop."""
+    """Counts and logs refused requests. Used on one event loop."""
 
     def __init__(self, count: Callable[[Door, Reason], None]) -> None:
         """
         Args:
-            count: called for each.
+            count: called for each refusal.
         """
         self._count = count
-        self._untold: Counter[tuple[Door, Reason]] = Counter()
+        self._unlogged: Counter[tuple[Door, Reason]] = Counter()
         self._last = ""
         self._pause: asyncio.TimerHandle | None = None
 
     def note(self, door: Door, reason: Reason, what: str) -> None:
-        """
+        """Count a refusal and log it, at most one line every `SECONDS_BETWEEN_LINES`.
+
         Args:
-            what: what was asked for and from where, as the log may show it: without a token.
+            what: the request and its source for the log, without a token.
         """
         self._count(door, reason)
-        self._untold[door, reason] += 1
+        self._unlogged[door, reason] += 1
         self._last = what
         if self._pause is None:
-            self._tell()
+            self._log()
 
-    def _tell(self) -> None:
-        """The first at once; those of the seconds after it together, when they are over."""
+    def _log(self) -> None:
+        """Log the refusals since the last line: the first at once, later ones together."""
         self._pause = None
-        if not self._untold:
+        if not self._unlogged:
             return
-        counts = ", ".join(f"{count} {door} {reason}" for (door, reason), count in sorted(self._untold.items()))
-        _log.warning("Requests were refused (%s), the last of them %s.", counts, self._last)
-        self._untold.clear()
-        self._pause = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_LINES, self._tell)
+        counts = ", ".join(f"{count} {door} {reason}" for (door, reason), count in sorted(self._unlogged.items()))
+        _logger.warning("Requests were refused (%s), the last one %s.", counts, self._last)
+        self._unlogged.clear()
+        self._pause = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_LINES, self._log)

@@ -1,7 +1,7 @@
 """What browsers need besides a token: a session in a cookie, and protection from other sites' pages.
 
 The cookie holds the id of the token that logged in and when the session ends, signed with a key that only the database
-holds. It is no token: it opens nothing as `Authorization`, and ends with its token. Browsers send a host's cookies to all
+holds. It is not a token: it opens nothing as `Authorization`, and ends with its token. Browsers send a host's cookies to all
 ports of the host, so to other people's programs too; logging out deletes the cookie in the browser alone.
 """
 
@@ -21,7 +21,7 @@ from starlette.requests import cookie_parser
 from isentrope_server.security.tokens import Principal
 
 SESSION_SECONDS = 30 * 24 * 3600
-"""How long after its log-in a browser stays logged in."""
+"""How long a browser stays logged in."""
 
 
 def _page(heading: str, text: str) -> str:
@@ -41,8 +41,8 @@ and logs this browser in.</p>
 make one with <code>isentrope token create --scope read</code>.</p>""",
 )
 FOREIGN_LOG_IN = (
-    "Another site's page asked to log this browser in, and could be giving it somebody else's token. If you trust the "
-    "address, open it from the terminal or put it into the address bar yourself."
+    "A page of another site opened this log-in address, perhaps with the token of another person. If you trust the "
+    "address, open it from the terminal or paste it into the address bar."
 )
 FOREIGN_LOG_IN_PAGE = _page("Not logged in", f"<p>{FOREIGN_LOG_IN}</p>")
 
@@ -60,31 +60,34 @@ def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
 
 
 def comes_from_own_page(headers: Headers, scheme: str) -> bool:
-    """Whether a page of this very server sent the request, or no page at all.
+    """Whether a page of this server sent the request, or no page at all.
 
-    Browsers tell the origin of every change and every WebSocket, and modern ones `Sec-Fetch-Site` of everything. What
-    carries neither was not sent by a browser, and nobody can be tricked into sending it.
+    Browsers send `Origin` with every change and WebSocket, and `Sec-Fetch-Site` with every request. A request with neither
+    does not come from a browser.
+
+    Args:
+        scheme: of the request as this process sees it.
     """
     origin = headers.get("origin")
     if origin is None:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
     page = urlsplit(origin)
-    # Behind a proxy that ends TLS the page is https while this process sees http.
+    # Behind a proxy that terminates TLS the page has https while this process sees http.
     schemes = {"https"} if scheme in ("https", "wss") else {"http", "https"}
     host = headers.get("host", "")
     return page.scheme in schemes and bool(host) and page.netloc.lower() == host.lower()
 
 
 def is_asked_for_by_another_site(headers: Headers) -> bool:
-    """Whether a page of another site or port led the browser here, and not its user.
+    """Whether a page of another site or port caused the request.
 
-    An address that a terminal or the address bar opens comes with `none`, and from what is no browser without the header.
+    An address opened from a terminal or the address bar has `none`; clients other than browsers don't send the header.
     """
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
 def host_name(host_header: str) -> str | None:
-    """The name in `name:port`, lower case, without brackets; None where there is none."""
+    """The name in `name:port`, in lower case, without brackets; None without one."""
     try:
         return urlsplit(f"//{host_header}").hostname
     except ValueError:
@@ -92,20 +95,20 @@ def host_name(host_header: str) -> str | None:
 
 
 def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Headers for every answer.
+    """Headers for every response.
 
     Args:
-        script_hashes: CSP hashes of the inline scripts the pages need; without any, inline scripts don't run.
+        script_hashes: CSP hashes of the pages' inline scripts; others don't run.
     """
     policy = "; ".join(
         (
             "default-src 'self'",
             " ".join(("script-src 'self'", *script_hashes)),
-            # Dash and Plotly set style attributes and insert style elements as they draw.
+            # Dash and Plotly set style attributes and insert style elements.
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
             "font-src 'self' data:",
-            # Covers this server's WebSockets too.
+            # Includes this server's WebSockets.
             "connect-src 'self'",
             "worker-src 'self' blob:",
             "object-src 'none'",

@@ -1,10 +1,7 @@
-"""Tokens: random secrets with a scope. The database knows their hashes, memory knows which are in force.
+"""Tokens: random secrets with a scope. The database has their hashes, memory the active ones.
 
-What a token may be called. Its name stands beside every change made with it, so it must look like no other actor.
-
-Making and revoking tokens, each with its audit entry.
-
-The owner's token: made at the first start, kept in a private file of the home for local clients.
+A token's name is shown beside every change made with it, so it must not look like another actor. Making and revoking a token
+each have an audit entry. The owner's token is made at the first start and stored in a private file of the home for local clients.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _GRANTS: dict[Scope, frozenset[Scope]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Whoever holds a token in force, or a browser's session that began with one."""
+    """The holder of an active token, or of a browser's session that began with one."""
 
     token_id: str
     name: str
@@ -51,20 +48,22 @@ class Principal:
     """The only project whose runs it may report; None: any."""
 
     def may(self, wanted: Scope) -> bool:
+        """Whether the token has a scope."""
         return wanted in _GRANTS[self.scope]
 
     @property
     def is_bound(self) -> bool:
+        """Whether it may report only one run or project."""
         return self.run is not None or self.project is not None
 
     def may_report(self, run_id: str, name: str, project: str) -> bool:
-        """Whether a run with this id, name and project is one it may report."""
+        """Whether it may report a run with this id, name and project."""
         return self.run in (None, run_id, name) and self.project in (None, project)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A token at the only moment its secret is known."""
+    """A new token; its secret is not stored."""
 
     secret: str
     stored: StoredToken
@@ -79,7 +78,12 @@ def new_token(
     secret: str | None = None,
     is_owner: bool = False,
 ) -> NewToken:
-    """Make a token; `secret` only where somebody chose it already.
+    """Make a token.
+
+    Args:
+        run: the only run it may report, by id or name.
+        project: the only project whose runs it may report.
+        secret: chosen by a person; None: random.
 
     Raises:
         Unprocessable: a run or a project for a token that doesn't report.
@@ -105,7 +109,7 @@ def new_token(
 
 
 def secret_hash(secret: str) -> bytes:
-    """SHA-256: the secrets are 256 random bits, so a slow hash would only slow requests down."""
+    """SHA-256: secrets are 256 random bits, so a slow hash would not help."""
     return hashlib.sha256(secret.encode()).digest()
 
 
@@ -145,7 +149,7 @@ class TokenBook:
         return principal.token_id in self._by_id
 
     def of_secret(self, secret: str) -> Principal | None:
-        """Whoever holds this secret. Comparing hashes leaks no timing that helps to guess a secret."""
+        """The active token with this secret. Comparing hashes leaks no timing that helps to guess it."""
         return self._used(self._by_hash.get(secret_hash(secret)) if secret else None)
 
     def of_id(self, token_id: str) -> Principal | None:
@@ -153,12 +157,12 @@ class TokenBook:
         return self._used(self._by_id.get(token_id))
 
     def of_authorization(self, header: str) -> Principal | None:
-        """Whoever sends this `Authorization` value."""
+        """The active token in an `Authorization` header."""
         scheme, _, secret = header.partition(" ")
         return self.of_secret(secret.strip()) if scheme.lower() == "bearer" else None
 
     def take_uses(self) -> dict[str, float]:
-        """When tokens were used since the last call, by id."""
+        """Return and reset when tokens were used, by id."""
         uses, self._last_uses = self._last_uses, {}
         return uses
 
@@ -172,16 +176,14 @@ _OTHER_ACTORS = re.compile(r"owner|server|command line|rank( .*)?|run( \(.*)?")
 
 
 def check_token_name(name: str) -> None:
-    """
+    """Check the name of a new token.
+
     Raises:
-        Unprocessable: it has characters nobody sees, or is what the audit trail and the histories of controls call
-            somebody who is no token, or the owner's.
+        Unprocessable: invisible characters, or the name of another actor in the audit trail and the history of controls.
     """
     if not name.isprintable():
-        raise Unprocessable(
-            f"A token's name is of visible characters and spaces, got {name!r}. Leave the others out.", field="name"
-        )
-    # What looks the same is the same: wide letters, capitals, more spaces.
+        raise Unprocessable(f"A token's name must have visible characters and spaces only, got {name!r}.", field="name")
+    # Names that look the same are equal: wide letters, capitals, repeated spaces.
     looks_like = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
     if not looks_like or _OTHER_ACTORS.fullmatch(looks_like):
         raise Unprocessable(
@@ -202,13 +204,17 @@ def issue_token(
     run: str | None = None,
     project: str | None = None,
 ) -> NewToken:
-    """Make and store a token; only the returned object knows its secret.
+    """Make and store a token; only the returned object has its secret.
 
     Args:
         by: name of the token, or `command line`.
-        by_token: id of the token.
+        by_token: id of that token.
+        now: the server's time, seconds since the epoch.
+        run: the only run it may report, by id or name.
+        project: the only project whose runs it may report.
+
     Raises:
-        Unprocessable: a name somebody else has, or a run or a project for a token that doesn't report.
+        Unprocessable: the name of another actor, or a run or a project for a token that doesn't report.
     """
     check_token_name(name)
     issued = new_token(name, scope, run=run, project=project)
@@ -227,7 +233,13 @@ def issue_token(
 
 
 def revoke_token(transaction: Transaction, token_id: str, *, by: str, by_token: str | None = None, now: float) -> bool:
-    """True when the token was in force until now."""
+    """Revoke a token; return whether it was active until now.
+
+    Args:
+        by: name of the token that revokes, or `command line`.
+        by_token: id of that token.
+        now: the server's time, seconds since the epoch.
+    """
     revoked = access.revoke_token(transaction.connection, token_id, now)
     if revoked:
         access.record_audit(
@@ -244,29 +256,34 @@ def revoke_token(transaction: Transaction, token_id: str, *, by: str, by_token: 
 
 
 SHORTEST_OWNER_TOKEN = 4
-"""Shorter ones are refused where they would become the owner's; one that is the owner's already goes on."""
+"""Characters; a shorter one is refused at the first start."""
 GOOD_OWNER_TOKEN = 32
-"""Shorter ones are warned of."""
+"""Characters; the log warns of a shorter one."""
 MAKE_A_TOKEN = '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
 def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False) -> str:
-    """The owner's secret, from the file of an earlier start; else `chosen`, else a random one, written to the file.
+    """Return the owner's secret: from the file of an earlier start, else `chosen`, else a random one, and write the file.
 
-    An owner's token whose file is gone is revoked: nobody can know it any more, or somebody took it. Not so in a
-    database that servers share: each has a home, and an owner's token of its own or the one all were given.
+    An owner's token whose file is missing is revoked, except in a database that servers share: there each home has its own
+    owner's token, or all have the same.
+
+    Args:
+        file: the owner's token in the home.
+        chosen: ISENTROPE_TOKEN.
+        is_shared: whether several servers may use the database.
 
     Raises:
-        StartupError: the file can't be read or written, or the chosen token was revoked, or anybody could guess it.
+        StartupError: the file can't be read or written, or the chosen token was revoked or is too short.
     """
     connection = transaction.connection
     known = access.all_tokens(connection)
-    in_force = [token for token in known if token.is_owner and token.revoked_at is None]
+    active = [token for token in known if token.is_owner and token.revoked_at is None]
     try:
         kept = file.read_text(encoding="utf-8").strip() if file.exists() else ""
-        if _is_among(in_force, kept):
+        if _is_among(active, kept):
             return kept
-        if chosen is not None and _is_among(in_force, chosen):
+        if chosen is not None and _is_among(active, chosen):
             write_private(file, chosen + "\n")
             return chosen
         if chosen is not None and _is_among(known, chosen):
@@ -278,7 +295,7 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
                 f"ISENTROPE_TOKEN becomes the owner's token and must have at least {SHORTEST_OWNER_TOKEN} characters, "
                 f"better {GOOD_OWNER_TOKEN}, got {len(chosen)}. Make one with {MAKE_A_TOKEN}."
             )
-        for token in [] if is_shared else in_force:
+        for token in [] if is_shared else active:
             access.revoke_token(connection, token.id, time.time())
         owner = new_token("owner", Scope.ADMIN, secret=chosen, is_owner=True)
         access.add_token(connection, owner.stored)
@@ -291,13 +308,13 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
             change={
                 "name": "owner",
                 "scope": str(Scope.ADMIN),
-                "revoked": [] if is_shared else [token.id for token in in_force],
+                "revoked": [] if is_shared else [token.id for token in active],
             },
         )
         transaction.announce(TokensChanged())
         write_private(file, owner.secret + "\n")
     except StartupError:
-        # It is an OSError too, and says what is wrong already.
+        # StartupError is an OSError, too.
         raise
     except OSError as error:
         raise StartupError(

@@ -1,4 +1,4 @@
-"""What fails for ever is tried less and less often, and each reason is told once."""
+"""Work that keeps failing is tried less and less often, and each reason is logged once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from itertools import pairwise
 import pytest
 
 from isentrope_server import housekeeping
-from isentrope_server.background import LONGEST_SECONDS, Setbacks
+from isentrope_server.background import LONGEST_SECONDS, RetryPauses
 from isentrope_server.store.reports import compacting
 from tests.server.compaction import EVERYTHING, NEVER, finished_run, unpacked_reports
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
 KEY = 7
+
+
+@pytest.fixture(autouse=True)
+def whole_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isentrope_wire.backoff.random.uniform", lambda _least, most: most)
 
 
 class Clock:
@@ -40,21 +45,21 @@ class FailingWork:
         return True
 
 
-def try_for(seconds: int, work: FailingWork, setbacks: Setbacks, clock: Clock) -> list[int]:
+def try_for(seconds: int, work: FailingWork, pauses: RetryPauses, clock: Clock) -> list[int]:
     """Look every two seconds whether there is something to do; returns when it was tried."""
     tried = []
     end = clock.seconds + seconds
     while clock.seconds < end:
-        if not setbacks.is_left_alone(KEY):
+        if not pauses.is_paused(KEY):
             tried.append(int(clock.seconds))
-            asyncio.run(setbacks.attempt(KEY, work(), what="Packing stream 7"))
+            asyncio.run(pauses.attempt(KEY, work(), what="Packing stream 7"))
         clock.seconds += 2
     return tried
 
 
-def test_it_is_left_alone_twice_as_long_each_time_but_never_for_more_than_an_hour() -> None:
+def test_it_is_paused_twice_as_long_each_time_but_never_for_more_than_an_hour() -> None:
     clock = Clock()
-    tried = try_for(86_400, FailingWork("torn"), Setbacks(2.0, clock), clock)
+    tried = try_for(86_400, FailingWork("torn"), RetryPauses(2.0, clock), clock)
     pauses = [after - before for before, after in pairwise(tried)]
     assert pauses[:4] == [2, 4, 8, 16]
     assert set(pauses[12:]) == {int(LONGEST_SECONDS)}
@@ -63,25 +68,26 @@ def test_it_is_left_alone_twice_as_long_each_time_but_never_for_more_than_an_hou
 
 def test_each_reason_is_told_once_and_after_a_success_again(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    setbacks = Setbacks(2.0, clock)
-    try_for(3_600, FailingWork("torn", "torn", "too short", "torn", "too short"), setbacks, clock)
+    pauses = RetryPauses(2.0, clock)
+    try_for(3_600, FailingWork("torn", "torn", "too short", "torn", "too short"), pauses, clock)
     assert ["torn" in message for message in caplog.messages] == [True, False]
-    assert "Packing stream 7 stopped half-way, next try in 2 s" in caplog.messages[0]
+    assert "Packing stream 7" in caplog.messages[0]
+    assert "2.0 s" in caplog.messages[0]
     assert all(record.exc_info for record in caplog.records)
     clock.seconds += LONGEST_SECONDS
-    try_for(2, FailingWork(None), setbacks, clock)
-    assert try_for(6, FailingWork("torn"), setbacks, clock) == [int(clock.seconds) - 6, int(clock.seconds) - 4]
+    try_for(2, FailingWork(None), pauses, clock)
+    assert try_for(6, FailingWork("torn"), pauses, clock) == [int(clock.seconds) - 6, int(clock.seconds) - 4]
     assert len(caplog.messages) == 3
 
 
 def test_a_stream_that_is_gone_leaves_no_trace() -> None:
     clock = Clock()
-    setbacks = Setbacks(2.0, clock)
-    try_for(2, FailingWork("torn"), setbacks, clock)
+    pauses = RetryPauses(2.0, clock)
+    try_for(2, FailingWork("torn"), pauses, clock)
     clock.seconds = 0.0
-    assert setbacks.is_left_alone(KEY)
-    setbacks.forget_all_but({KEY + 1})
-    assert not setbacks.is_left_alone(KEY)
+    assert pauses.is_paused(KEY)
+    pauses.keep_only({KEY + 1})
+    assert not pauses.is_paused(KEY)
 
 
 def test_housekeeping_leaves_a_stream_alone_that_could_not_be_packed_and_packs_it_once_it_can(
@@ -90,7 +96,7 @@ def test_housekeeping_leaves_a_stream_alone_that_could_not_be_packed_and_packs_i
     server = make_server(housekeeping_interval_seconds=NEVER)
     rank = finished_run(server, 20)
     clock = Clock()
-    setbacks = Setbacks(2.0, clock)
+    pauses = RetryPauses(2.0, clock)
     pack_next = compacting.pack_next
     tried: list[int] = []
 
@@ -99,14 +105,14 @@ def test_housekeeping_leaves_a_stream_alone_that_could_not_be_packed_and_packs_i
         raise ValueError("this blob is no multiple of 8 bytes")
 
     monkeypatch.setattr(compacting, "pack_next", fail)
-    assert [keep_house(server, setbacks) for _ in range(5)] == [0] * 5
+    assert [keep_house(server, pauses) for _ in range(5)] == [0] * 5
     assert len(tried) == 1
     assert caplog.text.count("Traceback") == 1
     monkeypatch.setattr(compacting, "pack_next", pack_next)
     clock.seconds = 2.0
-    assert keep_house(server, setbacks) == 2
+    assert keep_house(server, pauses) == 2
     assert unpacked_reports(server, rank) == 0
 
 
-def keep_house(server: ServerInThread, setbacks: Setbacks) -> int:
-    return asyncio.run(housekeeping.compact(server.backend, EVERYTHING, setbacks))
+def keep_house(server: ServerInThread, pauses: RetryPauses) -> int:
+    return asyncio.run(housekeeping.compact(server.backend, EVERYTHING, pauses))
