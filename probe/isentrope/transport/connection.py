@@ -1,9 +1,4 @@
-"""One connection to the server's ingest: Hello, Push and the Watch that runs beside them. Only the shipper imports this.
-
-The gRPC channel to a server's ingest, encrypted where its address says so.
-
-The server's clock, seen from here: a control's time to live must not depend on whose clock is right.
-"""
+"""One connection to the server's ingest: Hello, Push and the Watch that runs beside them. Only the shipper imports this."""
 
 from __future__ import annotations
 
@@ -27,7 +22,7 @@ from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
 
 def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.Channel:
-    """A channel; nothing is sent yet.
+    """Open a channel to a server's ingest. Nothing is sent yet.
 
     Args:
         target: host:port, with `https://` in front where the server has TLS.
@@ -46,14 +41,14 @@ def open_channel(target: str, options: Sequence[tuple[str, int]] = ()) -> grpc.C
 
 
 MOST_DISAGREEMENT_SECONDS = 60.0
-"""A heartbeat that is later than this says that the server's clock was set, or that this process was frozen."""
+"""A heartbeat later than this means that the server's clock was set, or that this process was frozen."""
 
 
 class ServerClock:
-    """Turns the server's times into this machine's.
+    """Converts the server's times into this machine's: a time to live must not depend on which clock is right.
 
-    A change must not fire late because a message was: the difference of the clocks is taken from when a question was
-    asked, not from when its answer came, so an error makes a time to live shorter, by a round trip at most.
+    A late message must not make a control expire late: the difference of the clocks is taken from when a request was
+    sent, not from when its answer came, so an error shortens a time to live, by a round trip at most.
     """
 
     def __init__(self) -> None:
@@ -62,34 +57,34 @@ class ServerClock:
         self._set_at = _wall_minus_monotonic()
 
     def set(self, *, asked_at: float, server_time: float) -> None:
-        """Take the server's time from the answer to a question.
+        """Compare the clocks by the answer to a request.
 
         Args:
-            asked_at: this machine's time when it was asked, in seconds since the Unix epoch.
-            server_time: the server's when it answered, likewise.
+            asked_at: this machine's time when the request was sent, in seconds since the Unix epoch.
+            server_time: the server's time when it answered, likewise.
         """
         self._ahead_seconds = asked_at - server_time
         self._set_at = _wall_minus_monotonic()
 
     def here(self, server_time: float) -> float:
-        """The moment as this machine's clock names it now."""
+        """The moment by this machine's clock, in seconds since the Unix epoch."""
         jumped_seconds = _wall_minus_monotonic() - self._set_at
         return server_time + self._ahead_seconds + jumped_seconds
 
     def disagrees(self, server_time: float) -> bool:
-        """Whether a time just heard from the server is far from what this clock expects."""
+        """Whether a time just received from the server is far from what this clock expects."""
         return abs(time.time() - self.here(server_time)) > MOST_DISAGREEMENT_SECONDS
 
 
 def _wall_minus_monotonic() -> float:
-    """Constant, until somebody sets this machine's clock."""
+    """Constant until this machine's clock is set."""
     return time.time() - time.monotonic()
 
 
 CALL_SECONDS = 5.0
-"""A frozen server holds a call for ever; gRPC's own keep-alive notices after a minute."""
+"""A frozen server holds a call forever; gRPC's own keep-alive notices after a minute."""
 SLOWEST_BYTES_PER_SECOND = 20_000.0
-"""Of a link that a call waits for as long as its message takes; over a slower one messages become smaller."""
+"""A call waits as long as its message takes at this rate; over a slower link messages become smaller."""
 SILENCE_SECONDS = 45.0
 """A Watch without even a heartbeat for so long is dead."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -123,11 +118,11 @@ class TooSlow(ServerAway):
 
 
 class ServerRefuses(IsentropeError, ConnectionError):
-    """The server answers that it won't take this: token or format. Keep the data, say it loudly, try again later."""
+    """The server refuses this token or format. Keep the data, log an error, try again later."""
 
 
 class TokenRefused(ServerRefuses):
-    """The token is missing, wrong, or of a scope that may not report: no repetition helps, another token does."""
+    """The token is missing, wrong, or of a scope that may not report: only another token helps."""
 
 
 class TelemetryConnection:
@@ -145,7 +140,9 @@ class TelemetryConnection:
         """
         Args:
             target: host:port, behind https:// where the server has TLS. Nothing is sent before `hello`.
-            receive_control: called with each desired control, also from the Watch's thread.
+            token: of the server, with scope ingest; None: none is sent.
+            run: sent with Hello.
+            receive_control: called with each requested control, also from the Watch's thread.
             report_problem: called with a sentence about a control that can't be read, likewise.
 
         Raises:
@@ -166,7 +163,7 @@ class TelemetryConnection:
             raise ServerRefuses(str(error)) from error
         self._stub = TelemetryStub(self._channel)
         self._watch_failure: str | None = None
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._clock = ServerClock()
 
     def __enter__(self) -> Self:
@@ -178,10 +175,14 @@ class TelemetryConnection:
         self._channel.close()
 
     def hello(self) -> int:
-        """Introduce the run and receive the desired control. Returns: the last record the server has.
+        """Send Hello, and receive the requested control.
+
+        Returns:
+            The number of the last record the server has.
 
         Raises:
-            ServerAway, ServerRefuses
+            ServerAway: it does not answer.
+            ServerRefuses: it refuses the run or the token.
         """
         asked_at = time.time()
         request = pb.HelloRequest(run=run_started_to_pb(self._run), protocol_version=PROTOCOL_VERSION, sent_at=asked_at)
@@ -196,10 +197,17 @@ class TelemetryConnection:
         return reply.acked_through
 
     def push(self, records: Sequence[Record]) -> tuple[int, list[Quarantined]]:
-        """Deliver records. Returns: the last record the server has stored, and those it keeps aside.
+        """Deliver records.
+
+        Args:
+            records: in order, without a gap.
+
+        Returns:
+            The number of the last record the server has stored, and the records it could not use.
 
         Raises:
-            ServerAway, ServerRefuses
+            ServerAway: it does not answer, or not in time.
+            ServerRefuses: it refuses the token.
         """
         request = pb.PushRequest(
             run_id=self._run.run_id,
@@ -215,31 +223,30 @@ class TelemetryConnection:
         return reply.acked_through, aside
 
     def watch(self) -> None:
-        """Follow the desired control on a thread of its own until the connection ends."""
+        """Receive requested controls on a thread of its own until the connection ends."""
         threading.Thread(target=self._watch, name="isentrope-watch", daemon=True).start()
 
     def check_watch(self) -> None:
-        """
+        """Check that the Watch is alive.
+
         Raises:
             ServerAway: the Watch ended, or has been silent for too long.
         """
         if self._watch_failure is not None:
             raise ServerAway(self._watch_failure)
-        silent_seconds = time.monotonic() - self._heard_at
+        silent_seconds = time.monotonic() - self._received_at
         if silent_seconds > SILENCE_SECONDS:
-            raise ServerAway(f"The server has said nothing for {silent_seconds:.0f} s, not even a heartbeat.")
+            raise ServerAway(f"The server has sent nothing for {silent_seconds:.0f} s, not even a heartbeat.")
 
     def _watch(self) -> None:
         request = pb.WatchRequest(run_id=self._run.run_id, incarnation=self._run.incarnation, rank=self._run.rank)
         try:
             for reply in self._stub.Watch(request, metadata=self._metadata):
-                self._heard_at = time.monotonic()
+                self._received_at = time.monotonic()
                 is_control = reply.WhichOneof("body") == "control"
-                told_at = reply.server_time if is_control else reply.heartbeat.server_time
-                # An older server does not say when it sends a control.
-                if (told_at or not is_control) and self._clock.disagrees(told_at):
-                    # Hello asks anew what time it is there, and brings the control with it.
-                    self._watch_failure = "The server's clock was set, or this process stood still."
+                if self._clock.disagrees(reply.server_time if is_control else reply.heartbeat.server_time):
+                    # The next Hello compares the clocks again, and brings the control with it.
+                    self._watch_failure = "The server's clock was set, or this process was frozen."
                     return
                 if is_control:
                     self._hand_over(reply.control)
@@ -262,15 +269,14 @@ def _seconds_for(request: pb.HelloRequest | pb.PushRequest) -> float:
 
 
 def _named(error: grpc.RpcError) -> ServerAway | ServerRefuses:
-    """One sentence about a failed call, as the kind of trouble it is."""
+    """A failed call as one of our errors."""
     # Errors of a call are RpcError and Call at once; the type stubs can't say so.
     assert isinstance(error, grpc.Call)
     code, details = error.code(), error.details() or "no reason given"
     sentence = f"{code.name}: {details}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        # A server that knows its way around has said what to set.
-        told = "ISENTROPE_TOKEN" in details
-        remedy = "Then deliver with" if told else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
+        has_advice = "ISENTROPE_TOKEN" in details
+        remedy = "Then deliver with" if has_advice else "Set ISENTROPE_TOKEN to a token with scope ingest, then"
         return TokenRefused(f"{sentence} {remedy} `isentrope sync`.")
     advice = advice_on(details)
     sentence = f"{sentence} {advice}" if advice else sentence

@@ -1,7 +1,4 @@
-"""A lock that says: the process that took it is still alive.
-
-A file that is read whole: the old content or the new one, never a part of either.
-"""
+"""Files that two processes share: a lock that is held as long as a process lives, and files that are replaced whole."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ class ProcessLock:
     """An exclusive lock on a file, released by the system when its process ends, however it ends.
 
     A POSIX record lock, not `flock`: a forked child (a DataLoader's worker) must not keep its parent alive by
-    inheriting the lock. The price: it does not exclude a second lock within one process, and closing any other
-    descriptor of the same file in this process would release it. So nothing else opens these files.
+    inheriting the lock. In return it does not exclude a second lock within one process, and closing any other descriptor
+    of the same file in this process would release it. So nothing else opens these files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,10 +24,13 @@ class ProcessLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Take the lock if nobody else holds it; never waits.
+        """Take the lock without waiting.
+
+        Returns:
+            False where another process holds it.
 
         Raises:
-            OSError: the file can't be opened, or its file system knows no locks.
+            OSError: the file can't be opened, or its file system has no locks.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -46,11 +46,11 @@ class ProcessLock:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the file that holds the lock is still there for others to see. False also when it is not held."""
+        """Whether the locked file still has its name. False also when the lock is not held."""
         return self._descriptor is not None and is_still_at(self._path, self._descriptor)
 
-    def acquire_anew(self) -> None:
-        """Put another locked file in the place of one that somebody removed; at no moment one that looks free.
+    def replace(self) -> None:
+        """Put another locked file in the place of one that was removed; at no moment does it look free.
 
         Raises:
             OSError: as `acquire`.
@@ -62,14 +62,14 @@ class ProcessLock:
             self._descriptor = draft._descriptor
 
     def release(self) -> None:
-        """Give the lock back; harmless when it is not held."""
+        """Release the lock; does nothing when it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def is_held_by_another_process(path: Path) -> bool:
-    """Whether some other process holds the lock on `path`.
+    """Whether another process holds the lock on `path`.
 
     Raises:
         OSError: as `ProcessLock.acquire`.
@@ -78,13 +78,13 @@ def is_held_by_another_process(path: Path) -> bool:
 
 
 def another_process_holds(path: Path) -> bool | None:
-    """As `is_held_by_another_process`; None: there is no such file, which says nothing of who lives.
+    """As `is_held_by_another_process`; None: there is no such file, so nothing is known.
 
     Raises:
         OSError: as `ProcessLock.acquire`.
     """
     try:
-        # Asking must not make it: the folder may be about to be removed.
+        # Without O_CREAT: the folder may be about to be removed.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -98,14 +98,18 @@ def another_process_holds(path: Path) -> bool | None:
 
 
 def is_still_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file still has its name. Not by inode numbers: some file systems make them up at each look."""
+    """Whether an open file still has its name. Inode numbers are no help: some file systems change them at each look."""
     return os.fstat(descriptor).st_nlink > 0 and path.exists()
 
 
 def pid_of_holder(path: Path) -> int | None:
-    """The process that holds the lock on `path`, by the system's word and as this process may call it.
+    """Find the process that holds the lock on `path`.
 
-    Returns: None: no other process holds it, or one that has no number here, in another container or on another machine.
+    Args:
+        path: of the lock.
+
+    Returns:
+        Its id. None where no other process holds it, or one in another container or on another machine.
 
     Raises:
         OSError: as `ProcessLock.acquire`.
@@ -114,8 +118,8 @@ def pid_of_holder(path: Path) -> int | None:
         return None
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
     finally:
         os.close(descriptor)
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
@@ -127,8 +131,10 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = False) -> No
     Only one writer at a time per path.
 
     Args:
-        lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and whoever
-            reads it must survive that.
+        path: the file.
+        content: all of it.
+        lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and its reader
+            must withstand that.
 
     Raises:
         OSError: the folder is gone, read-only or full.

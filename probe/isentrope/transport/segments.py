@@ -4,9 +4,9 @@
     header  = "ISENTSEG" (8 bytes), version (uint32), reserved (uint32)
     frame   = "\\xf5IsF" (4 bytes), payload length (uint32), CRC-32 (uint32), seq (uint64), payload
 
-All integers are little-endian; the CRC covers length, seq and payload. Opening a segment never fails because of what
-is in it: a torn tail ends the reading at the last good frame, a damaged middle is skipped up to the next frame whose
-CRC is right. What the damage cost shows in the sequence numbers, which rise by one from record to record.
+All integers are little-endian; the CRC covers length, seq and payload. Opening a segment never fails because of its
+content: a torn tail ends the reading at the last good frame, a damaged middle is skipped up to the next frame whose
+CRC is right. What was lost shows in the sequence numbers, which rise by one from record to record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME_BYTES = _FRAME.size
 _CHECKED = struct.Struct("<IQ")
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
-"""Longer than any report. A length beyond it is damage, not a frame."""
+"""Longer than any report. A larger length is damage, not a frame."""
 
 SUFFIX = ".seg"
 
@@ -58,7 +58,7 @@ class SegmentContent:
     tail_bytes: int
     """Bytes behind the last good frame: a frame still being written, or torn."""
     tail_seqs: tuple[int, ...]
-    """Numbers that torn frames in the tail claim to have; damage may have made them up."""
+    """Sequence numbers in the headers of torn frames in the tail; damage may have changed them."""
 
 
 def segment_name(first_seq: int) -> str:
@@ -67,7 +67,7 @@ def segment_name(first_seq: int) -> str:
 
 
 def first_seq_of(path: Path) -> int:
-    """The first sequence number a segment's name promises."""
+    """The first sequence number of a segment, by its name."""
     return int(path.stem)
 
 
@@ -102,10 +102,10 @@ class SegmentWriter:
         self.size_bytes = 0
         try:
             self._append(_HEADER.pack(MAGIC, VERSION, 0))
-            # Without it a power cut takes the file's name, and with it all that was synced into the file.
+            # Otherwise a power cut removes the file's name, and with it all that was synced into the file.
             sync_folder(folder)
         except OSError:
-            # A full disk still lets a file be removed; leaving it would block the next attempt's name.
+            # A full disk still lets a file be removed; if it stayed, its name would block the next attempt.
             self.close()
             self.path.unlink(missing_ok=True)
             raise
@@ -116,7 +116,7 @@ class SegmentWriter:
 
     @property
     def is_in_place(self) -> bool:
-        """False: somebody removed it; what is appended is lost with the last descriptor."""
+        """Whether the file still has its name; what is appended to a removed one is lost."""
         return is_still_at(self.path, self._descriptor)
 
     def append(self, frames: Iterable[bytes]) -> None:
@@ -131,7 +131,7 @@ class SegmentWriter:
         """Wait until what was appended survives a power cut.
 
         Raises:
-            OSError: it may not, nor may a later call's success be believed: the system forgets what it could not write.
+            OSError: it may not, also when a later call succeeds: the system drops what it could not write.
         """
         os.fdatasync(self._descriptor)
 
@@ -195,7 +195,7 @@ def read_segment(path: Path, offset: int = 0) -> SegmentContent:
 
 
 def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]:
-    """(start, seq, payload) of each frame whose CRC is right; after damage the search goes on at the next mark."""
+    """(start, seq, payload) of each frame whose CRC is right; after damage the search continues at the next mark."""
     while True:
         position = data.find(FRAME_MARK, position)
         if position < 0 or position + FRAME_BYTES > len(data):
@@ -210,7 +210,7 @@ def _good_frames(data: bytes, position: int) -> Iterator[tuple[int, int, bytes]]
 
 
 def _claimed_seqs(data: bytes, position: int) -> Iterator[int]:
-    """The numbers in what looks like frame headers from here on."""
+    """The sequence numbers in what looks like frame headers after `position`."""
     while (position := data.find(FRAME_MARK, position)) >= 0:
         if position + FRAME_BYTES <= len(data):
             yield _FRAME.unpack_from(data, position)[3]

@@ -1,9 +1,9 @@
-"""The side process that carries a spool to the server and brings the desired control back.
+"""The side process that delivers a spool to the server and writes the requested control for the training process.
 
     python -m isentrope.transport.shipper DIR
 
-It lives beside the training process and outlives it until everything is acknowledged. It reads its token from the
-environment or the home at each attempt, retries for ever while the trainer lives, and never drops a record.
+It runs beside the training process and after it, until everything is acknowledged. It reads its token from the
+environment or the home at each attempt, retries as long as the training process runs, and never drops a record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 600.0
 LOCK_GRACE_SECONDS = 2.0
-"""How long a training process has to put back the lock that somebody removed."""
+"""How long a training process has to restore a lock file that was removed."""
 DRAIN_VARIABLE = "ISENTROPE_DRAIN_SECONDS"
 
 EXIT_DELIVERED = 0
@@ -46,22 +46,22 @@ EXIT_OTHER_SHIPPER = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipperSettings:
-    """How a shipper behaves."""
+    """Sizes and pauses of a shipper."""
 
     batch_records: int = 250
-    """Of a backlog: one COMMIT of the server is shared by so many."""
+    """Records of a backlog in one Push: they share one COMMIT of the server."""
     batch_bytes: int = 1024 * 1024
-    """Half of it, and half of that, where a batch did not get through in time; at least one record, whatever its size."""
+    """Halved each time a batch was not answered in time; at least one record, whatever its size."""
     poll_seconds: float = 0.05
-    """How often an empty spool is looked at: what a report waits at most before it is sent."""
+    """Between two looks at an empty spool: the longest a report waits before it is sent."""
     drain_seconds: float = DRAIN_SECONDS
-    """How long after the training process's end a shipper tries without any success before it leaves the rest on disk."""
+    """After the training process's end: without any success for so long, the shipper leaves the rest on disk."""
     longest_pause_seconds: float = 5.0
-    """Between attempts to reach a server that is away: a person who waits for it to come back sees reports soon after."""
+    """Between attempts to reach a server that is away: once it is back, reports arrive soon."""
     longest_hold_seconds: float = 30.0
-    """Between attempts at a server that refuses: somebody has to put that right."""
+    """Between attempts at a server that refuses: a person has to correct that."""
     waits_when_refused: bool = True
-    """Whether a refusal is a reason to wait: beside a training run somebody may put it right, in a `sync` nobody does."""
+    """Whether to wait after a refusal: beside a training run it may be corrected, in a `sync` it will not."""
 
 
 class Shipper:
@@ -78,8 +78,10 @@ class Shipper:
     ) -> None:
         """
         Args:
+            folder: of the spool.
+            settings: of the shipper.
             target: host:port instead of the one the spool names.
-            find_token: asked before each attempt, so that a token that is put right takes effect.
+            find_token: called before each attempt, so that a corrected token takes effect.
             parent: the process that started this one, if that is the training process.
 
         Raises:
@@ -110,13 +112,13 @@ class Shipper:
             OSError: the spool folder vanished.
             ServerRefuses: only where the settings say not to wait.
         """
-        self._tell(ShipperState.STARTING)
+        self._set_status(ShipperState.STARTING)
         while not self._gave_up():
             try:
                 self._deliver_over_one_connection()
             except ServerRefuses as error:
                 if not self._settings.waits_when_refused:
-                    self._tell(ShipperState.GAVE_UP, str(error))
+                    self._set_status(ShipperState.GAVE_UP, str(error))
                     raise
                 self._pause(ShipperState.HOLDING, error)
             except ServerAway as error:
@@ -124,19 +126,20 @@ class Shipper:
             except OSError as error:
                 if not self._folder.exists:
                     raise
-                # Too many open files, no memory, a disk that hiccups: as with the server, the next attempt may succeed.
+                # Too many open files, no memory, a failing disk: as with the server, the next attempt may succeed.
                 self._pause(ShipperState.RETRYING, error)
             else:
-                self._tell(ShipperState.DRAINED)
+                self._set_status(ShipperState.DRAINED)
                 return self._status
-        self._tell(ShipperState.GAVE_UP, self._status.error)
+        self._set_status(ShipperState.GAVE_UP, self._status.error)
         return self._status
 
     def _deliver_over_one_connection(self) -> None:
-        """Returns when there is nothing left to deliver and nothing more will come.
+        """Return when there is nothing left to deliver and nothing more will come.
 
         Raises:
-            ServerAway, ServerRefuses: try again from Hello.
+            ServerAway: try again from Hello.
+            ServerRefuses: likewise.
         """
         with TelemetryConnection(
             self._target,
@@ -153,7 +156,7 @@ class Shipper:
             self._acknowledge(acked_through)
             connection.watch()
             while True:
-                # Asked before reading: what a trainer wrote as its last act must still be seen.
+                # Checked before reading: the last records of a process that has just ended must still be read.
                 trainer_gone = self._trainer_is_gone()
                 if self._push_next(connection, trainer_gone=trainer_gone):
                     continue
@@ -181,12 +184,12 @@ class Shipper:
             self._send_less(batch)
             raise
         for item in quarantined:
-            logger.error("The server keeps record %d aside (%s): %s", item.seq, item.code, printable(item.message))
+            logger.error("The server could not use record %d (%s): %s", item.seq, item.code, printable(item.message))
         if acked_through < batch[-1].seq:
             raise ServerAway(
                 f"Records up to {batch[-1].seq} were sent, the server has stored them up to {acked_through} only."
             )
-        # By little: over a slow link each batch that is too large again costs all the time it was given.
+        # In small steps: over a slow link each batch that is too large again costs its whole timeout.
         self._batch_bytes = min(self._batch_bytes + self._batch_bytes // 8 + 1, self._settings.batch_bytes)
         self._succeed()
         self._acknowledge(acked_through)
@@ -195,12 +198,12 @@ class Shipper:
     def _send_less(self, batch: Sequence[Record]) -> None:
         if len(batch) > 1:
             self._batch_bytes = max(sum(len(record.payload) for record in batch) // 2, 1)
-            # A smaller batch is another attempt, not the same one again: it has its own time.
+            # A smaller batch is another attempt, with its own time.
             self._last_success_at = time.monotonic()
 
     def _acknowledge(self, acked_through: int) -> None:
         self._reader.acknowledge(acked_through)
-        self._tell(ShipperState.DELIVERING)
+        self._set_status(ShipperState.DELIVERING)
 
     def _receive_control(self, snapshot: ControlSnapshot) -> None:
         logger.info(
@@ -214,10 +217,10 @@ class Shipper:
         self._refused.reset()
 
     def _pause(self, state: ShipperState, error: OSError) -> None:
-        # A held or absent server says the same thing for hours; the log says it once.
+        # The same error for hours is logged once.
         if str(error) != self._status.error:
             logger.log(logging.ERROR if state is ShipperState.HOLDING else logging.WARNING, "%s: %s", state, error)
-        self._tell(state, str(error))
+        self._set_status(state, str(error))
         backoff = self._refused if state is ShipperState.HOLDING else self._away
         end = time.monotonic() + backoff.next_pause_seconds()
         while time.monotonic() < end and not self._gave_up():
@@ -231,7 +234,7 @@ class Shipper:
 
     def _trainer_is_gone(self) -> bool:
         if self._trainer_gone_at is None and self._trainer_let_go():
-            logger.info("The training process is gone; what is left of its spool is delivered.")
+            logger.info("The training process has ended; the rest of its spool is delivered.")
             self._trainer_gone_at = time.monotonic()
         return self._trainer_gone_at is not None
 
@@ -240,7 +243,7 @@ class Shipper:
         if held is not None:
             self._lock_missing_since = None
             return not held
-        # Somebody removed the file. Whoever lives and writes makes it anew, unless it hangs; deleting can wait.
+        # The file was removed. A living training process restores it, unless it hangs; deleting can wait.
         now = time.monotonic()
         self._lock_missing_since = self._lock_missing_since or now
         end = self._folder.read_end()
@@ -248,7 +251,7 @@ class Shipper:
         parent_lives = self._parent is not None and os.getppid() == self._parent
         return has_ended or (not parent_lives and now - self._lock_missing_since > LOCK_GRACE_SECONDS)
 
-    def _tell(self, state: ShipperState, error: str = "") -> None:
+    def _set_status(self, state: ShipperState, error: str = "") -> None:
         acked_through = self._reader.acked_through
         if (state, acked_through, error) == (self._status.state, self._status.acked_through, self._status.error):
             return
@@ -257,9 +260,9 @@ class Shipper:
         )
         try:
             self._status.write(self._folder.status)
-        except OSError as trouble:
-            # On a full disk delivering goes on: it is what makes room.
-            logger.warning("The status file can't be written: %s.", trouble)
+        except OSError as failure:
+            # On a full disk delivering continues: it frees space.
+            logger.warning("The status file can't be written: %s.", failure)
 
 
 def ship(
@@ -270,7 +273,17 @@ def ship(
     find_token: Callable[[], str | None] = environment.token,
     parent: int | None = None,
 ) -> ShipperStatus | None:
-    """Deliver a folder, unless another shipper is at it, or was until now (None). A delivered folder is removed.
+    """Deliver a folder. A delivered folder is removed.
+
+    Args:
+        folder: of the spool.
+        settings: of the shipper.
+        target: host:port instead of the one the spool names.
+        find_token: called before each attempt.
+        parent: the process that started this one, if that is the training process.
+
+    Returns:
+        The last status; None where another shipper delivers the folder, or did until now.
 
     Raises:
         SpoolError: `folder` is no spool folder.
@@ -281,7 +294,7 @@ def ship(
     if not lock.acquire():
         return None
     try:
-        # The one who held the lock until now may have delivered everything.
+        # The shipper that held the lock until now may have delivered everything.
         status = shipper.run() if folder.exists else None
         if status is not None and status.state is ShipperState.DRAINED:
             folder.remove()
@@ -291,13 +304,17 @@ def ship(
 
 
 def main() -> int:
-    """Parse the command line and deliver; the exit status says how it ended."""
+    """Parse the command line and deliver.
+
+    Returns:
+        The exit status, one of the EXIT constants.
+    """
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
     parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
-    # The first process takes in all whose own parent has died.
+    # Process 1 adopts processes whose own parent has ended.
     parent = os.getppid() if os.getppid() != 1 else None
     try:
         folder.run()
@@ -309,7 +326,7 @@ def main() -> int:
     except FileNotFoundError:
         if folder.exists:
             raise
-        # Somebody removed the spool on purpose: there is nothing left to deliver, and nowhere to say it.
+        # The spool was removed on purpose: there is nothing left to deliver, and no place for a log.
         return EXIT_NO_SPOOL
     if status is None:
         return EXIT_OTHER_SHIPPER

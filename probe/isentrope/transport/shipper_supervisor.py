@@ -1,4 +1,4 @@
-"""Starts the shipper beside the training process, and again when it died."""
+"""Starts the shipper beside the training process, and restarts it when it died."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 30.0
-"""A shipper that lived this long was well; the next restart starts with a short pause again."""
+"""After a shipper that ran this long the next restart begins with a short pause again."""
 
 
 class ShipperSupervisor:
-    """Keeps one shipper process at work on a spool folder. Used by the writer thread alone."""
+    """Keeps one shipper process running on a spool folder. Used by the writer thread alone."""
 
     def __init__(self, folder: SpoolFolder, *, home: Path, token: str | None) -> None:
         """
         Args:
+            folder: of the spool.
             home: where the shipper looks for the owner's token.
-            token: what to send to the server; None: whatever the shipper finds in the home.
+            token: for the server; None: the one that the shipper finds in the home.
         """
         self._folder = folder
         self._environment = _shipper_environment(home, token)
@@ -40,11 +41,11 @@ class ShipperSupervisor:
         """The shipper's process id, None while there is none."""
         return None if self._process is None else self._process.pid
 
-    def tend(self, *, last: bool = False) -> None:
-        """Start the shipper if none runs and the pause after its last death is over.
+    def keep_running(self, *, last: bool = False) -> None:
+        """Start the shipper if none runs and the pause after its last end is over.
 
         Args:
-            last: nobody will tend it again; whatever the pause, what is left gets one shipper more.
+            last: this process ends: start one whatever the pause, for what is left to deliver.
 
         Raises:
             OSError: the process can't be started.
@@ -82,7 +83,7 @@ class ShipperSupervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                # A Ctrl-C in the trainer's terminal must not reach the one who delivers its last reports.
+                # A Ctrl-C in the trainer's terminal must not reach the process that delivers its last reports.
                 start_new_session=True,
             )
 
@@ -91,9 +92,9 @@ def _shipper_environment(home: Path, token: str | None) -> dict[str, str]:
     environment = dict(os.environ)
     environment["ISENTROPE_HOME"] = str(home.absolute())
     environment["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    # What it says on stderr is kept in a file nobody shortens; the shipper's own log has its words for failed calls.
+    # gRPC's stderr goes to a file of unlimited size; the shipper's own log names failed calls.
     environment.setdefault("GRPC_VERBOSITY", "NONE")
     if token is not None:
-        # The environment, not the command line: any user of the machine can read the latter.
+        # The environment, not the command line, which any user of the machine can read.
         environment["ISENTROPE_TOKEN"] = token
     return environment

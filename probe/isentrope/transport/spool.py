@@ -1,9 +1,4 @@
-"""The transport of the training process: reports go to a spool on disk, and this process opens no socket.
-
-How old the oldest record is that the server has not acknowledged.
-
-The transport for a mode.
-"""
+"""The transport of the training process: reports go to a spool on disk, and this process opens no socket."""
 
 from __future__ import annotations
 
@@ -31,7 +26,10 @@ MOST_MARKS = 256
 
 
 class DeliveryLag:
-    """Remembers when records were written, coarser the longer the server stays away. Used by one thread."""
+    """How old the oldest record is that the server has not acknowledged. Used by one thread.
+
+    Times are kept more coarsely the longer the server stays away.
+    """
 
     def __init__(self) -> None:
         self._marks: list[tuple[int, float]] = []
@@ -46,7 +44,7 @@ class DeliveryLag:
             return
         self._marks.append((seq, at))
         if len(self._marks) > MOST_MARKS:
-            # The first one stays: it says how old the oldest record is.
+            # The first one stays: it is the age of the oldest record.
             self._marks = self._marks[::2]
             self._spacing_seconds = max(2 * self._spacing_seconds, 1.0)
 
@@ -59,20 +57,20 @@ class DeliveryLag:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest of what the server lacks was written; None: it has everything."""
+        """When the oldest record that the server lacks was written; None: it has everything."""
         return self._marks[0][1] if self._marks else None
 
 
 logger = logging.getLogger(__name__)
 
 ROUND_SECONDS = 0.05
-"""How long a report waits at most before the writer thread wakes. It polls: waking it would cost the loop a lock."""
+"""The longest a report waits before the writer thread looks. It polls: waking it would cost the loop a lock."""
 STATUS_SECONDS = 0.5
 LONGEST_CLOSE_SECONDS = 1.0
-LAST_WORD_SECONDS = 0.15
-"""What a close may take on top when the writer thread does not come back: to say on disk what it leaves."""
+END_FILE_SECONDS = 0.15
+"""What a close may take on top when the writer thread hangs: to write the file `end`."""
 STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAVE_UP})
-"""A shipper in one of these states has heard that it can't deliver now."""
+"""A shipper in one of these states can't deliver now."""
 
 
 class SpoolTransport:
@@ -80,6 +78,10 @@ class SpoolTransport:
 
     `put` and `desired_control` are for one thread, the training loop's; neither they nor `statistics` touch disk or
     lock. In a forked child (a DataLoader's worker) every method does nothing: the spool belongs to the parent.
+
+    A report's way: `put` queues it; the writer thread builds and writes it (`spool_writer`, `spool_disk`); the shipper
+    reads and sends it (`spool_reader`, `connection`). A control's way back: the shipper writes the control file, the
+    writer thread reads it, and `desired_control` is an attribute read.
     """
 
     def __init__(
@@ -91,7 +93,10 @@ class SpoolTransport:
     ) -> None:
         """
         Args:
+            folder: of the spool.
+            run: the first record.
             supervisor: keeps a shipper running; None: spool only, for `isentrope sync` to deliver later.
+            limits: of the spool. Default: `SpoolLimits()`.
 
         Raises:
             SpoolError: the folder's file system knows no locks.
@@ -110,7 +115,7 @@ class SpoolTransport:
         self._lag = DeliveryLag()
         self._oldest_unacknowledged_at: float | None = None
         self._next_status_at = 0.0
-        self._trouble_logged = False
+        self._failure_logged = False
         self._refused_after_close = 0
         self._owner_pid = os.getpid()
         self._closing = threading.Event()
@@ -119,7 +124,7 @@ class SpoolTransport:
         self._give_up_at = float("inf")
         self._close_waited = threading.Event()
         self._end_lock = threading.Lock()
-        self._end_told = False
+        self._end_written = False
         self._alive_lock = ProcessLock(folder.trainer_lock)
         try:
             self._alive_lock.acquire()
@@ -133,8 +138,10 @@ class SpoolTransport:
         self._thread = threading.Thread(target=self._work, name="isentrope-spool", daemon=True)
         self._thread.start()
         # Started now: a process that is ending starts no more threads. On its own: the disk may be what hangs.
-        self._last_word = threading.Thread(target=self._leave_word, name="isentrope-last-word", daemon=True)
-        self._last_word.start()
+        self._end_thread = threading.Thread(
+            target=self._write_end_of_a_hanging_writer, name="isentrope-end", daemon=True
+        )
+        self._end_thread.start()
         atexit.register(self.close)
 
     def put(self, make: MakeMessage) -> bool:
@@ -145,11 +152,11 @@ class SpoolTransport:
         return os.getpid() == self._owner_pid and self._queue.put(make)
 
     def desired_control(self) -> ControlSnapshot | None:
-        """The newest control the shipper brought."""
+        """The newest control that the shipper received."""
         return self._desired
 
     def statistics(self) -> TransportStatistics:
-        """The counts as they stand; `acknowledged` lags by up to half a second."""
+        """The counts now; `acknowledged` lags by up to half a second."""
         oldest_at = self._oldest_unacknowledged_at
         return TransportStatistics(
             accepted=self._queue.accepted,
@@ -163,8 +170,11 @@ class SpoolTransport:
     def close(self, timeout_seconds: float = 1.0) -> None:
         """Write what fits in the time, at most a second, and let the shipper deliver the rest without this process.
 
-        What was accepted and does not get to the disk is a gap there, also when the writer thread hangs. Says in one
-        warning what stays on disk when the shipper has heard that the server is away or refuses.
+        What was accepted and is not written in time becomes a gap, also when the writer thread hangs. One warning is
+        logged about what stays on disk when the server is away or refuses.
+
+        Args:
+            timeout_seconds: the longest wait.
         """
         if os.getpid() != self._owner_pid or self._closing.is_set():
             return
@@ -177,16 +187,16 @@ class SpoolTransport:
         self._thread.join(allowed_seconds)
         self._close_waited.set()
         if self._thread.is_alive():
-            self._last_word.join(LAST_WORD_SECONDS)
+            self._end_thread.join(END_FILE_SECONDS)
         atexit.unregister(self.close)
         if self._supervisor is not None:
-            self._say_what_stays(end)
+            self._warn_of_undelivered(end)
 
-    def _say_what_stays(self, wait_until: float) -> None:
-        """One warning when the shipper gets nowhere: whoever ends a run without it believes all is delivered."""
+    def _warn_of_undelivered(self, wait_until: float) -> None:
+        """Log one warning when the shipper can't deliver: otherwise the end of a run looks like all was delivered."""
         status = ShipperStatus.read(self.folder.status)
-        # A run of a few seconds may end before its shipper has heard whether the server takes anything.
-        while self.folder.exists and _has_yet_to_hear(status) and time.monotonic() < wait_until:
+        # A run of a few seconds may end before its shipper knows whether the server takes anything.
+        while self.folder.exists and _is_starting(status) and time.monotonic() < wait_until:
             time.sleep(ROUND_SECONDS)
             status = ShipperStatus.read(self.folder.status)
         if status is None or status.state not in STUCK:
@@ -206,12 +216,14 @@ class SpoolTransport:
             )
 
     def _start_shipper(self, supervisor: ShipperSupervisor) -> None:
-        # On the caller's thread: were this one to fork a worker while another starts a process, the worker would
-        # inherit the pipe that tells of a failed start, and the starting thread would wait for the worker's end.
+        # On the caller's thread: if this one forked a worker while another thread starts a process, the worker would
+        # inherit the pipe that reports a failed start, and the starting thread would wait for the worker's end.
         try:
-            supervisor.tend()
+            supervisor.keep_running()
         except OSError as error:
-            logger.warning("The shipper can't be started (%s); it is tried again, reports stay on disk.", error)
+            logger.warning(
+                "The shipper can't be started (%s); reports stay on disk until a later attempt succeeds.", error
+            )
 
     def _work(self) -> None:
         while not self._closing.wait(ROUND_SECONDS):
@@ -226,14 +238,14 @@ class SpoolTransport:
     def _guarded_round(self) -> bool:
         try:
             return self._round()
-        except Exception:  # the sender thread's guard: whatever happens here, training goes on
-            if not self._trouble_logged:
-                self._trouble_logged = True
-                logger.warning("The spool at %s is in trouble; training goes on.", self.folder.path, exc_info=True)
+        except Exception:  # the sender thread's guard: training must continue whatever fails here
+            if not self._failure_logged:
+                self._failure_logged = True
+                logger.warning("Writing to the spool %s failed; training continues.", self.folder.path, exc_info=True)
             return False
 
     def _round(self) -> bool:
-        """Write what waits, then look after the shipper, the control and the status. False: the disk refuses."""
+        """Write what waits, then check the shipper, the control and the status. False: the disk refuses."""
         written = self._writer.write_queued(self._out_of_time)
         while written and not self._writer.idle and not self._closing.is_set():
             written = self._writer.write_queued(self._out_of_time)
@@ -243,28 +255,28 @@ class SpoolTransport:
         now = time.monotonic()
         if now >= self._next_status_at or self._closing.is_set():
             self._next_status_at = now + STATUS_SECONDS
-            self._note_what_is_acknowledged()
+            self._update_acknowledged()
             if self._supervisor is not None:
-                self._supervisor.tend()
+                self._supervisor.keep_running()
         return written
 
     def _keep_in_place(self) -> None:
-        """Make anew what somebody removed: else all that follows would go into files without a name."""
+        """Restore files that were removed: otherwise all that follows would go into files without a name."""
         if not self._alive_lock.is_in_place:
             if not self._removal_logged:
                 self._removal_logged = True
                 logger.warning(
-                    "Somebody removed files of the spool at %s. It goes on; what was not delivered yet will be a gap.",
+                    "Files of the spool %s were removed. It is restored; records that were not delivered will be a gap.",
                     self.folder.path,
                 )
             self.folder.restore(self._run, self._grpc_target)
-            self._alive_lock.acquire_anew()
+            self._alive_lock.replace()
         self._writer.leave_vanished_segment()
 
     def _out_of_time(self) -> bool:
         return time.monotonic() >= self._give_up_at
 
-    def _note_what_is_acknowledged(self) -> None:
+    def _update_acknowledged(self) -> None:
         status = ShipperStatus.read(self.folder.status)
         if status is not None:
             self._acked_through = status.acked_through
@@ -276,36 +288,34 @@ class SpoolTransport:
         try:
             self._writer.close()
             with self._end_lock:
-                self._end_told = True
+                self._end_written = True
                 is_whole = self._writer.spooled_through == self._writer.numbered_through
-                self.folder.write_end(
-                    SpoolEnd(self._writer.numbered_through) if is_whole else self._what_was_accepted()
-                )
+                self.folder.write_end(SpoolEnd(self._writer.numbered_through) if is_whole else self._end_of_accepted())
         except OSError as error:
-            logger.warning("The end of the spool at %s may not survive a power cut: %s.", self.folder.path, error)
+            logger.warning("The end of the spool %s may not survive a power cut: %s.", self.folder.path, error)
         # From here on the shipper knows that nothing more will come.
         self._alive_lock.release()
         if self._supervisor is not None and self.folder.exists:
-            # One that died a moment ago would be missed by nobody once this process is gone.
+            # A shipper that died a moment ago would not be restarted once this process is gone.
             with contextlib.suppress(OSError):
-                self._supervisor.tend(last=True)
+                self._supervisor.keep_running(last=True)
 
-    def _leave_word(self) -> None:
-        """When the writer thread did not come to its end: what was accepted, and the goodbye, for whoever delivers."""
+    def _write_end_of_a_hanging_writer(self) -> None:
+        """Write the file `end` for a writer thread that did not finish: what was accepted, and the run's last message."""
         self._close_waited.wait()
-        end = self._what_was_accepted()
+        end = self._end_of_accepted()
         with self._end_lock, contextlib.suppress(OSError):
-            if not self._end_told:
-                # A process that dies now takes nothing with it that was written; a power cut at the same moment may.
+            if not self._end_written:
+                # What was written survives the end of the process, if not a power cut at the same moment.
                 self.folder.write_end(end, lasting=False)
 
-    def _what_was_accepted(self) -> SpoolEnd:
-        goodbye = self._queue.newest_ready
-        last_payload = b"" if goodbye is None else encode_payload(goodbye())
+    def _end_of_accepted(self) -> SpoolEnd:
+        last = self._queue.newest_ready
+        last_payload = b"" if last is None else encode_payload(last())
         return SpoolEnd(FIRST_SEQ + self._queue.accepted + self._queue.refused, OUT_OF_TIME, last_payload)
 
 
-def _has_yet_to_hear(status: ShipperStatus | None) -> bool:
+def _is_starting(status: ShipperStatus | None) -> bool:
     return status is None or status.state is ShipperState.STARTING
 
 
@@ -321,29 +331,30 @@ def open_transport(
     token: str | None,
     limits: SpoolLimits | None = None,
 ) -> Transport:
-    """Open what carries the reports of one rank of one incarnation.
+    """Open the transport of one rank of one attempt of a run.
 
     Args:
-        mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is taken and goes nowhere.
+        run: the first record.
+        mode: `online`: spool and shipper; `offline`: spool only; `disabled`: everything is accepted and discarded.
         home: ISENTROPE_HOME; the spool lies in it.
         grpc_target: host:port of the server's ingest. Nothing is connected here: the server may be away.
-        token: what the shipper sends; None, or the one it finds by itself: ISENTROPE_TOKEN or, read anew at each
-            attempt, the home's owner token.
+        token: for the server; None: the shipper finds it, as ISENTROPE_TOKEN or in the home, at each attempt.
+        limits: of the spool. Default: `SpoolLimits()`.
 
     Raises:
-        SpoolError: the home can't be written to or knows no locks, or this incarnation has a spool already.
-        ConfigurationError: what is told of the run is larger than a record may be.
+        SpoolError: the home can't be written to or has no locks, or this attempt has a spool already.
+        ConfigurationError: the run's description is larger than a record may be.
     """
     if mode == "disabled":
         return InMemoryTransport(keep_messages=False)
     folder = SpoolFolder.create(home, run, grpc_target)
     if home == environment.home() and token == environment.token():
-        # Left to the shipper to find, so that an owner's token that changes later still takes effect.
+        # The shipper finds it: a token that changes later then takes effect.
         token = None
     supervisor = ShipperSupervisor(folder, home=home, token=token) if mode == "online" else None
     try:
         return SpoolTransport(folder, run, supervisor, limits)
     except OSError:
-        # Else a `sync` would look at it for ever.
+        # Otherwise every `sync` would find it.
         folder.remove()
         raise

@@ -1,8 +1,8 @@
 """The disk under a spool: appends frames to segments, survives its failures, and keeps some room in reserve.
 
 A write that fails ends the segment: the next attempt begins another, so that the one before can be delivered and
-deleted. What a failed sync leaves unsure is handed back to be written again: the system drops what it could not write
-and reports the failure once.
+deleted. Frames that a failed sync may have lost are handed back to be written again: the system drops what it could not
+write and reports the failure once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 1024 * 1024
-"""Room for some hundred reports of bare scalars and all gaps, on a disk that others filled."""
+"""Room for some hundred reports of scalars alone and all gaps, on a disk that something else filled."""
 RESERVE_PAUSE_SECONDS = 2.0
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -38,7 +38,7 @@ class NumberedFrame:
     is_gap: bool = False
     is_lightened: bool = False
     report: StepReport | None = None
-    """What it was made of, while it may have to be made again with less in it."""
+    """The report of the frame, while it may have to be written again with fewer parts."""
 
 
 class SpoolDisk:
@@ -47,6 +47,9 @@ class SpoolDisk:
     def __init__(self, folder: Path, *, segment_bytes: int, segment_seconds: float, max_bytes: int) -> None:
         """
         Args:
+            folder: of the spool.
+            segment_bytes: at which a segment ends.
+            segment_seconds: after which a segment ends.
             max_bytes: how much all segments may hold; beyond it the disk counts as full.
         """
         self._folder = folder
@@ -60,7 +63,7 @@ class SpoolDisk:
         self._reserve = folder / RESERVE_NAME
         self._next_reserve_at = 0.0
         self.used_share = 0.0
-        """How much of what the spool may hold it held when the newest segment began."""
+        """Share of the spool's limit that was used when the newest segment began."""
         self.has_reserve = False
         self.restore_reserve()
 
@@ -68,8 +71,8 @@ class SpoolDisk:
         """Write frames, all of them or none.
 
         Raises:
-            OSError: the disk refuses; `is_full` says whether for lack of room. What `take_doubtful` gives then has to be
-                written in front of these frames.
+            OSError: the disk refuses; `is_full`: for lack of room. The frames that `take_doubtful` then gives have to be
+                written before these.
         """
         segment = self._segment or self._open_segment(frames[0].first_seq)
         try:
@@ -80,23 +83,28 @@ class SpoolDisk:
         self._unsynced.extend(frames)
 
     def sync(self) -> list[NumberedFrame]:
-        """Make what was written survive a power cut, and end the segment when it is due.
+        """Make what was written survive a power cut, and end a segment that is full or old.
 
-        Returns: frames that have to be written once more; empty when all is well.
+        Returns:
+            Frames that have to be written once more; empty when all is well.
         """
         if self._segment is not None and self._unsynced:
             try:
                 self._segment.sync()
                 self._unsynced = []
             except OSError as error:
-                logger.warning("%s can't be made to last (%s); its end is written again.", self._segment.path, error)
+                logger.warning("Syncing %s failed (%s); its end is written again.", self._segment.path, error)
                 self._doubt()
         if self._segment is not None and self._segment.holds_frames and self._segment_is_due():
             self._close_segment()
         return self.take_doubtful()
 
     def leave_vanished_segment(self) -> list[NumberedFrame]:
-        """End a segment that somebody removed. Returns: what it held and no sync had taken, to be written once more."""
+        """End a segment whose file was removed.
+
+        Returns:
+            Its frames that no sync had reached, to be written once more.
+        """
         segment = self._segment
         if segment is None or segment.is_in_place:
             return []
@@ -111,13 +119,14 @@ class SpoolDisk:
     def take_doubtful(self) -> list[NumberedFrame]:
         """Hand back frames that have to be written once more, before any other: they may be on disk, or not.
 
-        A reader may have seen them, so they stay as they are: they can't be made again with less in them.
+        A reader may have seen them, so they stay as they are and lose no part.
         """
         doubtful, self._doubtful = self._doubtful, []
         return [replace(frame, report=None, is_lightened=False) for frame in doubtful]
 
     def close(self) -> None:
-        """
+        """Sync and close the segment, and remove the reserve.
+
         Raises:
             OSError: what was written last may not survive a power cut.
         """
@@ -129,7 +138,7 @@ class SpoolDisk:
         self._reserve.unlink(missing_ok=True)
 
     def give_up_reserve(self) -> bool:
-        """Make room out of the reserve; False when there is none."""
+        """Free the reserve; False when there is none."""
         if not self.has_reserve:
             return False
         self._reserve.unlink(missing_ok=True)
@@ -138,7 +147,7 @@ class SpoolDisk:
         return True
 
     def restore_reserve(self) -> bool:
-        """Take the reserve back if the disk has room for twice as much; looked at every two seconds at most."""
+        """Allocate the reserve again if the disk has room for twice as much; tried every two seconds at most."""
         now = time.monotonic()
         if self.has_reserve or now < self._next_reserve_at:
             return self.has_reserve
@@ -178,7 +187,7 @@ class SpoolDisk:
         return self._segment
 
     def _abandon_segment(self) -> None:
-        """End a segment that could not be written to; what it held before is made to last, or written again."""
+        """End a segment that could not be written to; its earlier frames are synced, or written again."""
         segment = self._segment
         if segment is None:
             return

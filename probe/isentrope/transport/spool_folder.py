@@ -1,25 +1,21 @@
 """The folder through which training process and shipper talk, and the names of the files in it.
 
     ISENTROPE_HOME/spool/RUN/INCARNATION/rank-N/
-        run.payload       who reports: RunStarted, serialised         written once by the training process
+        run.payload       the run and rank: RunStarted, serialised    written once by the training process
         target            host:port of the server's ingest            written once by the training process
         NUMBER.seg        records, see `segments`                     training process writes, shipper deletes
-        NUMBER.damaged    a segment some of which could not be read   kept for whoever wants to know
+        NUMBER.damaged    a segment some of which could not be read   kept to be examined
         reserve           room for a full disk                        training process, see `spool_disk`
-        end               the last record's number, see `spool_end`   training process, when it closes the spool
+        end               the last record's number, see `SpoolEnd`    training process, when it closes the spool
         trainer.lock      held while the training process lives
         shipper.lock      held while a shipper works on the folder
         control           the desired control                         shipper writes, training process reads
-        status.json       how far the shipper is, and its trouble     shipper writes, training process reads
-        shipper.log       what the shipper has to say; bounded
-        shipper.errors    what a shipper that died had not caught
+        status.json       how far the shipper is, and its error       shipper writes, training process reads
+        shipper.log       the shipper's log; bounded
+        shipper.errors    stderr of the shipper, for one that died
 
 Everything is readable by the owner alone: configurations hold secrets. No token is ever written here. When all is
-delivered the shipper removes the folder; what was damaged stays.
-
-What the training process says of its spool's end: the file `end`.
-
-How far the shipper is, as a small file that the training process and `isentrope doctor` read.
+delivered the shipper removes the folder; damaged segments stay.
 """
 
 from __future__ import annotations
@@ -43,16 +39,16 @@ from isentrope_wire.reports import RunStarted
 
 @dataclass(frozen=True, slots=True)
 class SpoolEnd:
-    """The last record's number, and what takes the place of records that were not written before the process ended."""
+    """The file `end`: the last record's number, and the reason of the gap where records were not written in time."""
 
     last_seq: int
     reason: str = ""
-    """Why records up to the last may be missing; empty: the writer came to its end, and all of them were on disk."""
+    """Why records up to the last may be missing; empty: the writer finished, and all of them are on disk."""
     last_payload: bytes = b""
-    """The last record itself, where it was at hand and the segments may lack it."""
+    """The last record itself, where it was known and the segments may lack it."""
 
     def to_bytes(self) -> bytes:
-        """As it stands in the file; a bare number where there is nothing else to say."""
+        """The file's content; a bare number where the spool is whole."""
         if not self.reason:
             return str(self.last_seq).encode()
         document = {"last_seq": self.last_seq, "reason": self.reason, "last_payload": self.last_payload.hex()}
@@ -60,9 +56,10 @@ class SpoolEnd:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> SpoolEnd:
-        """
+        """Read the file's content.
+
         Raises:
-            ValueError: the file is torn, or none of ours.
+            ValueError: the file is torn, or another one.
         """
         document = json.loads(content)
         if isinstance(document, int):
@@ -70,7 +67,9 @@ class SpoolEnd:
         try:
             return cls(int(document["last_seq"]), str(document["reason"]), bytes.fromhex(str(document["last_payload"])))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"An end of a spool is a number or says last_seq, got {content[:80]!r}.") from error
+            raise ValueError(
+                f"The file end holds a number or an object with last_seq, got {content[:80]!r}."
+            ) from error
 
 
 _RUN_FILE = "run.payload"
@@ -78,11 +77,11 @@ _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class SpoolError(IsentropeError, OSError):
-    """A spool folder that can't be made, or is none."""
+    """A spool folder can't be made, or a folder is none."""
 
 
 class SpoolFolder:
-    """The spool of one rank of one incarnation of a run."""
+    """The spool of one rank of one attempt (`incarnation`) of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -96,16 +95,16 @@ class SpoolFolder:
 
     @classmethod
     def create(cls, home: Path, run: RunStarted, grpc_target: str) -> SpoolFolder:
-        """Make the folder of a new incarnation.
+        """Make the folder of a new attempt.
 
         Raises:
-            SpoolError: the home can't be written to, or this incarnation has a spool already.
-            ConfigurationError: what is told of the run is larger than a record may be.
+            SpoolError: the home can't be written to, or this attempt has a spool already.
+            ConfigurationError: the run's description is larger than a record may be.
         """
         payload = encode_payload(run)
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ConfigurationError(
-                f"What is told of a run, its config and tags above all, may take {MAX_PAYLOAD_BYTES} bytes, "
+                f"The description of a run, its config and tags above all, may take {MAX_PAYLOAD_BYTES} bytes, "
                 f"got {len(payload)}. Leave out what is large."
             )
         path = home.joinpath("spool", *_folder_names(run))
@@ -113,7 +112,7 @@ class SpoolFolder:
         try:
             _make_private_folder(path)
             write_atomically(folder.path / "target", grpc_target.encode(), lasting=True)
-            # Free, but there: one that is missing has been removed, and says nothing of who lives.
+            # Unlocked, but there: a missing file was removed, and does not show whether the process lives.
             folder.trainer_lock.touch(mode=0o600)
             write_atomically(folder.path / _RUN_FILE, payload, lasting=True)
             for named_in in (path, path.parent, path.parent.parent):
@@ -131,7 +130,7 @@ class SpoolFolder:
         return folder
 
     def restore(self, run: RunStarted, grpc_target: str) -> None:
-        """Make what somebody removed under the process that writes here; its lock is its own to take again.
+        """Restore files that were removed while the training process writes here; it takes its lock again by itself.
 
         Raises:
             OSError: the home can't be written to.
@@ -143,9 +142,9 @@ class SpoolFolder:
                 write_atomically(self.path / name, content, lasting=True)
 
     def run(self) -> RunStarted:
-        """Who reports through this folder.
+        """The run and rank that report through this folder.
 
-        By the first record where it is at hand and the folder bears its names, for that one has a checksum.
+        Read from the first record where it is there and fits the folder's name, for it has a checksum.
 
         Raises:
             SpoolError: this is no spool folder, or its description is damaged.
@@ -160,7 +159,7 @@ class SpoolFolder:
                 return first_record
             raise SpoolError(f"{self.path} is no spool folder: it lacks a readable {_RUN_FILE} ({error}).") from error
         if not isinstance(message, RunStarted):
-            raise SpoolError(f"{self.path / _RUN_FILE} should say which run reports; it holds another message.")
+            raise SpoolError(f"{self.path / _RUN_FILE} should hold the run that reports; it holds another message.")
         return message
 
     def _first_record(self) -> RunStarted | None:
@@ -184,16 +183,17 @@ class SpoolFolder:
             raise SpoolError(f"{self.path} is no spool folder: it names no server ({error}).") from error
 
     def write_end(self, end: SpoolEnd | int, *, lasting: bool = True) -> None:
-        """Say that nothing comes after this record.
+        """Write the file `end`: nothing comes after this record.
 
         Args:
+            end: the last record's number, or all that the file holds.
             lasting: see `write_atomically`.
 
         Raises:
             OSError: the folder is gone, read-only or full.
         """
-        told = SpoolEnd(end) if isinstance(end, int) else end
-        write_atomically(self.end, told.to_bytes(), lasting=lasting)
+        content = (SpoolEnd(end) if isinstance(end, int) else end).to_bytes()
+        write_atomically(self.end, content, lasting=lasting)
 
     def read_end(self) -> SpoolEnd | None:
         """How the spool ended; None: the training process did not close it, or not all of it survived."""
@@ -213,7 +213,7 @@ class SpoolFolder:
         return (self.path / _RUN_FILE).exists()
 
     def remove(self) -> None:
-        """Remove what a delivered spool leaves, and the folders above it that are empty then. Damaged segments stay."""
+        """Remove the files of a delivered spool, and the folders above it that are then empty. Damaged segments stay."""
         kept = list(self.path.glob("*.damaged"))
         with contextlib.suppress(OSError):
             for path in sorted(self.path.iterdir(), key=lambda path: path.name == _RUN_FILE):
@@ -224,13 +224,13 @@ class SpoolFolder:
 
 
 def _make_private_folder(path: Path) -> None:
-    """mode= reaches only the last folder, and this one holds the data."""
+    """`mkdir(mode=)` applies to the last folder only, and that one holds the data."""
     for attempt in range(3):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             path.mkdir(mode=0o700)
         except FileNotFoundError:
-            # The shipper of an earlier incarnation has just removed what was empty.
+            # The shipper of an earlier attempt has just removed an empty folder.
             if attempt == 2:
                 raise
         else:
@@ -239,7 +239,7 @@ def _make_private_folder(path: Path) -> None:
 
 def find_spool_folders(root: Path) -> list[SpoolFolder]:
     """All spool folders at or below `root`, in the order of their paths."""
-    # Unlike a glob, a walk passes over folders that their shippers remove meanwhile.
+    # Unlike a glob, a walk skips folders that their shippers remove meanwhile.
     return [SpoolFolder(Path(folder)) for folder in sorted(f for f, _, files in os.walk(root) if _RUN_FILE in files)]
 
 
@@ -269,7 +269,7 @@ class ShipperState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipperStatus:
-    """One state of the shipper."""
+    """How far the shipper is: a small file that the training process and `isentrope doctor` read."""
 
     state: ShipperState = ShipperState.STARTING
     acked_through: int = 0
@@ -277,10 +277,11 @@ class ShipperStatus:
     pid: int = 0
     updated_at: float = 0.0
     reached: bool = False
-    """The server has answered this shipper at least once; for whoever called it, not read back."""
+    """Whether the server has answered this shipper at least once. Not read back."""
 
     def write(self, path: Path) -> None:
-        """
+        """Replace the file.
+
         Raises:
             OSError: the spool folder is gone, read-only or full.
         """

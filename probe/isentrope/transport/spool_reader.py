@@ -26,21 +26,22 @@ LOST_BY_THE_SERVER = "the server had acknowledged these records and has them no 
 
 
 READ_ATTEMPTS = 3
-"""A disk that fails once may be a cable, one that fails thrice has lost the file."""
+"""One failed read may be a cable; after three the file is lost."""
 READ_PAUSE_SECONDS = 0.1
 _LOST_ON_DISK = frozenset({errno.EIO, errno.EISDIR, errno.EBADMSG, errno.EUCLEAN})
 
 
 class SpoolReader:
-    """The records of one spool folder as an endless sequence without holes.
+    """The records of one spool folder as an endless sequence without gaps in its numbers.
 
-    Whatever is missing between two records comes as a record that carries a `Gap`, under the last missing number.
+    What is missing between two records comes as a record that carries a `Gap`, under the last missing number.
     """
 
     def __init__(self, folder: Path, acked_through: int = 0) -> None:
         """
         Args:
-            acked_through: what the server had acknowledged to an earlier reader of this folder.
+            folder: of the spool.
+            acked_through: the last record that the server had acknowledged to an earlier reader of this folder.
         """
         self._folder = folder
         self._acked_through = acked_through
@@ -57,11 +58,11 @@ class SpoolReader:
         return self._acked_through
 
     def resume_after(self, acked_through: int) -> None:
-        """Start again behind the last record the server says it has."""
+        """Start again after the last record that the server has."""
         if acked_through < self._acked_through:
             logger.error(
-                "The server has records up to %d, but had acknowledged %d: it lost data. What is no longer in the "
-                "spool will be shown as a gap.",
+                "The server has records up to %d, but had acknowledged %d: it lost data. Records that are no longer in "
+                "the spool will be shown as a gap.",
                 acked_through,
                 self._acked_through,
             )
@@ -92,17 +93,17 @@ class SpoolReader:
     def missing_at_the_end(
         self, last_seq: int | None, reason: str = NEVER_WRITTEN, last_payload: bytes = b""
     ) -> list[Record]:
-        """What the spool's end lacks, as at most one gap. Only when the writer is gone and everything else is sent.
+        """The records that the spool's end lacks, as at most one gap. Only when the writer is gone and everything else is sent.
 
         Args:
-            last_seq: the number the writer says it ended with; None: it did not come to say so.
-            reason: why what lacks was not written.
-            last_payload: the last record, where it needs no gap.
+            last_seq: the last number by the file `end`; None: there is no such file.
+            reason: why records were not written.
+            last_payload: the last record, where it is known and needs no gap.
         """
         segments = list_segments(self._folder)
         content = self._content_of(segments[-1]) if segments else None
         if segments and content is None:
-            # Nobody can say how many records it held; the one in its name it was made for.
+            # How many records it held is not known; it was made for the one in its name.
             through = first_seq_of(segments[-1]) if last_seq is None else last_seq
             return self._missing_before(through + 1, DAMAGED)
         if content is not None and content.tail_bytes:
@@ -116,7 +117,7 @@ class SpoolReader:
         if content is None or not content.tail_bytes:
             return []
         last_good = content.frames[-1].seq if content.frames else first_seq_of(segments[-1]) - 1
-        # Each torn frame says its number, if that much of it was written; damage may say anything.
+        # The header of a torn frame holds its number, if that much was written; damage may have changed it.
         claimed = [seq for seq in content.tail_seqs if 0 < seq - last_good <= content.tail_bytes]
         return self._missing_before(max(claimed, default=last_good + 1) + 1, TORN)
 
@@ -145,7 +146,7 @@ class SpoolReader:
 
     def _discard(self, segment: Path) -> None:
         if segment in self._damaged_segments:
-            # Kept for whoever wants to know what happened; readers no longer see it.
+            # Kept to be examined; readers no longer see it.
             with contextlib.suppress(FileNotFoundError):
                 os.replace(segment, segment.with_suffix(".damaged"))
         else:
@@ -163,7 +164,7 @@ class SpoolReader:
             try:
                 self._read(segment)
             except FileNotFoundError:
-                # Somebody removed it since it was listed.
+                # It was removed since it was listed.
                 self._segment, self._offset = None, 0
                 continue
             if newer is not None:
@@ -196,7 +197,7 @@ class SpoolReader:
             self._take(frame)
 
     def _content_of(self, segment: Path, offset: int = 0) -> SegmentContent | None:
-        """None: the disk does not give the file back. It is kept aside, and what it held will be a gap.
+        """Read a segment; None: the disk can't read it. It is kept aside, and its records will be a gap.
 
         Raises:
             OSError: the file is gone, or can't be read now for a reason that is not its own.
@@ -210,9 +211,9 @@ class SpoolReader:
             except OSError as error:
                 if error.errno not in _LOST_ON_DISK:
                     raise
-                trouble = error
+                failure = error
         if not known:
-            logger.error("%s can't be read (%s); what it holds is not delivered.", segment, trouble)
+            logger.error("%s can't be read (%s); its records are not delivered.", segment, failure)
             self._damaged_segments.add(segment)
         return None
 
@@ -227,7 +228,7 @@ class SpoolReader:
         self._next_seq = frame.seq + 1
 
     def _missing_before(self, seq: int, reason: str | None = None) -> list[Record]:
-        """One record that says what is missing between the last record read and `seq`, if anything is."""
+        """The gap between the last record read and `seq`, as one record; empty where nothing is missing."""
         first, last = self._next_seq, seq - 1
         if first > last:
             return []

@@ -1,8 +1,8 @@
-"""Turns queued messages into records on disk. Runs on the writer thread alone.
+"""Turns queued messages into records on disk.
 
-The bounded queue between the training loop and the writer thread, without a lock that the loop could wait for.
-
-What a report goes without when the disk is full: the parts that cost most and matter least, first.
+- `MessageQueue`: between the training loop and the writer thread, without a lock that the loop could wait for
+- `Pressure`: which parts reports lose when the disk is full: the largest and least important first
+- `SpoolWriter`: builds, numbers and writes, on the writer thread alone
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isentrope_wire.reports import Alert, Gap, RunStarted, StepReport
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """This many messages were refused at this place of the sequence, because the queue was full."""
+    """So many messages were refused at this place of the sequence, because the queue was full."""
 
     count: int
 
@@ -31,8 +31,8 @@ class Refused:
 class MessageQueue:
     """First in, first out; one thread puts, one thread takes.
 
-    `put` only appends to a deque, which is atomic: the training loop never waits for a lock, not even for one the
-    writer thread holds while the system has put it aside.
+    `put` only appends to a deque, which is atomic: the training loop never waits for a lock, not even for one that a
+    suspended writer thread holds.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
@@ -42,14 +42,14 @@ class MessageQueue:
             max_bytes: how much may wait, estimated: a message is not built before it is taken, so each counts as
                 much as the largest one seen so far (`largest_bytes`).
         """
-        # Each message with the number of refusals before it: so these are told apart and at their place, without a mark
-        # in the queue that both threads would have to count on.
+        # Each message with the number of refusals before it. So every refusal has its place, without a mark in the queue
+        # that both threads would change.
         self._entries: deque[tuple[int, MakeMessage]] = deque()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._refused_told = 0
+        self._refused_taken = 0
         self.largest_bytes = 0
-        """Set by the taking side: the largest message encoded so far."""
+        """Set by the taking thread: the largest message encoded so far."""
         self.accepted = 0
         self.refused = 0
         self.newest_ready: ReadyMessage | None = None
@@ -60,8 +60,8 @@ class MessageQueue:
 
     @property
     def empty(self) -> bool:
-        """Neither a message nor word of a refusal waits. For the taking side."""
-        return not self._entries and self.refused == self._refused_told
+        """Whether neither a message nor a refusal waits. For the taking thread."""
+        return not self._entries and self.refused == self._refused_taken
 
     def put(self, make: MakeMessage) -> bool:
         """Append one message; False when the queue is full."""
@@ -76,24 +76,28 @@ class MessageQueue:
         return True
 
     def take(self, max_messages: int) -> list[MakeMessage | Refused]:
-        """The oldest messages in order, refusals at the place where they happened."""
+        """Take the oldest messages in order, refusals at their place.
+
+        Args:
+            max_messages: how many at most.
+        """
         taken: list[MakeMessage | Refused] = []
         for _ in range(max_messages):
-            # Read before looking: whatever is appended after this was refused later.
+            # Read before taking: what is appended after this was refused later.
             refused = self.refused
             try:
                 refused, make = self._entries.popleft()
             except IndexError:
-                self._tell(refused, taken)
+                self._take_refusals(refused, taken)
                 break
-            self._tell(refused, taken)
+            self._take_refusals(refused, taken)
             taken.append(make)
         return taken
 
-    def _tell(self, refused: int, taken: list[MakeMessage | Refused]) -> None:
-        if refused > self._refused_told:
-            taken.append(Refused(refused - self._refused_told))
-            self._refused_told = refused
+    def _take_refusals(self, refused: int, taken: list[MakeMessage | Refused]) -> None:
+        if refused > self._refused_taken:
+            taken.append(Refused(refused - self._refused_taken))
+            self._refused_taken = refused
 
 
 LEFT_OUT = "report/left_out"
@@ -101,32 +105,32 @@ LEFT_OUT = "report/left_out"
 
 
 class Pressure(IntEnum):
-    """How much reports have to go without. Scalars, labels, alerts and control outcomes always stay."""
+    """Which parts reports lose. Scalars, labels, alerts and control outcomes always stay."""
 
     NONE = 0
     TOKENS = 1
-    """Without the tokens that count most."""
+    """The top contributing tokens."""
     HISTOGRAMS = 2
-    """Without what-if sums and histograms as well."""
+    """What-if sums and histograms as well."""
 
 
 _PARTS: Mapping[Pressure, Mapping[str, object]] = {
     Pressure.TOKENS: {"tokens": ()},
     Pressure.HISTOGRAMS: {"tokens": (), "what_if": None, "histograms": ()},
 }
-_WORDS = {
-    Pressure.TOKENS: "the tokens that count most are left out of reports",
-    Pressure.HISTOGRAMS: "histograms, what-if sums and the tokens that count most are left out of reports",
+_SENTENCES = {
+    Pressure.TOKENS: "reports lack their top contributing tokens",
+    Pressure.HISTOGRAMS: "reports lack histograms, what-if sums and their top contributing tokens",
 }
 
 
 def parts_left_out(report: StepReport, pressure: Pressure) -> tuple[str, ...]:
-    """The names of the parts that a report has and must go without."""
+    """The names of the parts that a report has and loses."""
     return tuple(name for name, nothing in _PARTS.get(pressure, {}).items() if getattr(report, name) != nothing)
 
 
 def lightened(report: StepReport, pressure: Pressure) -> StepReport:
-    """The report without what the pressure takes; it says itself what that was."""
+    """The report without the parts it loses, which its label LEFT_OUT names."""
     left_out = parts_left_out(report, pressure)
     if not left_out:
         return report
@@ -140,11 +144,11 @@ def lightened(report: StepReport, pressure: Pressure) -> StepReport:
     )
 
 
-def told(report: StepReport, pressure: Pressure, reason: str) -> StepReport:
-    """The report with an alert that says what is left out from now on, and why."""
+def with_alert(report: StepReport, pressure: Pressure, reason: str) -> StepReport:
+    """The report with an alert about the parts that reports lack from now on, and why."""
     alert = Alert(
         kind="left_out",
-        reason=f"From step {report.step} on {_WORDS[pressure]}: {reason}. Make room on the disk the spool lies on.",
+        reason=f"From step {report.step} on {_SENTENCES[pressure]}: {reason}. Free space on the disk of the spool.",
         evidence={"pressure": float(pressure)},
     )
     return replace(report, alerts=(*report.alerts, alert))
@@ -154,13 +158,13 @@ logger = logging.getLogger(__name__)
 
 GROUP_RECORDS = 64
 FIRST_SEQ = 1
-"""The number of the record that says which run it is; those that are put follow."""
+"""The number of the record that describes the run; those that are put follow."""
 QUEUE_FULL = "the queue of reports was full"
 NOT_BUILT = "the report could not be built"
 TOO_LARGE = "the report was larger than a record may be"
 OUT_OF_TIME = "the training process ended before the report was written"
 SHARES_UNDER_PRESSURE = ((0.9, Pressure.HISTOGRAMS), (0.75, Pressure.TOKENS))
-"""From which share of what a spool may hold reports go without how much."""
+"""From which share of the spool's limit reports lose which parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,21 +172,21 @@ class SpoolLimits:
     """How much a spool may hold, in memory and on disk."""
 
     max_queued_messages: int = 1024
-    """At a step a second, a quarter of an hour of a disk that does not answer."""
+    """At a step a second, a quarter of an hour during which the disk does not respond."""
     max_queued_bytes: int = 64 * 1024 * 1024
     max_spool_bytes: int = 2 * 1024 * 1024 * 1024
-    """A server gone for weeks must not fill the disk that checkpoints go to."""
+    """A server that is away for weeks must not fill the disk that checkpoints go to."""
     segment_bytes: int = 1024 * 1024
-    """A segment is the unit of deletion; small ones give the disk back early."""
+    """A segment is the unit of deletion; small ones free the disk early."""
     segment_seconds: float = 60.0
 
 
 class SpoolWriter:
     """Numbers records, frames them and hands them to the disk.
 
-    A disk that can't be written to loses nothing by itself: the group stays in hand and is tried again, until the
-    queue behind it is full and refuses. When it is full, reports first go without their tokens, then without their
-    histograms, and say so. Whatever is lost whole is written as a gap with its reason, at its place.
+    A failed write loses nothing by itself: the group is kept and written again, until the queue behind it is full and
+    refuses. On a full disk reports first lose their tokens, then their histograms, and are labelled so. Reports that are
+    lost whole are written as a gap with its reason, at their place.
     """
 
     def __init__(self, folder: Path, run: RunStarted, queue: MessageQueue, limits: SpoolLimits) -> None:
@@ -196,15 +200,15 @@ class SpoolWriter:
             max_bytes=limits.max_spool_bytes,
         )
         self._disk_pressure = Pressure.NONE
-        self._told_pressure = Pressure.NONE
+        self._alerted_pressure = Pressure.NONE
         self._numbered_through = FIRST_SEQ - 1
         self._group: list[NumberedFrame] = []
-        self._trouble: str | None = None
+        self._disk_error: str | None = None
         self._failures_logged = False
         self.spooled_through = 0
         """The highest number on disk, gaps included."""
         self.lost = 0
-        """Messages that were accepted and are lost nevertheless."""
+        """Messages that were accepted and lost."""
         self.left_out = 0
         """Reports that were written without some of their parts."""
         self._add_record(encode_payload(run))
@@ -216,21 +220,24 @@ class SpoolWriter:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits to be written."""
+        """Whether nothing waits to be written."""
         return not self._group and self._queue.empty
 
     @property
     def pressure(self) -> Pressure:
-        """What reports have to go without now."""
+        """Which parts reports lose now."""
         share = self._disk.used_share
         by_share = next((pressure for least, pressure in SHARES_UNDER_PRESSURE if share >= least), Pressure.NONE)
         return max(self._disk_pressure, by_share)
 
     def write_queued(self, out_of_time: Callable[[], bool] = lambda: False) -> bool:
-        """Write one group. False: the disk refuses; the group is kept for the next call.
+        """Write one group.
 
         Args:
-            out_of_time: asked before each message is built; once it says so, what is built is written.
+            out_of_time: called before each message is built; once it is True, what is built is written.
+
+        Returns:
+            False where the disk refuses; the group is kept for the next call.
         """
         if self._disk_pressure and self._disk.restore_reserve():
             self._disk_pressure = Pressure.NONE
@@ -239,28 +246,28 @@ class SpoolWriter:
         return not self._group or self._write_group()
 
     def sync(self) -> None:
-        """Make what was written since the last call survive a power cut; close the segment when it is due."""
+        """Make what was written since the last call survive a power cut; close a segment that is full or old."""
         self._take_back(self._disk.sync())
 
     def leave_vanished_segment(self) -> None:
-        """Go on in another segment where somebody removed the one being written."""
+        """Continue in another segment where the one being written was removed."""
         self._take_back(self._disk.leave_vanished_segment())
 
     def close(self) -> None:
-        """Say what was not written in time, and end the spool.
+        """Write a gap for what was not written in time, and end the spool.
 
         Raises:
             OSError: the end of the spool may not survive a power cut.
         """
         if self._group:
-            # Once more: a gap in the place of what may be on disk already would contradict it.
+            # One more attempt: a gap in the place of records that may be on disk already would contradict them.
             self._write_group()
         if not self.idle:
             self._give_up_the_rest()
         self._disk.close()
 
     def _build_group(self, out_of_time: Callable[[], bool]) -> None:
-        # One by one: what is taken and not built in time could no longer be told from what was never put.
+        # One by one: a message that is taken and not built in time looks like one that was never put.
         while len(self._group) < GROUP_RECORDS and not out_of_time():
             entries = self._queue.take(1)
             if not entries:
@@ -270,7 +277,7 @@ class SpoolWriter:
 
     def _add(self, entry: MakeMessage | Refused) -> None:
         if isinstance(entry, Refused):
-            reason = QUEUE_FULL if self._trouble is None else f"{QUEUE_FULL}: {self._trouble}"
+            reason = QUEUE_FULL if self._disk_error is None else f"{QUEUE_FULL}: {self._disk_error}"
             self._add_gap(entry.count, reason)
             return
         try:
@@ -312,15 +319,15 @@ class SpoolWriter:
         try:
             self._disk.append(self._group)
         except OSError as error:
-            # A disk that fails twice at once gets until the next round, whatever room there is.
+            # After two failures at once the next round tries again, whatever room there is.
             taken_back = self._take_back(self._disk.take_doubtful())
             if not taken_back and is_full(error) and self._make_room():
                 return self._write_group()
-            self._say_disk_trouble(error)
+            self._warn_of_disk_error(error)
             return False
         self.left_out += sum(frame.is_lightened for frame in self._group)
-        self._told_pressure = min(self._told_pressure, self.pressure)
-        self._trouble = None
+        self._alerted_pressure = min(self._alerted_pressure, self.pressure)
+        self._disk_error = None
         self.spooled_through = self._group[-1].last_seq
         self._group = []
         return True
@@ -334,7 +341,7 @@ class SpoolWriter:
         return True
 
     def _make_room(self) -> bool:
-        """Give up the reserve, and with it tokens; then histograms. False: there is nothing left to go without."""
+        """Free the reserve and drop tokens; then drop histograms. False: there is nothing left to drop."""
         before = self._disk_pressure
         if self._disk.give_up_reserve():
             self._disk_pressure = max(Pressure.TOKENS, before)
@@ -357,24 +364,23 @@ class SpoolWriter:
         if not parts_left_out(report, pressure):
             return report
         light = lightened(report, pressure)
-        return light if pressure == self._told_pressure else self._tell_once(light, pressure)
+        if pressure == self._alerted_pressure:
+            return light
+        self._alerted_pressure = pressure
+        return with_alert(light, pressure, self._disk_error or "the disk is full")
 
-    def _tell_once(self, report: StepReport, pressure: Pressure) -> StepReport:
-        self._told_pressure = pressure
-        return told(report, pressure, self._trouble or "the disk is full")
-
-    def _say_disk_trouble(self, error: OSError) -> None:
-        if self._trouble is None:
+    def _warn_of_disk_error(self, error: OSError) -> None:
+        if self._disk_error is None:
             logger.warning(
-                "The spool at %s can't be written (%s); reports wait in memory, at most %d of them.",
+                "Writing to the spool %s failed (%s); reports wait in memory, at most %d of them.",
                 self._folder,
                 error,
                 self._limits.max_queued_messages,
             )
-        self._trouble = error.strerror or str(error)
+        self._disk_error = error.strerror or str(error)
 
     def _give_up_the_rest(self) -> None:
-        """Replace all that is still in hand by one gap; the last message put, mostly the run's goodbye, gets a try."""
+        """Replace all that is not written by one gap. One attempt is made at the last message, mostly the run's finish."""
         missing = self._numbered_through - self.spooled_through
         self.lost += sum(not frame.is_gap for frame in self._group)
         last: MakeMessage | Refused | None = None
@@ -386,9 +392,9 @@ class SpoolWriter:
         self._numbered_through = self.spooled_through
         self._group = []
         if missing > has_last:
-            reason = OUT_OF_TIME if self._trouble is None else f"{OUT_OF_TIME}: {self._trouble}"
+            reason = OUT_OF_TIME if self._disk_error is None else f"{OUT_OF_TIME}: {self._disk_error}"
             self._add_gap(missing - has_last, reason)
-            # Before the last is built: that may take longer than there is.
+            # Before the last is built, which may take longer than the time left.
             self._write_group()
         if last is not None and has_last:
             self.lost -= 1

@@ -17,22 +17,22 @@ from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolF
 from isentrope_wire.errors import IsentropeError
 
 NOT_TRIED = "not tried: "
-"""How the detail of a spool begins whose server another spool found away; then comes that one's detail."""
+"""Begins the detail of a spool whose server was found away by another spool; that one's detail follows."""
 _TAKE_OVER_SECONDS = 10.0
 
 
 class SpoolsLeft(IsentropeError, ConnectionError):
-    """Some spools could not be delivered; they stay, and may be tried again."""
+    """Some spools could not be delivered; they stay on disk for another attempt."""
 
 
 class SyncOutcome(StrEnum):
-    """What became of one spool."""
+    """The result of delivering one spool."""
 
     DELIVERED = "delivered"
     NOTHING = "nothing"
     """Nothing was left to deliver."""
     BUSY = "busy"
-    """Somebody else delivers it: its living trainer's shipper, or another sync."""
+    """The shipper of its running training process delivers it, or another sync."""
     LEFT = "left"
     """The server could not be reached or refused it, or the spool can't be read; it stays."""
 
@@ -47,7 +47,7 @@ class SyncResult:
     outcome: SyncOutcome
     detail: str
     server_away: bool = False
-    """Left because its server did not answer: the same would become of any other spool for it."""
+    """Left because its server did not answer: any other spool for that server would be left, too."""
 
 
 def sync_spools(
@@ -55,7 +55,15 @@ def sync_spools(
 ) -> Iterator[SyncResult]:
     """Deliver spools one after another. A server that is away is not waited for again.
 
-    A spool that is refused, or can't be read, is left and said to be; those behind it are delivered nevertheless.
+    A spool that is refused, or can't be read, stays; those after it are delivered nevertheless.
+
+    Args:
+        folders: of the spools.
+        target: host:port instead of the one each spool names.
+        give_up_after_seconds: how long to try without any success.
+
+    Yields:
+        One result a spool.
     """
     away: dict[str, str] = {}
     for folder in folders:
@@ -65,7 +73,7 @@ def sync_spools(
                 result = _left(folder, f"{NOT_TRIED}{away[server]}", server_away=True)
             else:
                 result = sync_spool(folder, target=target, give_up_after_seconds=give_up_after_seconds)
-        # A `SpoolError`, a refusal, a disk that fails: each is this spool's own.
+        # A `SpoolError`, a refusal, a failing disk: each concerns this spool alone.
         except OSError as error:
             yield _left(folder, str(error))
             continue
@@ -75,7 +83,7 @@ def sync_spools(
 
 
 def _left(folder: SpoolFolder, detail: str, *, server_away: bool = False) -> SyncResult:
-    """As the folder's own names have it: what lies in it may be what can't be read."""
+    """A result with the run and rank of the folder's path, for its content may be unreadable."""
     rank = folder.path.name.removeprefix("rank-")
     return SyncResult(
         folder=str(folder.path),
@@ -91,11 +99,13 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
     """Deliver one spool. Safe to repeat: the server takes each record once.
 
     Args:
+        folder: of the spool.
         target: host:port instead of the one the spool names.
+        give_up_after_seconds: how long to try without any success.
 
     Raises:
         SpoolError: `folder` is no spool folder.
-        ServerRefuses: at the server's first word about it; the spool stays.
+        ServerRefuses: the spool stays.
         OSError: the folder can't be read.
     """
     run = folder.run()
@@ -106,7 +116,7 @@ def sync_spool(folder: SpoolFolder, *, target: str | None, give_up_after_seconds
 
 
 def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float) -> tuple[SyncOutcome, str, bool]:
-    """What came of it, in words, and whether that is for want of a server."""
+    """The outcome, its detail, and whether the server was away."""
     if list_segments(folder.path) and _trainer_lives(folder):
         return SyncOutcome.BUSY, "its training process is alive and delivers by itself", False
     if not list_segments(folder.path):
@@ -127,7 +137,7 @@ def _sync(folder: SpoolFolder, target: str | None, give_up_after_seconds: float)
 def _trainer_lives(folder: SpoolFolder) -> bool:
     until = time.monotonic() + LOCK_GRACE_SECONDS
     while (held := another_process_holds(folder.trainer_lock)) is None and folder.read_end() is None:
-        # Somebody removed the file: a living trainer makes it anew.
+        # The file was removed: a living training process restores it.
         if time.monotonic() > until:
             break
         time.sleep(0.05)
@@ -140,7 +150,7 @@ def in_words(records: int) -> str:
 
 
 def _remove_if_delivered(folder: SpoolFolder) -> None:
-    """A shipper that was killed after its last acknowledgement has not tidied up."""
+    """Remove a delivered spool whose shipper was killed before it did so."""
     status, last_seq = ShipperStatus.read(folder.status), folder.last_seq()
     if status is None or last_seq is None or status.acked_through < last_seq:
         return
@@ -151,12 +161,12 @@ def _remove_if_delivered(folder: SpoolFolder) -> None:
 
 
 def _take_over(folder: SpoolFolder) -> None:
-    """End a shipper that gets nowhere: it may hold a token or an address that this sync knows better."""
+    """End a shipper that can't deliver: this sync may have another token or address."""
     status = ShipperStatus.read(folder.status)
     if status is None or status.state not in (ShipperState.HOLDING, ShipperState.RETRYING):
         return
     end = time.monotonic() + _TAKE_OVER_SECONDS
-    # Not the number in its status: on a volume that containers share, that is somebody else's process here.
+    # Not the id in its status: on a volume that containers share, that may be another process here.
     while (pid := pid_of_holder(folder.shipper_lock)) is not None and time.monotonic() < end:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)

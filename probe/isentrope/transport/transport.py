@@ -1,7 +1,4 @@
-"""What a probe needs of a transport.
-
-A transport that keeps messages in a list: for tests, and for mode `disabled` (which keeps nothing).
-"""
+"""What a probe needs of a transport, and a transport in memory, for tests and for mode `disabled`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ MakeMessage = Callable[[], Message]
 
 @dataclass(frozen=True, slots=True)
 class ReadyMessage:
-    """A `MakeMessage` with nothing left to build: as the last one of a run it arrives whatever those before it do."""
+    """A `MakeMessage` with nothing left to build. As the last one of a run it is delivered even if those before it are not."""
 
     message: Message
 
@@ -42,18 +39,18 @@ class TransportStatistics:
     accepted: int = 0
     """Taken by `put`."""
     dropped: int = 0
-    """Refused by `put`, or lost later because building failed or the disk was full. A gap stands in the spool."""
+    """Refused by `put`, or lost later because building failed or the disk was full. The spool has a gap in their place."""
     spooled: int = 0
-    """Written to the spool, the record of the run's start and what gaps stand for included."""
+    """Written to the spool; the record of the run's start and the records in gaps are included."""
     acknowledged: int = 0
-    """Of those, stored by the server, by its own word. `spooled - acknowledged` is what still has to go up."""
+    """Of those, acknowledged by the server. `spooled - acknowledged` are still to be delivered."""
     left_out: int = 0
     """Reports that were written without their tokens or histograms, because the disk was full."""
     lag_seconds: float = 0.0
     """How long the oldest record that the server has not acknowledged has been on disk; 0 when there is none."""
 
     def scalars(self) -> dict[str, float]:
-        """The counts as a report's metrics: they stand in each, so that a look at a run tells whether it arrives."""
+        """The counts as metrics of a report. Every report has them, so that a run's page shows whether it is delivered."""
         found: dict[str, float] = {PROBE_DROPPED_REPORTS: float(self.dropped)}
         if self.spooled:
             found |= {
@@ -68,33 +65,43 @@ class TransportStatistics:
 
 
 class Transport(Protocol):
-    """Takes reports away from the training loop; never blocks it and never raises into it."""
+    """Takes reports from the training loop; never blocks it and never raises into it."""
 
     def put(self, make: MakeMessage) -> bool:
-        """Queue one message. False: the queue is full, or the transport is closed; the message is counted as dropped."""
+        """Queue one message.
+
+        Args:
+            make: builds it.
+
+        Returns:
+            False where the queue is full or the transport is closed; the message is counted as dropped.
+        """
         ...
 
     def desired_control(self) -> ControlSnapshot | None:
-        """The newest control the server asked for, None before there is one. An attribute read."""
+        """The newest control that was requested, None before there is one. Costs an attribute read."""
         ...
 
     def statistics(self) -> TransportStatistics:
-        """The counts as they stand. From any thread."""
+        """The counts now. From any thread."""
         ...
 
     def close(self, timeout_seconds: float = 1.0) -> None:
-        """Write what fits in the time. What is spooled stays on disk, and goes up without this process."""
+        """Write what fits in the time. What is spooled stays on disk, and is delivered without this process.
+
+        Args:
+            timeout_seconds: the longest wait.
+        """
         ...
 
 
 class InMemoryTransport:
-    """Builds each message at once, on the caller's thread, and lets its exceptions through: a test wants to see them."""
+    """Builds each message at once, on the caller's thread, and lets its exceptions through, for tests."""
 
     def __init__(self, *, keep_messages: bool = True) -> None:
         """
         Args:
-            keep_messages: False makes it a transport that takes everything and goes nowhere; messages are not even
-                built, since that could wait for the device.
+            keep_messages: False discards every message without building it, which could wait for the device.
         """
         self.messages: list[Message] = []
         self.closed = False
@@ -113,7 +120,7 @@ class InMemoryTransport:
         return True
 
     def set_control(self, snapshot: ControlSnapshot | None) -> None:
-        """Say what a server would have asked for."""
+        """Set the requested control, as a server would."""
         self._desired = snapshot
 
     def desired_control(self) -> ControlSnapshot | None:

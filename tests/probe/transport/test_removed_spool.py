@@ -119,7 +119,7 @@ def test_a_lock_knows_whether_its_file_is_there(tmp_path: Path) -> None:
     assert lock.is_in_place
     (tmp_path / "a.lock").rename(tmp_path / "b.lock")
     assert not lock.is_in_place
-    lock.acquire_anew()
+    lock.replace()
     assert lock.is_in_place
     (tmp_path / "a.lock").unlink()
     (tmp_path / "a.lock").touch()

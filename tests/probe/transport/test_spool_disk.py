@@ -190,7 +190,7 @@ def test_a_full_disk_costs_the_tokens_first_and_says_so(
     assert (first.tokens, first.histograms) == ((), (HISTOGRAM,))
     assert first.labels[LEFT_OUT] == "tokens"
     assert [alert.kind for alert in first.alerts] == ["left_out"]
-    assert "From step 1 on the tokens that count most are left out" in first.alerts[0].reason
+    assert first.alerts[0].evidence == {"pressure": 1.0}
     assert isinstance(second, StepReport)
     assert (second.tokens, second.alerts) == ((), ())
     assert second.labels == {"control/method": "none", LEFT_OUT: "tokens"}
