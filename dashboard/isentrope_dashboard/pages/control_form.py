@@ -22,7 +22,7 @@ from isentrope_dashboard.pages.routing import notification
 from isentrope_dashboard.pages.run import control_and_history_props
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import RunControl
-from isentrope_wire.errors import ControlError, IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError
 from isentrope_wire.methods import threshold_methods
 
 FIELDS = (
@@ -223,7 +223,7 @@ def form_values(
 
     Raises:
         FormError: A field that needs a number has none.
-        ControlError: No control can have these values.
+        ConfigurationError: No control can have these values.
     """
     if parameter_forms is None:
         parameters = unseen_parameters(form.method, reference)
@@ -356,7 +356,7 @@ def register_push(app: Dash, api: Api) -> None:
             wanted = form_values(form, base["reference"], texts, (forms or {}).get(form.method), reason or "")
             async with api.open() as client:
                 return await _push(client, run_id, wanted, base)
-        except (ApiError, ControlError, FormError) as error:
+        except (ApiError, ConfigurationError, FormError) as error:
             return [notification("Not pushed", str(error), "red", key="push-failed", seconds=15)], no_update
 
 

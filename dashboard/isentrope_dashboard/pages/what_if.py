@@ -27,7 +27,7 @@ from isentrope_dashboard.ids import run_of_path
 from isentrope_dashboard.pages.run import drawing
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import WhatIfAnswer
-from isentrope_wire.errors import ControlError
+from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import Method
 
 Answer = tuple[Any, Any, Any, Any]
@@ -63,7 +63,7 @@ def register(app: Dash, api: Api) -> None:
             return "Waiting for the first step.", no_update, HIDDEN, ""
         try:
             wanted = Control.from_document({name: value for name, value in question.items() if name != "error"})
-        except ControlError as error:
+        except ConfigurationError as error:
             return str(error), no_update, HIDDEN, ""
         active = (control or {}).get("in_force")
         asked = _Question(run_id, wanted, newest, None if active is None else Control.from_document(active))
