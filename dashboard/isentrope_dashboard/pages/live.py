@@ -12,7 +12,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
@@ -37,10 +37,10 @@ from isentrope_dashboard.pages.snapshot import (
     CHART_POINTS,
     Shown,
     View,
+    control_signature,
     read_newest,
     read_slow_parts,
     read_snapshot,
-    signature,
 )
 from isentrope_wire.answers import RunDetail, SeriesAnswer
 from isentrope_wire.numbers import read
@@ -115,34 +115,37 @@ class _New:
     run: RunDetail
     series: SeriesAnswer
     rows: Sequence[StepRow]
-    chart: Drawn | None
-    """The entropy chart with the new rows; None: it must be drawn again."""
+    chart: Drawn
+    """The entropy chart with the new rows."""
 
 
 async def _news(client: AsyncClient, run_id: str, shown: Shown, view: View) -> dict[str, Any]:
     """The properties that changed, and what the page shows with them."""
-    run, series = await asyncio.gather(
-        client.ask(calls.run(run_id)), client.ask(calls.series(run_id, CHART_METRICS, since=shown.cursor))
-    )
-    rows = rows_of(series.series)
-    new = _New(run=run, series=series, rows=rows, chart=None if series.reset else appended(shown.chart, rows))
-    if _must_start_over(shown, new, view):
+    run = await client.ask(calls.run(run_id))
+    if shown.failed and time.time() - shown.read_at >= HEAL_SECONDS:
         return await _whole(client, run, shown, view)
-    assert new.chart is not None
+    if not shown.cursor:  # the chart failed to load
+        return await _newest(client, run, shown, view, "", shown.chart)
+    series = await client.ask(calls.series(run_id, CHART_METRICS, since=shown.cursor))
+    rows = rows_of(series.series)
+    chart = None if series.reset else appended(shown.chart, rows)
+    full = chart is not None and chart.points > GROWTH_POINTS and view.steps is None
+    if chart is None or full or view.window != shown.window or control_signature(run) != shown.control:
+        return await _whole(client, run, shown, view)
     if rows:
-        return await _continued(client, shown, new, view)
-    if view.split != shown.split or signature(run) != shown.signature:
-        newest = await read_newest(client, run, Reading())
-        content = await asyncio.to_thread(step_props, newest, view)
-        return _answered(shown, shown.after(run, view, series.cursor, new.chart), content)
-    return _answered(shown, replace(shown, number=uuid.uuid4().hex), {})
+        return await _continued(client, shown, _New(run=run, series=series, rows=rows, chart=chart), view)
+    return await _newest(client, run, shown, view, series.cursor, chart)
 
 
-def _must_start_over(shown: Shown, new: _New, view: View) -> bool:
-    healing = shown.failed and time.time() - shown.read_at >= HEAL_SECONDS
-    control = signature(new.run).rpartition("/")[0] != shown.signature.rpartition("/")[0]
-    full = new.chart is not None and new.chart.points > GROWTH_POINTS and view.steps is None
-    return new.chart is None or view.window != shown.window or control or healing or full
+async def _newest(
+    client: AsyncClient, run: RunDetail, shown: Shown, view: View, cursor: str, chart: Drawn
+) -> dict[str, Any]:
+    """Without anything new for the chart: only the parts that a step, the status or the reader changed."""
+    now = shown.after(run, view, cursor, chart)
+    if (run.step, run.status, view.split) == (shown.step, shown.status, shown.split):
+        return _answered(shown, now, {})
+    newest = await read_newest(client, run, Reading())
+    return _answered(shown, now, await asyncio.to_thread(step_props, newest, view))
 
 
 async def _whole(client: AsyncClient, run: RunDetail, shown: Shown, view: View) -> dict[str, Any]:
@@ -159,7 +162,6 @@ async def _continued(client: AsyncClient, shown: Shown, new: _New, view: View) -
     newest = await read_newest(client, new.run, reading)
     content = await asyncio.to_thread(step_props, newest, view)
     content |= load_error_props(reading.errors, FAST_PARTS)
-    assert new.chart is not None
     active = new.run.control.in_force
     rows = banded_rows(new.rows, [] if active is None or not shown.chart.held else [active])
     kept = GROWTH_POINTS if view.steps is None else view.steps

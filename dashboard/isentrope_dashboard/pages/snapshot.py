@@ -155,7 +155,9 @@ class Shown:
     """Of the series: everything before it is drawn."""
     window: str
     split: str
-    signature: str
+    status: str
+    control: str
+    """`control_signature` of the run."""
     newest_version: int
     open_versions: list[int]
     """Control versions that had no final state."""
@@ -174,7 +176,8 @@ class Shown:
             cursor=snapshot.chart.cursor,
             window=view.window,
             split=view.split,
-            signature=signature(run),
+            status=run.status,
+            control=control_signature(run),
             newest_version=run.control.version,
             open_versions=[item.version for item in snapshot.history if not item.state.is_final],
             chart=entropy.drawn(snapshot.chart.series),
@@ -190,16 +193,16 @@ class Shown:
             number=uuid.uuid4().hex,
             cursor=cursor,
             split=view.split,
-            signature=signature(run),
+            status=run.status,
             chart=chart,
             step=run.step,
         )
 
 
-def signature(run: RunDetail) -> str:
-    """Changes with the control, and behind the slash with the run's status."""
+def control_signature(run: RunDetail) -> str:
+    """Changes with the control's version, its state and the active version."""
     active = run.control.in_force
-    return f"{run.control.version} {run.control.state} {None if active is None else active.version}/{run.status}"
+    return f"{run.control.version} {run.control.state} {None if active is None else active.version}"
 
 
 async def read_snapshot(api: AsyncClient, run: RunDetail, view: View) -> RunSnapshot:
