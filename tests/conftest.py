@@ -24,14 +24,14 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # Most tests have a home of their own; the kernels need not be compiled for each.
 os.environ.setdefault("ISENTROPE_KERNEL_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
 
-# How fast examples are made and tried says how busy the machine is. A test's own settings add to these.
+# How fast examples are made and tried only shows how busy the machine is. A test's own settings add to these.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One headless Chromium for all tests of a file. Its event loop goes with it: while it runs, nobody else's may."""
+    """One headless Chromium for all tests of a file. It goes after the file: while its event loop runs, no other may."""
     with chromium() as running:
         yield running
 

@@ -130,7 +130,7 @@ def test_no_test_is_skipped() -> None:
     assert [relative(path) for path in tests if skip.search(path.read_text())] == []
 
 
-def test_the_version_of_the_package_is_that_of_the_wire() -> None:
+def test_package_and_wire_share_version() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == __version__
 
 

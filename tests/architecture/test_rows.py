@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import pickle
@@ -21,7 +22,15 @@ from isentrope_wire.control import Control
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method, Parameter, idle_parameters, method, threshold_methods
 from isentrope_wire.metrics import HISTOGRAMS, METRICS, Show, imported_names, metric, promised_metrics, unit_of
+from tests.architecture.test_house import SOURCES, relative, tree
 from tests.dashboard.made_answers import run_detail
+
+WHERE_METRICS_ARE_WRITTEN = {
+    "probe/isentrope_wire/metrics.py",
+    "probe/isentrope/statistics/covariance.py",  # TOP_SHARES: each name with its share of the tokens
+    "trainer/isentrope_trainer/loop.py",  # logs its own metrics, as any loop does
+}
+"""No other product file holds a metric's name: it uses the row."""
 
 
 @pytest.fixture
@@ -49,7 +58,7 @@ def test_toy_method_is_validated(toy: Method) -> None:
     assert len(list(idle_parameters(toy, {"size": 0}))) == 1
 
 
-def test_toy_method_is_in_rest_and_form(toy: Method) -> None:
+def test_toy_method_reaches_rest_and_form(toy: Method) -> None:
     answer = method_description(toy)
     assert (answer.label, answer.thresholds, answer.presets, answer.parameters[0].name) == (
         "Toy",
@@ -93,6 +102,17 @@ def test_copied_method_stays_itself() -> None:
 
 def test_metric_names_are_group_and_what() -> None:
     assert all(name == row and name.count("/") == 1 and row.meaning for name, row in (METRICS | HISTOGRAMS).items())
+
+
+def test_metric_names_are_written_once() -> None:
+    names = set(METRICS) | set(HISTOGRAMS)
+    written = {
+        relative(path)
+        for path in SOURCES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and node.value in names
+    }
+    assert written == WHERE_METRICS_ARE_WRITTEN
 
 
 def test_toy_metric_is_known_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def stand_in_for_uv(calls: Path, planned: str, *, torch_backend_works: bool) -> 
     return str(path)
 
 
-def test_cpu_build_of_an_index_is_taken(calls: Path) -> None:
+def test_cpu_build_is_taken(calls: Path) -> None:
     uv = stand_in_for_uv(calls, " + torch==2.13.0+cpu", torch_backend_works=False)
     set_up.install_torch(uv, "torch==2.13.0", dict(os.environ))
     assert calls.read_text().splitlines()[-1].endswith("torch==2.13.0")

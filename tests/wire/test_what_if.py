@@ -85,7 +85,7 @@ def test_partial_bin_is_interpolated_with_bound() -> None:
     assert found.unit_predicted_change_bound == pytest.approx(0.8 * 0.6 / 20)
 
 
-def test_beyond_last_edge_only_count_is_known() -> None:
+def test_last_bin_gives_only_counts() -> None:
     found = what_if(SUMS, None, 250.0, Scope.ALL, Method.CLIP_V)
     assert (found.clip_fraction, found.clip_fraction_bound) == (3 / 20, 3 / 20)
 

@@ -68,7 +68,7 @@ def test_real_blocks_equal_float64(vocabulary: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_begin_at_any_element(dtype: torch.dtype, small_blocks: int) -> None:
-    """17 rows of 263 logits begin at every place within an aligned piece, and end at every place within a word."""
+    """17 rows of 263 logits begin at every place within an aligned piece, and end at every byte of 32 bits."""
     logits = numerics.normal_logits(264, 17, 3.0).to(dtype)[:, 1:]
     case = Case("views", logits, torch.arange(17) * 16 + 6)
     assert max(errors_of(case).values()) <= TOLERANCE
@@ -117,9 +117,7 @@ def test_token_outside_vocabulary_is_impossible() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_gradients_equal_float64_autograd_over_many_blocks(
-    dtype: torch.dtype, offset: float, small_blocks: int
-) -> None:
+def test_gradients_equal_autograd_over_blocks(dtype: torch.dtype, offset: float, small_blocks: int) -> None:
     logits = (numerics.normal_logits(301, 6, 3.0) + offset).reshape(2, 3, 301).to(dtype)[:, :-1]
     case = Case("blocks", logits, torch.tensor([[0, 127], [128, 300]]), 0.7)
     g, h = torch.tensor([[1.0, -0.5], [0.0, 2.0]]), torch.tensor([[0.3, 0.0], [-1.0, 1.0]])
