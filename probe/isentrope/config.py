@@ -1,4 +1,4 @@
-"""What a probe must know before the first step. Checked once, here."""
+"""The settings of a probe, checked once, when it is built."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from isentrope.errors import ConfigurationError
-from isentrope.trackers.base import Destination
-from isentrope.trackers.known import wanted_mirrors
+from isentrope.trackers.base import Tracker
+from isentrope.trackers.known import requested_trackers
 from isentrope_wire import environment
 from isentrope_wire.codec import JSON_NESTING, is_deeper
 from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS
@@ -27,7 +27,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeConfig:
-    """Settings of one probe. `from_environment` fills in what the caller left out.
+    """Settings of one probe. `from_environment` fills in what the caller did not pass.
 
     Raises:
         ConfigurationError: naming the setting, what was expected and what came.
@@ -36,7 +36,7 @@ class ProbeConfig:
     name: str
     project: str = "default"
     run_id: str = ""
-    """Left empty: made from the name. Ranks and resumes of one run share it."""
+    """Empty: made from the name. All ranks and attempts of one run share it."""
     rank: int = 0
     world_size: int = 1
     mode: Mode = "online"
@@ -46,12 +46,12 @@ class ProbeConfig:
     token: str | None = None
     planned_steps: int | None = None
     threshold_source: ThresholdSource = "auto"
-    """Where thresholds take their sigma from. first_pass: the tokens last given to `Probe.first_pass`, which is this
-    step's whole batch. previous_step: all tokens of the step before. micro_batch: the tokens of the same `gate` call, on
-    this rank. auto: the first of these that is there; so a loop without a first pass uses the step before, and
-    micro_batch in its very first step."""
-    mirrors: tuple[Destination, ...] = ()
-    """Trackers that the scalars of rank 0's reports go to as well. In mode disabled nothing goes anywhere."""
+    """Which tokens thresholds take their sigma from. first_pass: those last given to `Probe.first_pass`, this step's whole
+    batch. previous_step: all tokens of the step before. micro_batch: the tokens of the same `gate` call, on this rank.
+    auto: the first of these that is known; so a loop without a first pass uses the step before, and micro_batch in its
+    first step."""
+    trackers: tuple[Tracker, ...] = ()
+    """Trackers that get the scalars of rank 0's reports, too. In mode disabled nothing is sent anywhere."""
 
     def __post_init__(self) -> None:
         for name in ("name", "project", "run_id"):
@@ -89,14 +89,20 @@ class ProbeConfig:
         planned_steps: int | None,
         threshold_source: ThresholdSource,
         rank_and_world_size: tuple[int, int] | None = None,
-        mirror: object = None,
+        trackers: object = None,
     ) -> ProbeConfig:
-        """Arguments win over ISENTROPE_* variables, these over defaults.
+        """Read settings: arguments win over ISENTROPE_* variables, these over defaults.
 
         Args:
-            rank_and_world_size: of the process group whose ranks agree on what is left out here. None: there is no such
-                group, and RANK and WORLD_SIZE count as torchrun sets them.
-            mirror: see `wanted_mirrors`.
+            name: of the run; None: `ISENTROPE_NAME`, or "run".
+            project: None: `ISENTROPE_PROJECT`, or "default".
+            run_id: None: `ISENTROPE_RUN_ID`, or a new one.
+            mode: None: `ISENTROPE_MODE`, or online.
+            planned_steps: as the field.
+            threshold_source: as the field.
+            rank_and_world_size: of the process group whose ranks share these settings. None: there is no such group, and
+                RANK and WORLD_SIZE count as torchrun sets them.
+            trackers: see `requested_trackers`.
         """
         run_id = wanted_run_id(run_id)
         rank, world_size = rank_and_world_size or (
@@ -119,17 +125,17 @@ class ProbeConfig:
             token=environment.token(),
             planned_steps=planned_steps,
             threshold_source=threshold_source,
-            mirrors=wanted_mirrors(mirror),
+            trackers=requested_trackers(trackers),
         )
 
 
 def wanted_run_id(run_id: str | None) -> str:
-    """The run id asked for by argument or environment; empty when any will do."""
+    """The run id requested by argument or environment; empty when any will do."""
     return run_id or os.environ.get("ISENTROPE_RUN_ID") or ""
 
 
 def jsonable(config: Mapping[str, object]) -> dict[str, object]:
-    """A user's run configuration as plain JSON: what JSON can't say becomes its text.
+    """A user's run configuration as plain JSON: a value that JSON lacks becomes its text.
 
     Raises:
         ConfigurationError: it is larger, or nests deeper, than a server shows.

@@ -1,4 +1,4 @@
-"""Never hurt the run: what the probe does when its own code fails inside somebody's training loop."""
+"""A failure of the probe's own code never ends the training loop it runs in."""
 
 from __future__ import annotations
 
@@ -13,38 +13,47 @@ logger = logging.getLogger("isentrope")
 
 
 class Guard:
-    """Turns failures inside the probe into few log lines and a count, and lets the loop go on.
+    """Turns failures inside the probe into a few log lines and a count, and lets the loop continue.
 
-    Of each kind of work the first failure is logged, then the 10th, the 100th ...: a failure that repeats does not fill
-    the log, and one that hides behind another is still seen.
+    Of each kind of work the first failure is logged, then the 10th, the 100th ...: a repeated failure does not fill the
+    log, and does not hide failures of another kind.
 
-    Until the first step has closed, errors of ours (wrong shapes, unknown method ...) are raised: that is the moment
-    when a person is watching. Under pytest everything is raised.
+    Until the first step is closed, errors of ours (wrong shapes, unknown method ...) are raised: a person is watching
+    then. Under pytest everything is raised.
     """
 
     def __init__(self) -> None:
         self.failed: Counter[str] = Counter()
-        """How often each kind of work did not happen."""
+        """How often each kind of work failed."""
         self.failures = 0
         """Of all kinds of work together."""
         self.settled = False
-        """True once a step has closed without failure."""
+        """True once a step was closed without failure."""
 
     @property
     def in_words(self) -> str:
-        """What failed and how often, `gating a batch 12, logging scalars 1`; empty when nothing did."""
+        """What failed and how often: `gating a batch 12, logging scalars 1`; empty when nothing did."""
         return ", ".join(f"{what} {times}" for what, times in sorted(self.failed.items()))
 
     def protect(self, what: str, stopwatch: Stopwatch | None = None) -> Protected:
-        """Run the body; on failure count that `what`, one of few phrases, did not happen. May be kept and used again.
+        """A context that counts a failure of its body. It may be kept and used again.
 
         Args:
+            what: the kind of work, one of few phrases.
             stopwatch: measures how long it took.
         """
         return Protected(self, what, stopwatch)
 
     def count(self, what: str, error: Exception) -> bool:
-        """Count one failure and log it if it is its turn. False: it is to be raised."""
+        """Count one failure, and log the 1st, 10th, 100th of its kind.
+
+        Args:
+            what: the kind of work.
+            error: the failure.
+
+        Returns:
+            False where it is to be raised instead.
+        """
         first_use = isinstance(error, IsentropeError) and not self.settled
         if first_use or "PYTEST_CURRENT_TEST" in os.environ:
             return False
@@ -53,7 +62,7 @@ class Guard:
         times = self.failed[what]
         if str(times).rstrip("0") == "1":
             logger.error(
-                "Isentrope: %s failed (%d times so far); training goes on, the reports count it.",
+                "Isentrope: %s failed (%d times so far); training continues, the reports count it.",
                 what,
                 times,
                 exc_info=error,
@@ -62,7 +71,7 @@ class Guard:
 
 
 class Stopwatch:
-    """Seconds spent in the bodies it was the context of: what it cost the loop to be observed."""
+    """Seconds spent in the bodies it was the context of: what the probe costs the loop."""
 
     __slots__ = ("_started", "seconds")
 
@@ -77,7 +86,7 @@ class Stopwatch:
 
 
 class Protected:
-    """The context of `Guard.protect`. A class, for one made from a generator costs the training thread twice as much."""
+    """The context of `Guard.protect`. A class: one made from a generator costs the training thread twice as much."""
 
     __slots__ = ("_guard", "_started", "_stopwatch", "_what")
 

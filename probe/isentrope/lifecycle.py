@@ -28,7 +28,7 @@ from isentrope.control import ControlState
 from isentrope.distributed import RankExchange, Ranks
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
-from isentrope.trackers.base import OpenMirrors
+from isentrope.trackers.base import Trackers
 from isentrope.transport.spool import open_transport
 from isentrope.transport.transport import ReadyMessage, Transport
 from isentrope_wire import __version__, environment
@@ -223,7 +223,7 @@ class RunEnd:
         control: ControlState,
         ranks: RankExchange,
         transport: Transport,
-        mirrors: OpenMirrors,
+        trackers: Trackers,
         guard: Guard,
         *,
         at_process_end: bool = True,
@@ -234,14 +234,14 @@ class RunEnd:
             control: gives the last step and the outcomes that no report has carried.
             ranks: waited for shortly, for the last report holds their numbers.
             transport: takes the last message, then is closed.
-            mirrors: closed last.
+            trackers: closed last.
             guard: of the probe.
             at_process_end: whether the process's end is the run's. False in mode disabled.
         """
         self._control = control
         self._ranks = ranks
         self._transport = transport
-        self._mirrors = mirrors
+        self._trackers = trackers
         self._guard = guard
         self._process = os.getpid()
         self._finished = False
@@ -279,7 +279,7 @@ class RunEnd:
             self._ranks.settle(LAST_EXCHANGE_SHARE * seconds)
             self._transport.put(ReadyMessage(message))
             self._transport.close(timeout_seconds=end - time.monotonic())
-            self._mirrors.close(timeout_seconds=end - time.monotonic())
+            self._trackers.close(timeout_seconds=end - time.monotonic())
 
     def _process_ends(self) -> None:
         # The run belongs to the parent of a forked child.

@@ -1,7 +1,7 @@
-"""What a small class remembers as plain values, and back: numbers, text, lists and dicts, as JSON and torch.save take them.
+"""Dataclasses as plain values, and back: numbers, text, lists and dicts, as JSON and torch.save take them.
 
 A dataclass becomes a dict of its fields, without the underscore of private ones. What is read is checked against the
-fields' types, so that a state which was not written by this version is refused and not half believed.
+fields' types, so that a state which this version did not write is refused, and not restored in part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Plain = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 def plain(value: object) -> Plain:
-    """The value with nothing in it but what JSON has. Floats keep every bit; those JSON lacks become "nan", "inf", "-inf"."""
+    """The value as JSON has it. Floats keep every bit; those that JSON lacks become "nan", "inf", "-inf"."""
     if isinstance(value, Enum):
         return plain(value.value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -41,11 +41,12 @@ def plain(value: object) -> Plain:
 
 
 def rebuilt(kind: type[_T], state: object, where: str) -> _T:
-    """The object of this class that `plain` made `state` of.
+    """Build the object from which `plain` made `state`.
 
     Args:
         kind: a dataclass that can be built without arguments, or from its fields.
-        where: what the state is of, for the error.
+        state: plain values.
+        where: the name of the state, for the error.
 
     Raises:
         CheckpointError: a field that is missing, unknown or of another type.
@@ -118,5 +119,5 @@ def _unreadable(where: str, expected: str, got: object) -> CheckpointError:
     return CheckpointError(
         f"{where} of the probe's state must hold {expected}, got {got!r:.200}. The checkpoint was written by another "
         "version of isentrope, or changed since: load it with the version that wrote it, or leave the state out and let "
-        "the calibration begin anew."
+        "the calibration start afresh."
     )

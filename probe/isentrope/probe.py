@@ -66,7 +66,7 @@ from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.thresholds import threshold_sums
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
-from isentrope.trackers.base import OpenMirrors
+from isentrope.trackers.base import Trackers
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import CAPABILITIES, Control, Method
 from isentrope_wire.hold_decision import Action
@@ -102,7 +102,7 @@ class Probe:
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
         tokenizer: Tokenizer | None = None,
-        mirror: object = None,
+        trackers: object = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -119,9 +119,9 @@ class Probe:
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
             tokenizer: its `decode` gives the text of the tokens shown. Default: their ids are shown.
-            mirror: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
+            trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
                 "tensorboard" or "tensorboard:FOLDER", a run of theirs, a SummaryWriter, a function of (step, scalars); or
-                several. Default: `ISENTROPE_MIRROR`, or none.
+                several. Default: `ISENTROPE_TRACKERS`, or none.
             transport: where reports go instead of the spool (tests).
 
         Raises:
@@ -139,7 +139,7 @@ class Probe:
                 planned_steps=planned_steps,
                 threshold_source=threshold_source,
                 rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
-                mirror=mirror,
+                trackers=trackers,
             ),
             run_id=run_id,
             control=control,
@@ -149,8 +149,8 @@ class Probe:
         self.config = begun.config
         self._control = ControlState(begun.control, CAPABILITIES)
         self._begun_under: ControlSnapshot | None = None
-        mirrored = self.config.rank == 0 and self.config.mode != "disabled"
-        self._mirrors = OpenMirrors(self.config.mirrors if mirrored else (), self.run_id)
+        is_tracked = self.config.rank == 0 and self.config.mode != "disabled"
+        self._trackers = Trackers(self.config.trackers if is_tracked else (), self.run_id)
         self._transport = transport if transport is not None else transport_of(begun)
         # Counted by the writer thread: on this one the look at the transport took as long as the rest of a report.
         self._reports = ReportBuilder(texts, lambda: self._transport.statistics().scalars())
@@ -171,7 +171,7 @@ class Probe:
             self._control,
             self._ranks,
             self._transport,
-            self._mirrors,
+            self._trackers,
             self._guard,
             at_process_end=self.config.mode != "disabled",
         )
@@ -666,7 +666,7 @@ class Probe:
         if self._guard.failures:
             self._logged[PROBE_FAILURES] = float(self._guard.failures)
         self._logged[PROBE_SECONDS] = self._stopwatch.seconds
-        self._logged |= self._mirrors.scalars()
+        self._logged |= self._trackers.scalars()
         build = self._reports.report_of(
             ClosedStep(
                 step=step,
@@ -683,7 +683,7 @@ class Probe:
                 learn=None if measured is None else self._hold.learner(momentum, learning_rates),
             )
         )
-        sent = self._transport.put(self._mirrors.also(step, build))
+        sent = self._transport.put(self._trackers.also(step, build))
         if not sent or self.config.mode == "disabled":
             self._reports.not_sent()
         self._control.reported(step, sent=sent)

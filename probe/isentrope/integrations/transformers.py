@@ -21,7 +21,7 @@ from transformers.integrations import integration_utils
 from isentrope.errors import IsentropeError
 from isentrope.integrations.reporting import StepReports, _named, path_given, resume_probe
 from isentrope.probe import Probe
-from isentrope.trackers.known import wanted_mirrors
+from isentrope.trackers.known import requested_trackers
 from isentrope.transport.transport import Transport
 
 
@@ -39,7 +39,7 @@ class IsentropeCallback(StepReports):
         config: Mapping[str, object] | None = None,
         *,
         mode: str | None = None,
-        mirror: object = None,
+        trackers: object = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -48,17 +48,17 @@ class IsentropeCallback(StepReports):
             project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
             config: shown with the run, beside the training arguments.
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
-            mirror: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_MIRROR`, or none.
+            trackers: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_TRACKERS`, or none.
             transport: where reports go instead of the spool (tests).
 
         Raises:
-            ConfigurationError: `mirror` is nothing that can be written to.
+            ConfigurationError: `trackers` names nothing that can be written to.
         """
         super().__init__()
-        wanted_mirrors(mirror)  # said here, where it was given; the probe is built when training begins
+        requested_trackers(trackers)  # checked here, where it is given; the probe is built when training begins
         self.probe = None
         self._name, self._project, self._config = name, project, dict(config or {})
-        self._mode, self._mirror, self._transport = mode, mirror, transport
+        self._mode, self._trackers, self._transport = mode, trackers, transport
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The trainer has been built: from here on a failure of its `train` is seen."""
@@ -76,7 +76,7 @@ class IsentropeCallback(StepReports):
             {**args.to_sanitized_dict(), **self._config},
             planned_steps=state.max_steps if state.max_steps > 0 else None,
             mode=self._mode,
-            mirror=self._mirror,
+            trackers=self._trackers,
             transport=self._transport,
         )
         resume_probe(self.probe, args, state, self._resumed_from)

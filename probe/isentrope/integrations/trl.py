@@ -78,7 +78,7 @@ def attach(
     threshold_source: ThresholdSource = "auto",
     rescore_tokens: int | None = None,
     mode: str | None = None,
-    mirror: object = None,
+    trackers: object = None,
     transport: Transport | None = None,
 ) -> Probe:
     """Measure, gate and report a TRL run. Neither TRL's loss nor its metrics change.
@@ -98,7 +98,7 @@ def attach(
             more after the update, for the observed change. 0: it is not measured. Default: a sixteenth of the step,
             at least one sequence.
         mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
-        mirror: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_MIRROR`, or none.
+        trackers: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_TRACKERS`, or none.
         transport: where reports go instead of the spool (tests).
     Returns: the probe. It says goodbye when training ends.
 
@@ -126,7 +126,7 @@ def attach(
             mode=mode,
             threshold_source=threshold_source,
             tokenizer=getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
-            mirror=mirror,
+            trackers=trackers,
             transport=transport,
         )
     except BaseException:

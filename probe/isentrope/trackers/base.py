@@ -1,8 +1,6 @@
-"""What the mirrors need of a tracker, and what its metrics are called there.
+"""Trackers: what is needed of one, the thread in front of each, and all trackers of a probe.
 
-The thread in front of one tracker: whatever the tracker does, neither the training nor the reports wait for it.
-
-All mirrors of one probe: where a report is built, its scalars are handed to each.
+Neither the training nor the reports wait for a tracker. Where a report is built, its scalars are queued for each.
 """
 
 from __future__ import annotations
@@ -20,42 +18,42 @@ from isentrope_wire.reports import StepReport
 
 PREFIX = "isentrope/"
 """In front of each name. Trainers log an `entropy` and a `reward/mean` of their own, against another step; and a tracker
-shows what has one prefix together."""
+groups names by their prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepScalars:
-    """The scalars of one report. What was not measured is absent; what is there may be NaN or infinite."""
+    """The scalars of one report. A value that was not measured is absent; others may be NaN or infinite."""
 
     step: int
-    """The trainer's own number, as given to `probe.step`."""
+    """The number given to `probe.step`."""
     recorded_at: float
     """Seconds since the epoch."""
     scalars: Mapping[str, float]
 
     def prefixed(self) -> dict[str, float]:
-        """Under the names that trackers get."""
+        """The scalars under their names in a tracker."""
         return {PREFIX + name: value for name, value in self.scalars.items()}
 
 
-class Tracker(Protocol):
-    """An active run of a tracker. Called from the mirror's own thread, one call at a time; it may block and may raise."""
+class TrackerRun(Protocol):
+    """An active run of a tracker. Called from the tracker's own thread, one call at a time; it may block and may raise."""
 
     def write(self, report: StepScalars) -> None:
-        """Take the scalars of one step. Steps come in the order of the training, which may go back (a resume)."""
+        """Write the scalars of one step. Steps come in the order of the training, which may go back (a resume)."""
         ...
 
     def close(self) -> None:
-        """Hand on what was held back. The run stays open: it is the training's."""
+        """Write what was held back. The run stays open: it is the training's."""
         ...
 
 
-class Destination(Protocol):
-    """What `mirror=` asked for."""
+class Tracker(Protocol):
+    """A tracker that `trackers=` named."""
 
     @property
     def name(self) -> str:
-        """Of the tracker, for messages."""
+        """Its name, for messages."""
         ...
 
     @property
@@ -64,7 +62,7 @@ class Destination(Protocol):
         ...
 
     def prepare(self, run_id: str) -> None:
-        """Called once, where the probe is built.
+        """Prepare it; called once, when the probe is built.
 
         Args:
             run_id: of the probe's own run.
@@ -74,7 +72,7 @@ class Destination(Protocol):
         """
         ...
 
-    def find(self) -> Tracker | None:
+    def find(self) -> TrackerRun | None:
         """The active run; None: there is none yet. On the training thread, where it must cost microseconds."""
         ...
 
@@ -82,24 +80,24 @@ class Destination(Protocol):
 logger = logging.getLogger(__name__)
 
 MOST_QUEUED = 256
-"""Reports that wait while a tracker hangs, a few MB; those that come after are dropped and counted."""
+"""Reports that wait while a tracker hangs, a few MB; later ones are dropped and counted."""
 MOST_FAILURES = 5
-"""In a row. A tracker that failed so often is left alone."""
+"""In a row. A tracker that failed so often is not called again."""
 
 
-class MirrorThread:
+class TrackerThread:
     """Writes into one tracker, in the order of the reports."""
 
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
-        self._tracker: Tracker | None = None
-        # Unbounded, and bounded by hand: the end must find room in a full one.
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._run: TrackerRun | None = None
+        # Unbounded, and bounded by `put`: the end marker must fit into a full one.
         self._queue: queue.SimpleQueue[StepScalars | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._guard = Guard()
         self._guard.settled = True
         self._gave_up = False
-        self._missing_told = False
+        self._warned = False
         self.dropped = 0
         """Reports that found no room, or came after the tracker was given up."""
 
@@ -109,46 +107,54 @@ class MirrorThread:
         return self._guard.failures
 
     def found(self, step: int) -> bool:
-        """Whether there is a run to write into. On the training thread; looks for one as long as there is none."""
-        if self._tracker is None:
-            with self._guard.protect(f"looking for the run of {self._destination.name}"):
-                self._tracker = self._destination.find()
-            if self._tracker is None and not self._missing_told:
-                self._missing_told = True
+        """Whether there is a run to write into; looks for one as long as there is none. On the training thread.
+
+        Args:
+            step: for the warning.
+        """
+        if self._run is None:
+            with self._guard.protect(f"looking for the run of {self._tracker.name}"):
+                self._run = self._tracker.find()
+            if self._run is None and not self._warned:
+                self._warned = True
                 logger.warning(
-                    "Nothing is mirrored to %s yet: no run of it is active at step %d. %s It is looked for at each step.",
-                    self._destination.name,
+                    "Nothing is written to %s yet: no run of it is active at step %d. %s Each step looks for one.",
+                    self._tracker.name,
                     step,
-                    self._destination.remedy,
+                    self._tracker.remedy,
                 )
-        return self._tracker is not None
+        return self._run is not None
 
     def put(self, report: StepScalars) -> None:
         """Queue one report; never waits. From one thread at a time."""
         if self._gave_up or self._queue.qsize() >= MOST_QUEUED:
             self._drop()
             return
-        with self._guard.protect(f"mirroring to {self._destination.name}"):
-            if self._thread is None and self._tracker is not None:
-                name = f"isentrope-mirror-{self._destination.name}"
-                self._thread = threading.Thread(target=self._work, args=(self._tracker,), name=name, daemon=True)
+        with self._guard.protect(f"writing to {self._tracker.name}"):
+            if self._thread is None and self._run is not None:
+                name = f"isentrope-tracker-{self._tracker.name}"
+                self._thread = threading.Thread(target=self._work, args=(self._run,), name=name, daemon=True)
                 self._thread.start()
             self._queue.put(report)
 
     def end(self) -> None:
-        """Say that there are no more reports."""
+        """Mark the end of the reports."""
         self._queue.put(None)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Until all is written, or the time is up. The tracker's run stays open."""
+        """Wait until all is written. The tracker's run stays open.
+
+        Args:
+            timeout_seconds: the longest wait.
+        """
         if self._thread is None:
             return
         self._thread.join(max(timeout_seconds, 0.0))
         left = self._queue.qsize()
         if self._thread.is_alive():
             logger.warning(
-                "%s has not taken the last reports yet, about %d of them: those it has not when the process ends are missing.",
-                self._destination.name,
+                "%s has not written the last reports yet, about %d of them: they are missing if the process ends now.",
+                self._tracker.name,
                 max(left, 1),
             )
 
@@ -156,24 +162,24 @@ class MirrorThread:
         self.dropped += 1
         if self.dropped == 1 and not self._gave_up:
             logger.warning(
-                "%s takes its time: %d reports wait for it, further ones are not mirrored and counted in "
-                "probe/mirror_dropped_reports. Isentrope's own are not affected.",
-                self._destination.name,
+                "%s is slow: %d reports wait for it, further ones are dropped and counted in "
+                "probe/tracker_dropped_reports. Isentrope's own reports are not affected.",
+                self._tracker.name,
                 MOST_QUEUED,
             )
 
-    def _work(self, tracker: Tracker) -> None:
+    def _work(self, tracker: TrackerRun) -> None:
         failures = 0
         while (report := self._queue.get()) is not None:
             failures = 0 if self._written(tracker, report) else failures + 1
             if failures == MOST_FAILURES:
                 self._give_up()
                 return
-        with self._guard.protect(f"closing the mirror to {self._destination.name}"):
+        with self._guard.protect(f"closing {self._tracker.name}"):
             tracker.close()
 
-    def _written(self, tracker: Tracker, report: StepScalars) -> bool:
-        with self._guard.protect(f"mirroring to {self._destination.name}"):
+    def _written(self, tracker: TrackerRun, report: StepScalars) -> bool:
+        with self._guard.protect(f"writing to {self._tracker.name}"):
             tracker.write(report)
             return True
         return False
@@ -182,55 +188,71 @@ class MirrorThread:
         self._gave_up = True
         self.dropped += self._queue.qsize()
         logger.warning(
-            "%s failed %d times in a row: nothing more is mirrored there. Isentrope's own reports are not affected.",
-            self._destination.name,
+            "%s failed %d times in a row: nothing more is written there. Isentrope's own reports are not affected.",
+            self._tracker.name,
             MOST_FAILURES,
         )
 
 
-class OpenMirrors:
-    """Of rank 0, whose reports are the whole run's; the other ranks have none."""
+class Trackers:
+    """All trackers of rank 0, whose reports are the whole run's; the other ranks have none."""
 
-    def __init__(self, destinations: Sequence[Destination], run_id: str) -> None:
+    def __init__(self, trackers: Sequence[Tracker], run_id: str) -> None:
         """
+        Args:
+            trackers: as `trackers=` named them.
+            run_id: of the probe's run.
+
         Raises:
             ConfigurationError: one of them can't be written to.
         """
-        for destination in destinations:
-            destination.prepare(run_id)
-        self._mirrors = tuple(MirrorThread(destination) for destination in destinations)
+        for tracker in trackers:
+            tracker.prepare(run_id)
+        self._trackers = tuple(TrackerThread(tracker) for tracker in trackers)
 
     def also(self, step: int, build: Callable[[], StepReport]) -> Callable[[], StepReport]:
-        """A `build` that gives the report to the mirrors too. This is called on the training thread, `build` is not."""
-        if not self._mirrors:
+        """Let the trackers have a report, too. Called on the training thread.
+
+        Args:
+            step: the report's.
+            build: builds the report, on another thread.
+
+        Returns:
+            A `build` that queues the report's scalars for the trackers.
+        """
+        if not self._trackers:
             return build
-        found = [mirror for mirror in self._mirrors if mirror.found(step)]
+        found = [tracker for tracker in self._trackers if tracker.found(step)]
         if not found:
             return build
 
-        def build_and_mirror() -> StepReport:
+        def build_and_queue() -> StepReport:
             report = build()
-            mirrored = StepScalars(report.step, report.recorded_at, report.scalars)
-            for mirror in found:
-                mirror.put(mirrored)
+            scalars = StepScalars(report.step, report.recorded_at, report.scalars)
+            for tracker in found:
+                tracker.put(scalars)
             return report
 
-        return build_and_mirror
+        return build_and_queue
 
     def scalars(self) -> dict[str, float]:
-        """What went wrong so far, for the next report; nothing where nothing did."""
-        if not self._mirrors:
+        """Counts of what went wrong so far, for the next report; empty where nothing did."""
+        if not self._trackers:
             return {}
         counts = {
-            "probe/mirror_failures": sum(mirror.failures for mirror in self._mirrors),
-            "probe/mirror_dropped_reports": sum(mirror.dropped for mirror in self._mirrors),
+            "probe/tracker_failures": sum(tracker.failures for tracker in self._trackers),
+            "probe/tracker_dropped_reports": sum(tracker.dropped for tracker in self._trackers),
         }
         return {name: float(count) for name, count in counts.items() if count}
 
     def close(self, timeout_seconds: float) -> None:
-        """Write what fits in the time, all mirrors together."""
+        """Write what fits in the time.
+
+        Args:
+            timeout_seconds: the longest wait for all trackers together.
+        """
         end = time.monotonic() + timeout_seconds
-        for mirror in self._mirrors:
-            mirror.end()
-        for mirror in self._mirrors:
-            mirror.wait(end - time.monotonic())
+        for tracker in self._trackers:
+            tracker.end()
+        for tracker in self._trackers:
+            tracker.wait(end - time.monotonic())

@@ -1,20 +1,4 @@
-"""Weights & Biases. The trainer's own rows stay as they are, whichever way it counts its steps.
-
-W&B keeps one row per step of its own, and ignores what comes for a step that it has closed. To close rows from here could
-therefore cost the trainer its own metrics, where it says `wandb.log(..., step=N)`. So a report rides in the row that the
-trainer has open (`commit=False`), one report per row, and is plotted against `isentrope/step`. A row is closed from here
-only where the trainer's numbers are well beyond it.
-
-Trackio. Its rows may come in any order, so each report stands at the trainer's own step.
-
-MLflow. The run is found on the training thread, where it is active, and written by its id from the mirror's own.
-
-TensorBoard: into the training's own SummaryWriter, or a folder beside it.
-
-Any other tracker: a function of the user's.
-
-What `mirror=` may be, checked where the probe is built.
-"""
+"""The known trackers: W&B, Trackio, MLflow, TensorBoard and a function of the user's; and what `trackers=` may be."""
 
 from __future__ import annotations
 
@@ -29,18 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.errors import ConfigurationError
-from isentrope.trackers.base import PREFIX, Destination, StepScalars
+from isentrope.trackers.base import PREFIX, StepScalars, Tracker
 
 STEP = f"{PREFIX}step"
 MOST_HELD = 2048
-"""Reports that wait for a row of their own, a few MB; the oldest goes where more wait."""
+"""Reports that wait for a row of their own, a few MB; beyond it the oldest is dropped."""
 FAR = 4096
-"""A W&B step this far beyond the report's is no number of the trainer's steps (it may count tokens), nor is the report
-late: no more than this may wait. There the trainer's next number is not near, and rows are closed from here."""
+"""A W&B step this far beyond the report's is not a number of the trainer's steps (it may count tokens), and the report is
+not late, for fewer may wait. The trainer's next number is not near then, and rows are closed from here."""
 
 
 class WandbRun:
-    """One run of wandb, given or the active one."""
+    """One run of wandb, given or the active one. The trainer's own rows stay as they are, however it counts its steps.
+
+    W&B keeps one row per step of its own, and ignores metrics for a step that it has closed. A trainer that calls
+    `wandb.log(..., step=N)` would lose its own metrics if rows were closed from here. So a report goes into the row that
+    the trainer has open (`commit=False`), one report per row, and is plotted against `isentrope/step`. A row is closed
+    from here only where the trainer's numbers are well beyond it.
+    """
 
     name = "wandb"
     remedy = "Call wandb.init(...) before training."
@@ -105,7 +95,7 @@ class WandbRun:
 
 
 class TrackioRun:
-    """One run of trackio, given or the current one."""
+    """One run of trackio, given or the current one. Its rows may come in any order, so each report has its own step."""
 
     name = "trackio"
     remedy = "Call trackio.init(...) before training, on the training thread."
@@ -122,7 +112,7 @@ class TrackioRun:
 
     def find(self) -> TrackioRun | None:
         if self._run is None and (context := sys.modules.get("trackio.context_vars")) is not None:
-            # A context variable: the mirror's own thread would see none.
+            # A context variable: the tracker's own thread would see none.
             self._run = context.current_run.get()
         return None if self._run is None else self
 
@@ -130,7 +120,7 @@ class TrackioRun:
         self._run.log(report.prefixed(), step=report.step)
 
     def close(self) -> None:
-        """Trackio sends what it was given by itself."""
+        """Nothing is held back here."""
 
 
 MOST_METRICS = 1000
@@ -140,7 +130,7 @@ _FOREIGN = re.compile(r"[^\w\-. :/]")
 
 
 class MlflowRun:
-    """One run of MLflow, given or the one active on the training thread."""
+    """One run of MLflow, given or the one active on the training thread; written by its id from the tracker's thread."""
 
     name = "mlflow"
     remedy = "Call mlflow.start_run() before training, on the training thread."
@@ -180,11 +170,11 @@ class MlflowRun:
             self._client.log_batch(self._run.info.run_id, metrics=metrics[first : first + MOST_METRICS])
 
     def close(self) -> None:
-        """MLflow has all: each write waits until it is stored."""
+        """Nothing is held back: each write waits until it is stored."""
 
 
 def allowed(name: str) -> str:
-    """The name as MLflow takes it: what it knows no letter for becomes `_`, and no part of the path is empty or dots."""
+    """The name as MLflow accepts it: other letters become `_`, and no part of the path is empty or dots."""
     parts = _FOREIGN.sub("_", name).split("/")
     return "/".join(part for part in parts if part not in ("", ".", ".."))[:LONGEST_NAME].rstrip("/")
 
@@ -194,7 +184,7 @@ DEFAULT_FOLDER = "runs"
 
 
 class TensorBoardWriter:
-    """A SummaryWriter of torch or tensorboardX, given or made for a folder. The axis is the trainer's own step."""
+    """A SummaryWriter of torch or tensorboardX, given or made for a folder. The axis is the trainer's step."""
 
     name = "tensorboard"
     remedy = ""
@@ -218,8 +208,8 @@ class TensorBoardWriter:
                 self._writer = torch_writer.SummaryWriter(str(folder), flush_secs=FLUSH_SECONDS)
             except (ImportError, OSError) as error:
                 raise ConfigurationError(
-                    f"mirror='tensorboard' can't write to {folder} ({error}). Name another folder, "
-                    "mirror='tensorboard:FOLDER', or hand over your own SummaryWriter."
+                    f"trackers='tensorboard' can't write to {folder} ({error}). Name another folder, "
+                    "trackers='tensorboard:FOLDER', or hand over your own SummaryWriter."
                 ) from error
 
     def find(self) -> TensorBoardWriter | None:
@@ -234,7 +224,7 @@ class TensorBoardWriter:
 
 
 class OwnFunction:
-    """Calls `function(step, scalars)` with the names as the reports have them, without prefix."""
+    """Calls `function(step, scalars)`; names have no prefix."""
 
     remedy = ""
 
@@ -247,63 +237,63 @@ class OwnFunction:
         return getattr(self._function, "__qualname__", type(self._function).__qualname__)
 
     def prepare(self, run_id: str) -> None:
-        """There is nothing to do."""
+        """Nothing to prepare."""
 
     def find(self) -> OwnFunction | None:
         return self
 
     def write(self, report: StepScalars) -> None:
-        # A copy: what is done to it must not reach the report.
+        # A copy, for the function may change it.
         self._function(report.step, dict(report.scalars))
 
     def close(self) -> None:
-        """The user's to do."""
+        """Nothing is held back here."""
 
 
-BY_NAME: dict[str, Callable[[], Destination]] = {
+BY_NAME: dict[str, Callable[[], Tracker]] = {
     "wandb": WandbRun,
     "trackio": TrackioRun,
     "mlflow": MlflowRun,
     "tensorboard": TensorBoardWriter,
 }
 _EXPECTED = (
-    f"mirror takes {', '.join(BY_NAME)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
+    f"trackers takes {', '.join(BY_NAME)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
     "of (step, scalars), or several of these in a list"
 )
 
 
-def wanted_mirrors(mirror: object) -> tuple[Destination, ...]:
-    """Where the scalars of each report go as well.
+def requested_trackers(trackers: object) -> tuple[Tracker, ...]:
+    """The trackers that get the scalars of each report.
 
     Args:
-        mirror: names, split by commas; objects; or a sequence of both. None: what ISENTROPE_MIRROR names, or nothing.
+        trackers: names, split by commas; objects; or a sequence of both. None: what ISENTROPE_TRACKERS names, or nothing.
 
     Raises:
         ConfigurationError: a name that is unknown or not installed, or an object that nothing can be written to.
     """
-    if mirror is None:
-        mirror = os.environ.get("ISENTROPE_MIRROR") or ()
-    if isinstance(mirror, str):
-        mirror = [name.strip() for name in mirror.split(",") if name.strip()]
-    if not isinstance(mirror, Sequence):
-        return (_of_object(mirror),)
-    named = dict.fromkeys(item for item in mirror if isinstance(item, str))
-    objects = [item for item in mirror if not isinstance(item, str)]
+    if trackers is None:
+        trackers = os.environ.get("ISENTROPE_TRACKERS") or ()
+    if isinstance(trackers, str):
+        trackers = [name.strip() for name in trackers.split(",") if name.strip()]
+    if not isinstance(trackers, Sequence):
+        return (_of_object(trackers),)
+    named = dict.fromkeys(item for item in trackers if isinstance(item, str))
+    objects = [item for item in trackers if not isinstance(item, str)]
     return (*(_of_name(name) for name in named), *(_of_object(item) for item in objects))
 
 
-def _of_name(name: str) -> Destination:
+def _of_name(name: str) -> Tracker:
     tool, _, folder = name.partition(":")
     if tool not in BY_NAME or (folder and tool != "tensorboard"):
         raise ConfigurationError(f"{_EXPECTED}; got {name!r}.")
     if importlib.util.find_spec(tool) is None:
         raise ConfigurationError(
-            f"mirror={name!r} needs the package {tool}, which is not installed: pip install {tool}."
+            f"trackers={name!r} needs the package {tool}, which is not installed: pip install {tool}."
         )
     return TensorBoardWriter(folder=folder) if folder else BY_NAME[tool]()
 
 
-def _of_object(item: object) -> Destination:
+def _of_object(item: object) -> Tracker:
     home = type(item).__module__.partition(".")[0]
     if hasattr(item, "add_scalar"):
         return TensorBoardWriter(item)

@@ -12,17 +12,17 @@ from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_st
 
 def finish(probe: isentrope.Probe) -> None:
     probe.finish()
-    wait_for_mirrors()
+    wait_for_trackers()
 
 
-def wait_for_mirrors() -> None:
+def wait_for_trackers() -> None:
     """A slow machine may take longer for a database than a run's end may take."""
-    wait_until(lambda: not any(thread.name.startswith("isentrope-mirror") for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name.startswith("isentrope-tracker") for thread in threading.enumerate()))
 
 
-def mirrored_steps(mirror: object) -> list[dict[str, float]]:
+def mirrored_steps(trackers: object) -> list[dict[str, float]]:
     """Three steps with a NaN and an infinity in the first; what was reported."""
-    probe, transport = probe_and_transport(run_id="mirrored", mirror=mirror)
+    probe, transport = probe_and_transport(run_id="mirrored", trackers=trackers)
     probe.log({"loss": math.nan, "kl": math.inf})
     run_steps(TinyLoop(), probe, 3, first=7)
     finish(probe)

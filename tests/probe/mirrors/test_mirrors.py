@@ -18,14 +18,14 @@ import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.trackers.base import MOST_FAILURES, MOST_QUEUED
-from isentrope.trackers.known import allowed, wanted_mirrors
+from isentrope.trackers.known import allowed, requested_trackers
 from tests.probe.mirrors.own_tracker import OwnTracker, wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 
 
 def test_a_mirror_gets_the_scalars_of_every_report_in_order_at_the_trainers_own_steps() -> None:
     tracker = OwnTracker()
-    probe, transport = probe_and_transport(mirror=tracker)
+    probe, transport = probe_and_transport(trackers=tracker)
     run_steps(TinyLoop(), probe, 3, first=40)
     probe.finish()
     assert tracker.written == [(report.step, report.scalars) for report in reports(transport)]
@@ -35,7 +35,7 @@ def test_a_mirror_gets_the_scalars_of_every_report_in_order_at_the_trainers_own_
 
 def test_what_was_not_measured_is_absent_and_what_is_not_finite_stays_so() -> None:
     tracker = OwnTracker()
-    probe, _ = probe_and_transport(mirror=tracker)
+    probe, _ = probe_and_transport(trackers=tracker)
     probe.log({"loss": math.nan, "kl": math.inf})
     probe.step(0)
     probe.finish()
@@ -47,18 +47,18 @@ def test_what_was_not_measured_is_absent_and_what_is_not_finite_stays_so() -> No
 
 def test_a_mirror_is_written_from_one_thread_of_its_own() -> None:
     tracker = OwnTracker()
-    probe, _ = probe_and_transport(mirror=tracker)
+    probe, _ = probe_and_transport(trackers=tracker)
     run_steps(TinyLoop(), probe, 3)
     probe.finish()
     assert len(tracker.threads) == 1
     assert threading.get_ident() not in tracker.threads
 
 
-def trained(mirror: object, home: Path) -> tuple[torch.Tensor, torch.Tensor, tuple[object, ...]]:
+def trained(trackers: object, home: Path) -> tuple[torch.Tensor, torch.Tensor, tuple[object, ...]]:
     loop = TinyLoop(seed=3)
     random.seed(3)
     control = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0)
-    with isentrope.Probe("same", mode="offline", control=control, mirror=mirror) as probe:
+    with isentrope.Probe("same", mode="offline", control=control, trackers=trackers) as probe:
         run_steps(loop, probe, 20)
     return loop.weights(), torch.get_rng_state(), random.getstate()
 
@@ -80,7 +80,7 @@ def test_a_tracker_that_hangs_holds_up_neither_training_nor_reports_and_what_it_
     tracker = OwnTracker()
     tracker.opened.clear()
     beside = OwnTracker()
-    probe, transport = probe_and_transport(mirror=[tracker, beside])
+    probe, transport = probe_and_transport(trackers=[tracker, beside])
     steps = MOST_QUEUED + 20
     with caplog.at_level(logging.WARNING, logger="isentrope"):
         for step in range(steps):
@@ -94,8 +94,8 @@ def test_a_tracker_that_hangs_holds_up_neither_training_nor_reports_and_what_it_
     assert [report.step for report in reports(transport)] == list(range(steps))
     # One is in the tracker's hands, MOST_QUEUED wait, the last report can't tell of itself.
     dropped = steps - 1 - MOST_QUEUED - 1
-    assert reports(transport)[-1].scalars["probe/mirror_dropped_reports"] == dropped
-    assert "probe/mirror_dropped_reports" not in reports(transport)[0].scalars
+    assert reports(transport)[-1].scalars["probe/tracker_dropped_reports"] == dropped
+    assert "probe/tracker_dropped_reports" not in reports(transport)[0].scalars
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert all("OwnTracker" in line for line in said)
@@ -111,7 +111,7 @@ def test_a_tracker_that_fails_is_told_once_counted_and_given_up(
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     tracker, beside = OwnTracker(), OwnTracker()
     tracker.failing = True
-    probe, transport = probe_and_transport(mirror=[tracker, beside])
+    probe, transport = probe_and_transport(trackers=[tracker, beside])
     with caplog.at_level(logging.WARNING, logger="isentrope"):
         for step in range(MOST_FAILURES):
             probe.step(step)
@@ -123,7 +123,7 @@ def test_a_tracker_that_fails_is_told_once_counted_and_given_up(
     assert tracker.calls == MOST_FAILURES
     assert len(beside.written) == MOST_FAILURES + 2
     last = reports(transport)[-1].scalars
-    assert (last["probe/mirror_failures"], last["probe/mirror_dropped_reports"]) == (MOST_FAILURES, 1)
+    assert (last["probe/tracker_failures"], last["probe/tracker_dropped_reports"]) == (MOST_FAILURES, 1)
     said = [record.getMessage() for record in caplog.records]
     assert ["OwnTracker" in line for line in said] == [True, True]
     assert f"{MOST_FAILURES} times" in said[1]
@@ -132,7 +132,7 @@ def test_a_tracker_that_fails_is_told_once_counted_and_given_up(
 def test_failures_that_do_not_follow_each_other_end_no_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     tracker = OwnTracker()
-    probe, _ = probe_and_transport(mirror=tracker)
+    probe, _ = probe_and_transport(trackers=tracker)
     for step in range(4 * MOST_FAILURES):
         tracker.failing = step % 2 == 0
         probe.step(step)
@@ -146,37 +146,37 @@ def test_failures_that_do_not_follow_each_other_end_no_mirror(monkeypatch: pytes
 def test_a_tracker_without_an_active_run_is_told_once_and_training_goes_on(
     tool: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    probe, transport = probe_and_transport(mirror=tool)
+    probe, transport = probe_and_transport(trackers=tool)
     with caplog.at_level(logging.WARNING, logger="isentrope"):
         run_steps(TinyLoop(), probe, 3)
         probe.finish()
     (record,) = caplog.records
     assert tool in record.getMessage()
     assert len(reports(transport)) == 3
-    assert "probe/mirror_failures" not in reports(transport)[-1].scalars
+    assert "probe/tracker_failures" not in reports(transport)[-1].scalars
 
 
 @pytest.mark.parametrize("wrong", ["weights_and_biases", "wandb:folder", "wandb,nothing", 7, [3.5], {"wandb": 1}])
 def test_what_nothing_can_be_written_to_is_refused_where_the_probe_is_built(wrong: object) -> None:
-    refused = "^mirror .*wandb, trackio, mlflow, tensorboard"
+    refused = "^trackers .*wandb, trackio, mlflow, tensorboard"
     with pytest.raises(ConfigurationError, match=refused):
-        isentrope.Probe("test", mode="disabled", mirror=wrong)
+        isentrope.Probe("test", mode="disabled", trackers=wrong)
     with pytest.raises(ConfigurationError, match=refused):
-        IsentropeCallback(mirror=wrong)
+        IsentropeCallback(trackers=wrong)
 
 
 def test_a_tracker_that_is_not_installed_is_refused_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="trackio"):
-        probe_and_transport(mirror="trackio")
+        probe_and_transport(trackers="trackio")
 
 
 def test_the_environment_names_mirrors_where_the_code_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ISENTROPE_MIRROR", "wandb, tensorboard:/logs/run 1,wandb")
-    assert [mirror.name for mirror in wanted_mirrors(None)] == ["wandb", "tensorboard"]
-    assert [mirror.name for mirror in wanted_mirrors("mlflow")] == ["mlflow"]
-    assert wanted_mirrors("") == wanted_mirrors(()) == ()
-    monkeypatch.setenv("ISENTROPE_MIRROR", "nothing")
+    monkeypatch.setenv("ISENTROPE_TRACKERS", "wandb, tensorboard:/logs/run 1,wandb")
+    assert [mirror.name for mirror in requested_trackers(None)] == ["wandb", "tensorboard"]
+    assert [mirror.name for mirror in requested_trackers("mlflow")] == ["mlflow"]
+    assert requested_trackers("") == requested_trackers(()) == ()
+    monkeypatch.setenv("ISENTROPE_TRACKERS", "nothing")
     with pytest.raises(ConfigurationError, match="'nothing'"):
         isentrope.Probe("test", mode="disabled")
 
@@ -186,12 +186,12 @@ def test_nothing_is_mirrored_in_mode_disabled_nor_from_another_rank(
 ) -> None:
     tracker = OwnTracker()
     folder = tmp_path / "events"
-    probe, _ = probe_and_transport(mode="disabled", mirror=[tracker, f"tensorboard:{folder}"])
+    probe, _ = probe_and_transport(mode="disabled", trackers=[tracker, f"tensorboard:{folder}"])
     run_steps(TinyLoop(), probe, 2)
     probe.finish()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    probe, transport = probe_and_transport(run_id="shared", mirror=[tracker, f"tensorboard:{folder}"])
+    probe, transport = probe_and_transport(run_id="shared", trackers=[tracker, f"tensorboard:{folder}"])
     run_steps(TinyLoop(), probe, 2)
     probe.finish()
     assert len(reports(transport)) == 2
@@ -205,7 +205,7 @@ def test_the_callback_mirrors_what_a_trainer_logs(tmp_path: Path) -> None:
     from isentrope.transport.transport import InMemoryTransport
 
     tracker = OwnTracker()
-    callback = IsentropeCallback(mirror=tracker, transport=InMemoryTransport())
+    callback = IsentropeCallback(trackers=tracker, transport=InMemoryTransport())
     args, state, control = TrainingArguments(output_dir=str(tmp_path)), TrainerState(), TrainerControl()
     callback.on_train_begin(args, state, control)
     state.global_step = 1
@@ -227,7 +227,7 @@ def test_a_function_can_t_change_the_report() -> None:
         assert isinstance(scalars, dict)
         scalars.clear()
 
-    probe, transport = probe_and_transport(mirror=spoil)
+    probe, transport = probe_and_transport(trackers=spoil)
     run_steps(TinyLoop(), probe, 1)
     probe.finish()
     assert reports(transport)[0].scalars["entropy/mean"] > 0
@@ -245,9 +245,9 @@ def test_the_training_thread_pays_microseconds_for_a_tracker_that_takes_long(
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     slow = OwnTracker()
     slow.opened.clear()
-    probe = isentrope.Probe("slow", mode="offline", mirror=slow)
-    build = probe._mirrors.also(0, lambda: pytest.fail("not on this thread"))
-    costs = sorted(seconds_of(lambda: probe._mirrors.also(0, build)) for _ in range(200))
+    probe = isentrope.Probe("slow", mode="offline", trackers=slow)
+    build = probe._trackers.also(0, lambda: pytest.fail("not on this thread"))
+    costs = sorted(seconds_of(lambda: probe._trackers.also(0, build)) for _ in range(200))
     assert costs[100] < 100e-6
     seconds = sorted(seconds_of(lambda: probe.step(0)) for _ in range(50))
     assert seconds[25] < 0.05

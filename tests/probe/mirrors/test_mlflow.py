@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from isentrope.trackers.known import MOST_METRICS, wanted_mirrors
+from isentrope.trackers.known import MOST_METRICS, requested_trackers
 from tests.probe.mirrors.mirrored_run import finish, mirrored_steps
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
 
@@ -53,7 +53,7 @@ def test_mlflow_is_written_by_the_id_of_the_run_that_is_active_on_the_training_t
 def test_a_run_that_is_opened_after_the_first_step_is_mirrored_from_then_on(store: str) -> None:
     import mlflow
 
-    probe, _ = probe_and_transport(mirror="mlflow")
+    probe, _ = probe_and_transport(trackers="mlflow")
     run_steps(TinyLoop(), probe, 1)
     with mlflow.start_run() as run:
         run_steps(TinyLoop(), probe, 2, first=1)
@@ -67,7 +67,7 @@ def test_more_scalars_than_mlflow_takes_at_once_and_names_that_it_knows_not_arri
 
     names = [f"own/{number}" for number in range(MOST_METRICS)]
     with mlflow.start_run() as run:
-        probe, _ = probe_and_transport(mirror="mlflow")
+        probe, _ = probe_and_transport(trackers="mlflow")
         probe.log(dict.fromkeys([*names, "reward@8=best", "a//b/../c", "x" * 400], 1.0))
         probe.step(0)
         finish(probe)
@@ -80,4 +80,4 @@ def test_a_run_is_known_for_what_it_is(store: str) -> None:
     import mlflow
 
     with mlflow.start_run() as run:
-        assert [mirror.name for mirror in wanted_mirrors([run])] == ["mlflow"]
+        assert [mirror.name for mirror in requested_trackers([run])] == ["mlflow"]

@@ -10,9 +10,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard import SummaryWriter
 
 from isentrope.errors import ConfigurationError
-from isentrope.trackers.known import wanted_mirrors
+from isentrope.trackers.known import requested_trackers
 from isentrope.transport.transport import InMemoryTransport
-from tests.probe.mirrors.mirrored_run import mirrored_steps, wait_for_mirrors
+from tests.probe.mirrors.mirrored_run import mirrored_steps, wait_for_trackers
 from tests.probe.tiny_loop import probe_and_transport
 
 
@@ -52,12 +52,12 @@ def test_a_writer_of_the_training_gets_the_scalars_and_stays_open(tmp_path: Path
 def test_a_folder_that_can_t_be_written_is_refused_where_the_probe_is_built(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"tensorboard.*file/events"):
-        probe_and_transport(mirror=f"tensorboard:{tmp_path / 'file' / 'events'}")
+        probe_and_transport(trackers=f"tensorboard:{tmp_path / 'file' / 'events'}")
 
 
 def test_a_writer_is_known_for_what_it_is(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
-        assert [mirror.name for mirror in wanted_mirrors([writer])] == ["tensorboard"]
+        assert [mirror.name for mirror in requested_trackers([writer])] == ["tensorboard"]
 
 
 @pytest.mark.slow
@@ -66,9 +66,9 @@ def test_a_trl_trainer_s_probe_writes_its_steps_to_the_tracker_that_attach_names
     from tests.probe.integrations import tiny_trl
 
     trainer, transport = tiny_trl.trainer(tmp_path / "out", steps=3), InMemoryTransport()
-    attach(trainer, mirror=f"tensorboard:{tmp_path / 'events'}", transport=transport)
+    attach(trainer, trackers=f"tensorboard:{tmp_path / 'events'}", transport=transport)
     trainer.train()
-    wait_for_mirrors()
+    wait_for_trackers()
     told = tiny_trl.reports(transport)
     shown = events(tmp_path / "events")
     assert [step for step, _ in shown["isentrope/entropy/mean"]] == [report.step for report in told] == [1, 2, 3]

@@ -71,7 +71,7 @@ def report(step: int) -> StepScalars:
 
 
 def test_a_probe_mirrors_into_the_active_run_against_an_axis_of_its_own(run: Any) -> None:
-    probe, _ = probe_and_transport(mirror="wandb")
+    probe, _ = probe_and_transport(trackers="wandb")
     probe.log({"loss": float("nan"), "kl": float("inf")})
     run_steps(TinyLoop(), probe, 3, first=100)
     probe.finish()

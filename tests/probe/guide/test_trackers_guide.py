@@ -1,4 +1,4 @@
-"""What the page on mirrors says is so: its examples run, and it names every tracker and limit there is."""
+"""The guide on trackers: its examples run, and it names every tracker and limit there is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from isentrope.trackers.base import MOST_FAILURES, MOST_QUEUED
 from isentrope.trackers.known import BY_NAME
 from tests.probe.tiny_loop import TinyLoop, run_steps
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "mirrors.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python mirror\n(.*?)```", GUIDE, flags=re.DOTALL)
+GUIDE = (Path(__file__).parents[3] / "docs" / "trackers.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python trackers\n(.*?)```", GUIDE, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
