@@ -1,4 +1,4 @@
-"""The composition root: everything a server is made of, put together once."""
+"""Puts a server together: routes, middleware, store, gRPC port and pages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PAGES = {"dash": "isentrope_dashboard.app:attach"}
 _GRPC_GRACE_SECONDS = 1.0
 _COMPRESSED_FROM_BYTES = 1_000
 _COMPRESSION_LEVEL = 2
-"""Of 9: 100 MB/s of numbers as JSON to 44 % of their bytes; 6 makes 20 MB/s to 43 %."""
+"""Of 9. Level 2 compresses numbers as JSON to 44 % at 100 MB/s, level 6 to 43 % at 20 MB/s."""
 _COMPRESSED_ALREADY = ExportFormat.PARQUET.media_type
 _ROUTERS = (
     runs.router,
@@ -68,7 +68,7 @@ _ALL_METHODS = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The whole server as one ASGI application; its lifespan opens the store and the gRPC port.
+    """Make the server as one ASGI application; its lifespan opens the store and the gRPC port.
 
     Pages whose library is installed are attached last, by `attach(app)`. A page that needs inline scripts
     adds their CSP hashes to `app.state.script_hashes`.
@@ -93,10 +93,10 @@ def create_app(settings: Settings) -> FastAPI:
     openapi.install(app)
     if settings.dashboard:
         _attach_pages(app)
-    # Middleware added last stands outermost: nothing of a page comes before the gate, and refusals are timed too.
+    # Middleware added last runs first: the gate is before every page, and refusals are timed, too.
     app.add_middleware(BodyLimit)
-    # Events are left alone, so that each comes when it is sent. No answer holds both a secret and words of somebody
-    # else, and browsers send no cookie for another site's page: its length tells nobody anything.
+    # Events are not compressed, so that each is delivered when it is sent. Compression leaks nothing (BREACH): no answer
+    # contains both a secret and text of another client, and other sites' pages get no cookie.
     app.add_middleware(
         GZipMiddleware,
         minimum_size=_COMPRESSED_FROM_BYTES,
@@ -129,14 +129,14 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(reference.router)
     for router in _ROUTERS:
         app.include_router(router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown_parameters)])
-    # A page's catch-all would answer unknown addresses of the API with itself.
+    # Unknown addresses of the API must not reach a page's catch-all route.
     app.add_api_route(
         "/api{rest:path}", _nothing_here, methods=_ALL_METHODS, include_in_schema=False, response_model=None
     )
 
 
 async def _nothing_here(rest: str) -> NoReturn:
-    """404, or 405 where another method would have found something."""
+    """Answer 404, or 405 where another method has a route."""
     allowed = {
         method
         for router in _ROUTERS
@@ -178,7 +178,7 @@ async def _known_as(backend: Backend, run_id: str) -> KnownAs | None:
 
 
 async def _warm_up(app: FastAPI, backend: Backend) -> None:
-    """Dash builds its routes and its index on the first request; a deep link must not be that request."""
+    """Request a page: Dash builds its routes on the first request, which must not be a deep link."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         await client.get("/", headers={"Authorization": f"Bearer {backend.owner_token}"})
 

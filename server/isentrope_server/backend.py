@@ -1,4 +1,4 @@
-"""What every part of a running server shares: settings, database, writer, hub, tokens."""
+"""What all parts of a running server share: settings, database, writer, hub, tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _READY_SECONDS = 3.0
 
 @dataclass(slots=True, kw_only=True)
 class Backend:
-    """Everything behind the routes and the gRPC methods."""
+    """What routes and gRPC methods use."""
 
     settings: Settings
     database: Database
@@ -45,15 +45,15 @@ class Backend:
     tokens: TokenBook
     owner_token: str
     notifications: Notifications | None
-    """None: no other server shares the database."""
+    """None: no other server can share the database."""
 
     @property
     def on_duty(self) -> bool:
-        """Whether this server does what one at a time should do: ending expired controls, packing, removing."""
+        """Whether this server does the work of one server at a time: ending expired controls, packing, removing."""
         return self.notifications is None or self.notifications.on_duty
 
     async def check_ready(self) -> None:
-        """Find out whether reports can be stored and read now.
+        """Check that reports can be stored and read now.
 
         Raises:
             SQLAlchemyError: the database doesn't answer.
@@ -67,10 +67,15 @@ class Backend:
                 raise WriterStopped("The database is a standby: reports can't be stored.")
 
     async def write(self, work: Callable[[Transaction], _T], *, rows: int = 1, run_id: str | None = None) -> _T:
-        """Do `work` on the writer's thread; returns after COMMIT. A caller that goes away doesn't undo it.
+        """Do work on the writer's thread. Cancelling the caller does not cancel the work.
 
         Args:
-            run_id: the only run it writes to, so that other servers may write to others meanwhile. None: anything.
+            work: what to do in a transaction.
+            rows: approximate number of rows it writes.
+            run_id: the only run it writes to, so that other servers may write to other runs. None: anything.
+
+        Returns:
+            The result of `work`, after COMMIT.
         """
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(work, rows=rows, run_id=run_id)))
 
@@ -83,16 +88,16 @@ class Backend:
             return query(connection)
 
     async def reload_tokens(self) -> None:
-        """Read the tokens from the store: call it after a change. Streams of those that are gone end."""
+        """Read the tokens from the store; call it after a change."""
         await self.read(self.tokens.reload)
 
 
 @asynccontextmanager
 async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
-    """Lock the home, bring the database up to date, start the writer; undo it all at the end.
+    """Lock the home, migrate the database, start the writer; stop and unlock at the end.
 
     Raises:
-        StartupError: with the one sentence to show.
+        StartupError: the message is the one sentence to show.
     """
     with locked_home(settings.home, settings.local_url):
         hub = Hub(asyncio.get_running_loop())
@@ -162,15 +167,14 @@ def _open_tokens(transaction: Transaction, tokens: TokenBook, settings: Settings
     tokens.reload(transaction.connection)
     if len(owner_token) < GOOD_OWNER_TOKEN:
         _log.warning(
-            "The owner's token has only %d characters: whoever guesses it can do everything. Use one of at least %d, "
-            "made with %s.",
+            "The owner's token has only %d characters and could be guessed. Use one with at least %d, made with %s.",
             len(owner_token),
             GOOD_OWNER_TOKEN,
             MAKE_A_TOKEN,
         )
     if settings.token is not None and tokens.of_secret(settings.token) is None:
         _log.warning(
-            "ISENTROPE_TOKEN is no token of this home and opens nothing: it counts only at a home's first start."
+            "ISENTROPE_TOKEN is ignored: it is only used at a home's first start, and this home has another token."
         )
     return owner_token
 
@@ -191,6 +195,6 @@ async def _sweep_until_cancelled(backend: Backend) -> None:
 
 
 async def _sweep(backend: Backend, grace: Grace) -> None:
-    # Looking costs the writer nothing; most of the time nothing is open.
+    # Reading needs no writer, and most of the time no version is open.
     if backend.on_duty and await backend.read(controls.count_open) > 0:
         await backend.write(lambda transaction: expire_overdue(transaction, grace, time.time()))

@@ -1,4 +1,4 @@
-"""`isentrope up`, `isentrope token` and `isentrope audit`. Heavy imports stand inside: `--help` must not wait for a web framework."""
+"""`isentrope up`, `isentrope token` and `isentrope audit`. Heavy imports are inside: `--help` must be fast."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 @click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--http-port", type=click.IntRange(0, 65535), default=None, help="Pages and REST.  [default: 7070]")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=None, help="Reports.  [default: 7071]")
-@click.option("--tls-cert", type=click.Path(), default=None, help="PEM file of the certificate both ports show.")
+@click.option("--tls-cert", type=click.Path(), default=None, help="PEM file of the certificate of both ports.")
 @click.option("--tls-key", type=click.Path(), default=None, help="PEM file of its private key.")
-@click.option("--tls-client-ca", type=click.Path(), default=None, help="Clients must show a certificate of this CA.")
+@click.option("--tls-client-ca", type=click.Path(), default=None, help="Clients must have a certificate of this CA.")
 @click.option(
-    "--insecure-i-know", is_flag=True, default=None, help="Listen where other machines reach it, without TLS."
+    "--insecure-i-know", is_flag=True, default=None, help="Listen without TLS on addresses that other machines reach."
 )
 def up(**given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
@@ -53,7 +53,7 @@ def up(**given: Any) -> None:
 def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
     from isentrope_server.store.database import old_library_note
 
-    # First: nothing may come between the words and the address they speak of.
+    # Before the address: it must be the last line.
     note = old_library_note() if settings.uses_sqlite else None
     if note is not None:
         click.echo(f"Note: {note}", err=True)
@@ -68,12 +68,12 @@ def token() -> None:
 
 @token.command("create")
 @click.option("--scope", type=click.Choice(["read", "ingest", "control", "admin"]), required=True)
-@click.option("--name", default=None, help="Stands as the author beside changes made with it.  [default: the scope]")
+@click.option("--name", default=None, help="Shown as the author of changes.  [default: the scope]")
 @click.option("--run", default=None, metavar="NAME", help="With ingest: the only run it reports, by id or name.")
 @click.option("--project", default=None, metavar="NAME", help="With ingest: the only project whose runs it reports.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def create_token(scope: str, name: str | None, run: str | None, project: str | None, as_json: bool) -> None:
-    """Make a token and print it. It is shown once."""
+    """Make a token and print it, once."""
     if (run or project) and scope != "ingest":
         raise click.UsageError(f"--run and --project bind tokens of scope ingest, not of scope {scope}.")
     with _token_access(makes_database=True) as access:
@@ -95,7 +95,7 @@ def list_tokens(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(tokens))
         return
-    # Whose they are: the command looks at this home's server, whatever ISENTROPE_URL says.
+    # The command uses this home's server, whatever ISENTROPE_URL is.
     click.echo(f"Tokens of {place}:", err=True)
     for entry in tokens:
         click.echo(printable(_token_line(entry)))
@@ -107,12 +107,12 @@ def revoke_token(token_id: str) -> None:
     """Revoke a token by its id."""
     with _token_access() as access:
         access.revoke(token_id)
-        click.echo(f"Token {printable(token_id)} is revoked; it was one of {access.place}.")
+        click.echo(f"Token {printable(token_id)} of {access.place} is revoked.")
 
 
 @click.group()
 def audit() -> None:
-    """Show who changed what at the server of this home (ISENTROPE_HOME), and check that nobody changed that."""
+    """Show the audit trail of the server of this home (ISENTROPE_HOME), and check that it was not changed."""
 
 
 @audit.command("list")
@@ -133,10 +133,10 @@ def list_audit(limit: int, as_json: bool) -> None:
 
 
 @audit.command("verify")
-@click.option("--head", default=None, metavar="HASH", help="Of an earlier verification, kept elsewhere.")
+@click.option("--head", default=None, metavar="HASH", help="Hash that an earlier verification printed.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def verify_audit(head: str | None, as_json: bool) -> None:
-    """Check every link of the audit trail; exit status 1 when one is broken, missing or moved."""
+    """Check every entry of the audit trail; exit status 1 when one is changed, missing or moved."""
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise click.UsageError("--head takes a hash as `isentrope audit verify` printed it: 64 hexadecimal digits.")
     with _token_access() as access:
@@ -146,7 +146,7 @@ def verify_audit(head: str | None, as_json: bool) -> None:
     elif found["is_whole"]:
         click.echo(f"The audit trail of {place}:", err=True)
         click.echo(
-            f"{found['entries']} {'entry' if found['entries'] == 1 else 'entries'}, every link holds. Head: {found['head']}"
+            f"{found['entries']} {'entry' if found['entries'] == 1 else 'entries'}, all hashes match. Head: {found['head']}"
         )
     if not found["is_whole"]:
         if as_json:
@@ -159,7 +159,7 @@ def _what_is_wrong(found: dict[str, object]) -> str:
         return f"Entry {found['broken_at']} of the audit trail, or one before it, was changed, moved or removed."
     if found["is_cut"]:
         return "The audit trail's newest entries were removed, or some were added past them."
-    return "The hash given is none of this audit trail's: it was made anew since."
+    return "The given hash is not part of this audit trail: the trail was rewritten since."
 
 
 def _token_line(entry: dict[str, Any]) -> str:
@@ -169,7 +169,7 @@ def _token_line(entry: dict[str, Any]) -> str:
         for words in (
             str(entry["id"]),
             f"{entry['scope']:<7}",
-            "revoked " if entry["revoked_at"] else "in force",
+            "revoked" if entry["revoked_at"] else "active ",
             "never used         " if used is None else f"used {datetime.fromtimestamp(used):%Y-%m-%d %H:%M}",
             str(entry["name"]),
             f"run {entry['run']}" if entry["run"] else "",

@@ -1,7 +1,7 @@
-"""What the server counts and times of itself, for Prometheus.
+"""Counters and timings of the server, for Prometheus.
 
-Labels take few values by construction: methods, status classes, route templates, gRPC methods and codes. No run, token
-or metric stands in one: a figure for each would grow with every run, for ever.
+Labels have few values: methods, status classes, route templates, gRPC methods and codes. None names a run, token or metric, so the
+number of lines does not grow with runs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _API_PREFIX = "/api/v1"
 
 
 class ServerFigures:
-    """One server's counters. They begin at 0 with the process."""
+    """One server's counters, from the start of its process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.records = Counter(
             "isentrope_records_received",
-            "Records taken from shippers and answered for; repeats count each time.",
+            "Records received from shippers and answered; repeats count each time.",
             registry=self.registry,
         )
         self.quarantined = Counter(
-            "isentrope_records_refused", "Records kept aside because they can't be used.", registry=self.registry
+            "isentrope_records_refused", "Records quarantined because they can't be used.", registry=self.registry
         )
         self.acknowledgement_seconds = Histogram(
             "isentrope_push_seconds",
@@ -52,7 +52,7 @@ class ServerFigures:
         )
         self.not_let_in = Counter(
             "isentrope_requests_refused",
-            "HTTP requests, WebSockets and gRPC calls without a token in force, or with one that may not do this.",
+            "HTTP requests, WebSockets and gRPC calls without an active token, or with one that lacks the scope.",
             ["door", "reason"],
             registry=self.registry,
         )
@@ -115,7 +115,7 @@ class MeasuredRequests:
 
 
 class MeasuredCalls(grpc.aio.ServerInterceptor):
-    """Times pushes, counts calls and open streams."""
+    """gRPC interceptor: times pushes, counts calls and open streams."""
 
     def __init__(self, figures: ServerFigures) -> None:
         self._figures = figures
@@ -129,7 +129,7 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         name = str(handler_call_details.method).rpartition("/")[2]
-        # Anybody may call what there isn't.
+        # Clients may call methods that don't exist.
         method = name if name in _GRPC_METHODS else "other"
         if handler.request_streaming:
             return grpc.stream_stream_rpc_method_handler(self._refusal(method, handler.stream_stream))
@@ -157,7 +157,7 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
         return answer
 
     def _refusal(self, method: str, behaviour: Any) -> Any:
-        """The gate's: no method takes more than one message."""
+        """A refusal of the gate: no other handler takes a stream of messages."""
 
         async def refuse(messages: object, context: _Context) -> None:
             try:
@@ -180,9 +180,9 @@ class MeasuredCalls(grpc.aio.ServerInterceptor):
 
 
 def _template(scope: Scope) -> str:
-    """The route's address with names for its parts; `page` for what pages add."""
+    """The route's template; `page` for addresses of pages."""
     template = str(getattr(scope.get("route"), "path", "page"))
-    # A router's routes don't know the prefix they were included under.
+    # A router's routes don't include the prefix.
     below_prefix = scope["path"].startswith(_API_PREFIX) and not template.startswith("/api")
     return f"{_API_PREFIX}{template}" if below_prefix else template
 

@@ -1,4 +1,4 @@
-"""What can go wrong on purpose: at start (`StartupError`) and in answering a request (`RequestError`)."""
+"""The server's errors: at the start (`StartupError`) and in answering a request (`RequestError`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from isentrope_wire.errors import IsentropeError
 
 
 class StartupError(IsentropeError, OSError):
-    """The server can't start; the message is the one sentence the command line shows. Exit status 2."""
+    """The server can't start; the command line shows the message. Exit status 2."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class RequestError(IsentropeError, ValueError):
-    """A request can't be answered as asked. Becomes the one error body."""
+    """A request can't be answered; becomes the error body."""
 
     status: ClassVar[int] = 400
     code: ClassVar[str] = "bad_request"
@@ -28,7 +28,7 @@ class RequestError(IsentropeError, ValueError):
 
 
 class BadCursor(RequestError):
-    """A cursor this server never gave out."""
+    """A cursor that is not from an earlier answer."""
 
     code = "bad_cursor"
 
@@ -39,71 +39,77 @@ class NotFound(RequestError, LookupError):
 
 
 class UnknownMetric(NotFound):
-    """The run has reports, and none of them holds this metric."""
+    """The run has reports, but none with this metric."""
 
     code = "metric_unknown"
 
 
 class UnknownHistogram(NotFound):
-    """The run has reports, and none of them holds this histogram."""
+    """The run has reports, but none with this histogram."""
 
     code = "histogram_unknown"
 
 
 class WhatIfMissing(NotFound):
-    """The step was reported, and without sums that could answer."""
+    """The step was reported without the sums for what-if curves."""
 
     code = "what_if_missing"
 
 
 class Conflict(RequestError):
-    """The thing asked for doesn't fit the state the run is in."""
+    """The request doesn't fit the run's state."""
 
     status = 409
     code = "conflict"
 
 
 class PreconditionFailed(RequestError):
-    """If-Match names another version than the newest one: someone else was faster."""
+    """If-Match does not name the newest version: the control changed meanwhile."""
 
     status = 412
     code = "version_mismatch"
 
 
 class Unprocessable(RequestError):
-    """Well-formed, but no probe could carry it out."""
+    """Well-formed, but not possible."""
 
     status = 422
     code = "unprocessable"
 
 
 class UnsupportedControl(Unprocessable):
-    """The run's probe never said it could do this."""
+    """The run's probe does not have this method."""
 
     code = "capability_missing"
 
 
 class PreconditionRequired(RequestError):
-    """A change without If-Match could overwrite what the sender hasn't seen."""
+    """A change without If-Match could overwrite a version that the sender has not seen."""
 
     status = 428
     code = "if_match_required"
 
 
 class UnknownStream(RequestError, LookupError):
-    """Records for a (run, incarnation, rank) that never said Hello."""
+    """Records of a (run, incarnation, rank) without a Hello."""
 
     status = 404
     code = "unknown_stream"
 
 
 class DeletedRun(RequestError):
-    """Records for a run that somebody deleted."""
+    """Records of a deleted run."""
 
     status = 410
     code = "run_deleted"
 
 
 def error_body(code: str, message: str, details: Mapping[str, object] | None = None) -> dict[str, object]:
-    """The one error body, everywhere."""
+    """The error body of all answers.
+
+    Args:
+        code: for programs.
+        message: for people.
+        details: values that the message names.
+    """
     return {"error": {"code": code, "message": message, "details": dict(details or {})}}

@@ -1,4 +1,4 @@
-"""The folder a server owns: made private, locked against a second server, and told where its server listens."""
+"""The folder a server owns: private, locked against a second server, with the address of its server in the lock."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def locked_home(home: Path, url: str) -> Iterator[None]:
-    """Hold the home for this process; `url` is written into the lock so that others can find the server.
+    """Lock the home for this process.
+
+    Args:
+        home: is made where it is missing.
+        url: written into the lock, so that others find the server.
 
     Raises:
-        StartupError: the home can't be made, can't be written to, or belongs to a running server.
+        StartupError: the home can't be made or written to, or belongs to a running server.
     """
     with _open_lock(home) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _in_use(home, lock) from None
-        _tell(lock, url)
+        _write_lock(lock, url)
         try:
             yield
         finally:
-            _tell(lock, None)
+            _write_lock(lock, None)
 
 
 def check_unlocked(home: Path) -> None:
-    """Before the ports are opened, which the server that holds the home has opened too.
+    """Check the lock before the ports are opened, which a running server of this home has opened, too.
 
     Raises:
         StartupError: the home belongs to a running server.
@@ -46,7 +50,7 @@ def check_unlocked(home: Path) -> None:
     try:
         lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
     except OSError:
-        return  # `locked_home` makes it, or says why not
+        return  # `locked_home` makes it, or reports why not
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -55,7 +59,7 @@ def check_unlocked(home: Path) -> None:
 
 
 def running_server_url(home: Path) -> str | None:
-    """The address of the server that holds this home; None when no server does."""
+    """The address of the running server of this home; None without one."""
     try:
         lock = (home / LOCK_NAME).open("r+", encoding="utf-8")
     except OSError:
@@ -69,12 +73,12 @@ def running_server_url(home: Path) -> str | None:
 
 
 def make_private_file(path: Path) -> None:
-    """Make sure the file exists; a new one only its owner can read."""
+    """Make a file that only its owner can read, unless it exists."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def warn_of_readers(path: Path) -> None:
-    """Tell in the log of a file that was there before, and that others can read."""
+    """Warn in the log when other users can read a file."""
     if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
         _log.warning(
             "Other users of this machine can read %s, which holds configurations and texts of runs: chmod 600 %s",
@@ -84,7 +88,7 @@ def warn_of_readers(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file only its owner can read, in one rename, so that no reader sees half of it."""
+    """Write a file that only its owner can read, by a rename, so that no reader sees a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -104,7 +108,7 @@ def _open_lock(home: Path) -> IO[str]:
     return os.fdopen(descriptor, "r+", encoding="utf-8")
 
 
-def _tell(lock: IO[str], url: str | None) -> None:
+def _write_lock(lock: IO[str], url: str | None) -> None:
     lock.seek(0)
     lock.truncate()
     if url is not None:
@@ -115,19 +119,19 @@ def _tell(lock: IO[str], url: str | None) -> None:
 def _read(lock: IO[str]) -> dict[str, str]:
     lock.seek(0)
     try:
-        told = json.load(lock)
+        held = json.load(lock)
     except json.JSONDecodeError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return held if isinstance(held, dict) else {}
 
 
 def _in_use(home: Path, lock: IO[str]) -> StartupError:
     return StartupError(
-        f"Another Isentrope server{_told(lock)} already uses the home {home}. To train against it: `isentrope train`. "
+        f"Another Isentrope server{_owner_of(lock)} already uses the home {home}. To train against it: `isentrope train`. "
         "For a second server, set ISENTROPE_HOME to a home of its own and give it other ports."
     )
 
 
-def _told(lock: IO[str]) -> str:
-    told = _read(lock)
-    return f" (process {told['pid']}, {told['url']})" if {"pid", "url"} <= told.keys() else ""
+def _owner_of(lock: IO[str]) -> str:
+    held = _read(lock)
+    return f" (process {held['pid']}, {held['url']})" if {"pid", "url"} <= held.keys() else ""

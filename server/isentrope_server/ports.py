@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Port(StrEnum):
-    """The ports of a server, by the name they have in messages."""
+    """The ports of a server, with their names in messages."""
 
     HTTP = "HTTP"
     GRPC = "gRPC"
@@ -38,7 +38,12 @@ class Port(StrEnum):
 
 
 def listening_socket(host: str, port: int, which: Port) -> socket.socket:
-    """A socket that listens; the caller closes it. `::` is every address, also those of IPv4; `0.0.0.0` those alone.
+    """Open a listening socket; the caller closes it.
+
+    Args:
+        host: `::` is every address, IPv4 included; `0.0.0.0` every IPv4 address.
+        port: 0: any free one.
+        which: names the port in errors.
 
     Raises:
         StartupError: the port is taken, or the address is not this machine's.
@@ -57,12 +62,12 @@ def listening_socket(host: str, port: int, which: Port) -> socket.socket:
 
 
 def grpc_address(host: str, port: int) -> str:
-    """What gRPC is to listen on, so that it is what an HTTP port of this host listens on: a name has one address.
+    """The address for gRPC, equal to that of an HTTP port of this host: one address for a name.
 
     Raises:
         StartupError: the port is taken, or the address is not this machine's.
     """
-    # gRPC says what is wrong with a port in lines of its own on stderr; the operating system says it in a word.
+    # gRPC would write several lines to stderr about a port it can't open.
     with listening_socket(host, port, Port.GRPC) as found:
         address, free_port, *rest = found.getsockname()
     if ":" not in address:
@@ -73,11 +78,11 @@ def grpc_address(host: str, port: int) -> str:
 
 @contextlib.contextmanager
 def without_ipv6(address: str) -> Iterator[None]:
-    """While gRPC opens `0.0.0.0`, which it would make every address there is: those of IPv6 are taken meanwhile."""
+    """Block IPv6 while gRPC opens `0.0.0.0`, which it would extend to every address."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as held:
         if host == _ANY_IPV4:
-            # A machine may have no IPv6, or somebody else may have the port there.
+            # The machine may have no IPv6, or the port may be taken there.
             with contextlib.suppress(OSError):
                 taken = held.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
                 taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -86,7 +91,7 @@ def without_ipv6(address: str) -> Iterator[None]:
 
 
 def port_refused(host: str, port: int, which: Port, why: str) -> StartupError:
-    """What to say about a port that can't be opened."""
+    """The error of a port that can't be opened."""
     return StartupError(
         f"The {which} port {port} on {host} can't be opened: {why}. Choose another with {which.option}."
     )
@@ -100,7 +105,7 @@ def _no_such_host(host: str, why: str) -> StartupError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
-    """A certificate, its key, and the CA whose certificates clients must show; None: a token is enough."""
+    """PEM files of a certificate, its key, and the CA of clients; None: clients need no certificate."""
 
     certificate: Path
     key: Path
@@ -112,10 +117,10 @@ class Certificates:
         return tuple(file.stat().st_mtime_ns if file.exists() else None for file in files)
 
     def context(self) -> ssl.SSLContext:
-        """A server's context with the files as they are now.
+        """Make a server's TLS context from the files.
 
         Raises:
-            StartupError: they can't be used; the message says which and why.
+            StartupError: the files can't be used; the message names the file and the reason.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._load_pair(context)
@@ -124,7 +129,7 @@ class Certificates:
         return context
 
     def grpc_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """The same for gRPC, which itself says nothing of files it can't use.
+        """Make gRPC's configuration from the files, checked first, because gRPC reports no reason.
 
         Raises:
             StartupError: as `context`.
@@ -139,12 +144,12 @@ class Certificates:
         for option, file in (("--tls-cert", self.certificate), ("--tls-key", self.key)):
             _read(option, file)
         try:
-            # An empty password instead of a question on a terminal nobody may be looking at.
+            # An empty password: OpenSSL would ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")
         except (ssl.SSLError, OSError) as error:
             raise StartupError(
                 f"The certificate {self.certificate} and the key {self.key} can't be used together: {_reason(error)}. "
-                "Both must be PEM files, the key of this very certificate and without a password."
+                "Both must be PEM files, the key must belong to the certificate and have no password."
             ) from error
 
     @staticmethod
@@ -197,13 +202,13 @@ def _read(option: str, file: Path) -> bytes:
 
 
 def _reason(error: OSError) -> str:
-    """`ssl.SSLError` is an OSError too; a file may also vanish between two looks."""
+    """`ssl.SSLError` is an OSError, too; a file may also disappear after the check."""
     reason = getattr(error, "reason", None) or error.strerror
     return (reason or "it is no PEM").replace("_", " ").lower()
 
 
 def check_transport_security(settings: Settings) -> None:
-    """Before anything is opened.
+    """Check TLS settings before any port is opened.
 
     Raises:
         StartupError: an address other machines reach, without TLS; or certificates that can't be used.
@@ -212,7 +217,7 @@ def check_transport_security(settings: Settings) -> None:
         if not settings.insecure_i_know and not _is_loopback(settings.host):
             raise StartupError(
                 f"Listening on {settings.host} without TLS would send tokens and reports over the network in the clear. "
-                "Give --tls-cert and --tls-key, or, where something else encrypts, --insecure-i-know."
+                "Give --tls-cert and --tls-key, or, where a proxy encrypts, --insecure-i-know."
             )
         return
     certificates = certificates_of(settings)
@@ -222,19 +227,19 @@ def check_transport_security(settings: Settings) -> None:
 
 
 def certificates_of(settings: Settings) -> Certificates | None:
-    """The files both ports prove themselves with; None without TLS."""
+    """The certificate files of both ports; None without TLS."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     return Certificates(certificate=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether nothing but this machine reaches the address. A name counts if all its addresses do."""
+    """Whether only this machine reaches a host, with all addresses of its name."""
     if not host:
         return False
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
-        # No address at all: opening the port says so, in its own words.
+        # No address: opening the port reports it.
         return True
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

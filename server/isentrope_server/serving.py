@@ -43,10 +43,12 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
     """Run until SIGTERM or SIGINT.
 
     Args:
-        announce: called once, when everything answers, with the address that logs a browser in and the gRPC port.
+        settings: of the server; port 0 means any free one.
+        announce: called once the server answers, with the log-in address for a browser and the gRPC port.
+
     Raises:
-        StartupError: a port is taken, the home or the certificates can't be used or another server has the home, or the
-            network would see tokens.
+        StartupError: a port is taken, the home or the certificates can't be used, another server has the home, or tokens
+            would be sent over the network without TLS.
     """
     check_transport_security(settings)
     check_unlocked(settings.home)
@@ -124,7 +126,7 @@ async def _announce_when_started(
 def _stop_on_signals(servers: Sequence[uvicorn.Server], close: Callable[[], None]) -> None:
     def stop() -> None:
         for server in servers:
-            # The second signal means it.
+            # A second signal ends at once.
             server.force_exit = server.should_exit
             server.should_exit = True
         close()
@@ -135,7 +137,7 @@ def _stop_on_signals(servers: Sequence[uvicorn.Server], close: Callable[[], None
 
 
 def _check_ports(settings: Settings) -> None:
-    """Before anything is made: a server that can't start leaves no database and no token behind.
+    """Check ports first: a server that can't start leaves no database and no token behind.
 
     Raises:
         StartupError: both ports are the same one, or the gRPC port can't be opened.
@@ -145,5 +147,5 @@ def _check_ports(settings: Settings) -> None:
             f"The HTTP and the gRPC port are both {settings.http_port}; they must differ. "
             "Choose another with --http-port or --grpc-port."
         )
-    # gRPC opens its port itself, later, and would say what is wrong with it in lines of its own on stderr.
+    # gRPC opens its port later and would write several lines to stderr on a failure.
     listening_socket(settings.host, settings.grpc_port, Port.GRPC).close()

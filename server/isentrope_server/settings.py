@@ -1,4 +1,4 @@
-"""What the server is told, from `ISENTROPE_*` variables or the command line."""
+"""The server's settings, from `ISENTROPE_*` variables or the command line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _SECRETS_FOLDER = "ISENTROPE_SECRETS_DIR"
 
 
 class Settings(BaseSettings):
-    """One server's settings. Every field can be set as `ISENTROPE_<FIELD>`, or as the content of a file
-    `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR: what is in the environment is seen by more people."""
+    """One server's settings.
+
+    Every field can be set as `ISENTROPE_<FIELD>`, or, because more people can read the environment, as the content of a file
+    `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR.
+    """
 
     model_config = SettingsConfigDict(env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     home: Path = Field(default_factory=environment.home)
-    """Database, tokens and the lock that keeps a second server out."""
+    """Database, owner's token, and the lock against a second server."""
     database_url: str | None = None
     """SQLAlchemy URL; None: SQLite in the home."""
     token: str | None = Field(default=None, repr=False, max_length=512, pattern=r"^[A-Za-z0-9._~+/=-]+$")
@@ -32,22 +35,22 @@ class Settings(BaseSettings):
     http_port: int = Field(default=7070, ge=0, le=65535)
     grpc_port: int = Field(default=7071, ge=0, le=65535)
     tls_cert: Path | None = None
-    """PEM file of the certificate, and those between it and its CA, that both ports show; None: no TLS."""
+    """PEM file of the certificate of both ports, with those between it and its CA; None: no TLS."""
     tls_key: Path | None = None
     """PEM file of its private key."""
     tls_client_ca: Path | None = None
     """PEM file of the CAs whose certificates clients must show on both ports; None: a token is enough."""
     insecure_i_know: bool = False
-    """Whether to listen on addresses other machines reach although there is no TLS."""
+    """Whether to listen without TLS on addresses that other machines reach."""
     local_http_port: int = Field(default=0, ge=0, le=65535)
-    """Only with TLS: a further port, on 127.0.0.1 and without TLS, through which the pages and `isentrope token` reach
-    the server that runs beside them. It asks for tokens like the others. 0: any that is free."""
+    """Only with TLS: a further port on 127.0.0.1 without TLS, through which pages and `isentrope token` reach the server. It
+    needs tokens like the others. 0: any free port."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names besides localhost, the machine's own name and IP addresses under which browsers may come in."""
+    """Accepted names in a Host header, besides localhost, the machine's name and IP addresses."""
     metrics_open: bool = False
-    """Whether `/metrics` answers without a token, for a scraper that can't send one."""
+    """Whether `/metrics` needs no token, for a scraper that can't send one."""
     series_per_run: int = Field(default=10_000, ge=1)
-    """How many different metrics and histograms a run may report over its life, besides those every probe promises."""
+    """How many metrics and histograms a run may have, besides those that every probe promises."""
     dashboard: bool = True
     """Whether the dashboard's pages are put in front of the API, where the dashboard is installed."""
 
@@ -56,19 +59,19 @@ class Settings(BaseSettings):
     control_ttl_seconds: int = Field(default=600, ge=1)
     """Time to live of a control whose `expires_in_seconds` is null: every change has one."""
     control_answer_grace_seconds: float = Field(default=30.0, ge=0)
-    """How long after its expiry a delivered control may stay unanswered before the server calls it EXPIRED."""
+    """How long after its expiry the server waits for the outcome of a delivered control, before it becomes EXPIRED."""
     control_rank_grace_seconds: float = Field(default=10.0, ge=0)
-    """How long after the first rank's answer the other ranks' answers are waited for."""
+    """How long after the first rank's outcome the server waits for the other ranks."""
     retention_days: float | None = Field(default=None, gt=0)
-    """Runs not heard of for so long are deleted; None: kept for ever. A run that still reports is kept in any case."""
+    """Runs without news for this long are deleted; None: kept for ever. A run that still reports is always kept."""
     retention_runs: int | None = Field(default=None, ge=1)
-    """So many of the newest runs are kept and older ones deleted; None: all are kept."""
+    """Number of newest runs to keep; older ones are deleted. None: all are kept."""
     housekeeping_interval_seconds: float = Field(default=2.0, gt=0)
-    """How often it is looked whether there are reports to pack, rows of deleted runs to remove, or space to give back."""
+    """Interval of packing reports, removing rows of deleted runs, and returning space."""
     sweep_interval_seconds: float = Field(default=1.0, gt=0)
-    """How often expired controls are looked for."""
+    """Interval of ending expired controls."""
     heartbeat_seconds: float = Field(default=5.0, gt=0)
-    """Silence on a Watch stream after which a heartbeat is sent."""
+    """Time without a message on a Watch stream after which a heartbeat is sent."""
 
     @classmethod
     def settings_customise_sources(
@@ -94,8 +97,8 @@ class Settings(BaseSettings):
         if database_url is not None:
             try:
                 with_driver(make_url(database_url)).get_dialect().import_dbapi()
-            except (ArgumentError, ImportError):  # also what an unknown dialect or a driver that is not installed is
-                # The text itself stays out of the message: it may hold a password.
+            except (ArgumentError, ImportError):  # ImportError: unknown dialect, or driver not installed
+                # The message must not contain the text, which may hold a password.
                 raise ValueError(
                     "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db "
                     "or postgresql://user:password@host/isentrope (`pip install isentrope[postgres]`)"
@@ -117,18 +120,18 @@ class Settings(BaseSettings):
 
     @property
     def database_file(self) -> Path:
-        """Where the database is, unless `database_url` says otherwise."""
+        """The database without `database_url`."""
         return self.home / "isentrope.db"
 
     @property
     def has_database(self) -> bool:
-        """Whether there is a database; a database server is taken at its word."""
+        """Whether the database exists; always true for a database server."""
         named = make_url(self.resolved_database_url).database
         return not self.uses_sqlite or (named is not None and Path(named).exists())
 
     @property
     def database_name(self) -> str:
-        """The database as a message may show it: without a password."""
+        """The database's URL without its password, for messages."""
         return make_url(self.resolved_database_url).render_as_string(hide_password=True)
 
     @property
@@ -144,5 +147,5 @@ class Settings(BaseSettings):
 
     @property
     def local_url(self) -> str:
-        """The address programs of this machine that belong to the server use: no certificate is needed there."""
+        """The address for the server's own programs on this machine, without TLS."""
         return f"http://127.0.0.1:{self.local_http_port}" if self.has_tls else self.http_url

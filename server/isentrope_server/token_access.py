@@ -1,4 +1,4 @@
-"""Tokens and the audit trail from the command line: through the server that holds the home, or, when none runs, in its database."""
+"""Tokens and the audit trail for the command line: through the running server of the home, else in its database."""
 
 from __future__ import annotations
 
@@ -27,38 +27,52 @@ _ACTOR = "command line"
 
 
 class TokenAccessError(IsentropeError, RuntimeError):
-    """The running server wouldn't change tokens."""
+    """Tokens can't be read or changed here."""
 
 
 class TokenAccess(Protocol):
-    """What `isentrope token` and `isentrope audit` can do."""
+    """What `isentrope token` and `isentrope audit` need."""
 
     @property
     def place(self) -> str:
-        """Whose tokens these are."""
+        """The server or database the tokens belong to."""
 
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
-        """Raises Unprocessable when a token that doesn't report is bound to a run or a project."""
+        """Make a token.
 
-    def list(self) -> list[dict[str, object]]: ...
+        Raises:
+            Unprocessable: a run or project for a token that doesn't report.
+        """
+
+    def list(self) -> list[dict[str, object]]:
+        """Every token, without its secret."""
 
     def revoke(self, token_id: str) -> None:
-        """Raises NotFound when no such token is in force."""
+        """Revoke a token.
+
+        Raises:
+            NotFound: no active token has this id.
+        """
 
     def audit(self, limit: int) -> builtins.list[dict[str, object]]:
         """The newest entries of the audit trail, newest first."""
 
     def verify_audit(self, head: str | None) -> dict[str, object]:
-        """Whether the audit trail is whole."""
+        """Check the audit trail.
+
+        Args:
+            head: a hash that an earlier verification printed.
+        """
 
 
 def open_token_access(settings: Settings, *, makes_database: bool = False) -> TokenAccess:
-    """SQLite may have one writing process: while a server holds the home, it makes the change.
+    """Use the running server of the home, because SQLite may have one writing process; else the database.
 
     Args:
-        makes_database: whether a home that no server ever ran with gets a database.
+        makes_database: whether to make a database in a new home.
+
     Raises:
-        TokenAccessError: this home is not the server's that is meant.
+        TokenAccessError: the home has neither a server nor a database.
     """
     url = running_server_url(settings.home)
     if url is not None:
@@ -104,7 +118,7 @@ class _InDatabase:
             return await backend.write(lambda t: revoke_token(t, token_id, by=_ACTOR, now=time.time()))
 
         if not self._run(work):
-            raise NotFound(f"There is no token {token_id!r} in force.")
+            raise NotFound(f"There is no active token {token_id!r}.")
 
     def audit(self, limit: int) -> builtins.list[dict[str, object]]:
         async def work(backend: Backend) -> builtins.list[dict[str, object]]:

@@ -146,7 +146,7 @@ def test_tokens_are_bound_listed_and_revoked(told: dict[str, str | None]) -> Non
     made = json.loads(call("token create --scope ingest --run mine --project p --json", told).stdout)
     assert (made["run"], made["project"], made["last_used_at"]) == ("mine", "p", None)
     line = next(one for one in call("token list", told).stdout.splitlines() if made["id"] in one)
-    for words in ("ingest", "in force", "never used", "run mine", "project p"):
+    for words in ("ingest", "active", "never used", "run mine", "project p"):
         assert words in line
     assert call(f"token revoke {made['id']}", told).exit_code == 0
     assert "revoked" in next(one for one in call("token list", told).stdout.splitlines() if made["id"] in one)
@@ -163,7 +163,7 @@ def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
     told: dict[str, str | None], tampered: ServerInThread
 ) -> None:
     whole = call("audit verify", told)
-    assert (whole.exit_code, "every link holds" in whole.stdout) == (0, True)
+    assert (whole.exit_code, "Head:" in whole.stdout) == (0, True)
     for command in ("audit verify", "audit list", "token list"):
         assert "whose home is" in call(command, told).stderr
     head = whole.stdout.split()[-1]
@@ -188,10 +188,8 @@ def test_a_token_comes_with_the_words_whose_it_is_and_goes_with_them(
         assert reader.get("/api/v1/runs").status_code == 200
     token_id = json.loads(call("token list --json", told).stdout)[-1]["id"]
     gone = call(f"token revoke {token_id}", told)
-    assert (
-        gone.stdout
-        == f"Token {token_id} is revoked; it was one of the server at {server.url}, whose home is {server.home}.\n"
-    )
+    assert gone.exit_code == 0
+    assert all(value in gone.stdout for value in (token_id, server.url, str(server.home)))
 
 
 @pytest.mark.parametrize("words", ["token list", "token revoke x", "audit list", "audit verify"])

@@ -1,4 +1,4 @@
-"""The book of tokens in force."""
+"""The active tokens."""
 
 from __future__ import annotations
 

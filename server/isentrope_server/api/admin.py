@@ -85,19 +85,19 @@ async def create_token(request: TokenRequest, backend: BackendDep, principal: Pr
 
 @router.delete("/access-tokens/{token_id}", status_code=204)
 async def delete_token(token_id: str, backend: BackendDep, principal: PrincipalDep) -> Response:
-    """Revoke a token: from now on it opens nothing, and what it has open is closed."""
+    """Revoke a token: requests with it are refused from now on, and its streams end within ten seconds."""
     revoked = await backend.write(
         lambda t: revoke_token(t, token_id, by=principal.name, by_token=principal.token_id, now=time.time())
     )
     if not revoked:
-        raise NotFound(f"There is no token {token_id[:64]!r} in force.", token_id=token_id[:64])
+        raise NotFound(f"There is no active token {token_id[:64]!r}.", token_id=token_id[:64])
     await backend.reload_tokens()
     return Response(status_code=204)
 
 
 EarlierHead = Annotated[
     str | None,
-    Query(pattern="^[0-9a-f]{64}$", description="`head` of an earlier verification: does it still stand?"),
+    Query(pattern="^[0-9a-f]{64}$", description="`head` of an earlier verification; checked to be part of the trail."),
 ]
 
 
@@ -131,7 +131,7 @@ def audit_entry(entry: StoredEntry) -> AuditEntry:
 
 @router.get("/audit/verification")
 async def verify_audit(backend: BackendDep, head: EarlierHead = None) -> AuditVerification:
-    """Read the whole trail and check each link: a changed, missing, moved or cut entry shows."""
+    """Check every entry of the trail: a changed, missing, moved or cut one is found."""
     earlier = None if head is None else bytes.fromhex(head)
     found = await backend.read(lambda connection: access.verify_audit(connection, earlier_head=earlier))
     return audit_verification(found)

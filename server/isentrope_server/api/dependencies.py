@@ -1,11 +1,4 @@
-"""What routes need: the backend, who asks, the run in the path, the steps in the query.
-
-Opaque places: in a list, and in what a run has reported.
-
-A request's query keeps to the route's own parameters, as a body keeps to its fields.
-
-What every request's body keeps to.
-"""
+"""What routes share: the backend, the principal, the run in the path, the steps in the query, cursors, strict queries and bodies."""
 
 from __future__ import annotations
 
@@ -60,14 +53,14 @@ async def _run(run_id: Annotated[str, Path(description="The run's id.")], backen
 
 
 async def read_of(backend: Backend, run: Run, query: Callable[[Connection], _T]) -> _T:
-    """Read of a run that may have been deleted since it was looked up: pieces of it would be left.
+    """Run a query about a run, and check in the same transaction that the run was not deleted meanwhile.
 
     Raises:
-        NotFound: it was.
+        NotFound: the run was deleted.
     """
 
     def read(connection: Connection) -> _T:
-        # On one connection everything is of one moment.
+        # One connection reads one consistent state.
         check_still_there(connection, run)
         return query(connection)
 
@@ -75,21 +68,27 @@ async def read_of(backend: Backend, run: Run, query: Callable[[Connection], _T])
 
 
 def check_still_there(connection: Connection, run: Run) -> None:
-    """Raises NotFound where the run was deleted since it was looked up."""
+    """Check that a run was not deleted.
+
+    Raises:
+        NotFound: the run was deleted since it was looked up.
+    """
     if runs.key_of(connection, run.id) != run.key:
         raise no_such_run(run.id)
 
 
 def no_such_run(run_id: str, newest_of_that_name: str | None = None) -> NotFound:
-    """
+    """The error of an unknown run.
+
     Args:
-        newest_of_that_name: the id of the newest run whose name was given for its id.
+        run_id: from the path.
+        newest_of_that_name: id of the newest run that has `run_id` as its name.
     """
-    said = f"There is no run {run_id[:140]!r} on this server."
+    message = f"There is no run {run_id[:140]!r} on this server."
     if newest_of_that_name is None:
-        return NotFound(said, run_id=run_id[:140])
+        return NotFound(message, run_id=run_id[:140])
     return NotFound(
-        f"{said[:-1]}; that is a name, and the newest run of that name has the id {newest_of_that_name}.",
+        f"{message[:-1]}; that is a name, and the newest run of that name has the id {newest_of_that_name}.",
         run_id=run_id[:140],
         newest_of_that_name=newest_of_that_name,
     )
@@ -101,7 +100,7 @@ StepParam = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 async def _step_range(from_step: StepParam = None, to_step: StepParam = None) -> StepRange:
     if from_step is not None and to_step is not None and from_step > to_step:
         raise Unprocessable(
-            f"from_step must not lie behind to_step, got {from_step} > {to_step}: no step is in between.",
+            f"from_step must not be larger than to_step, got {from_step} > {to_step}: no step is in between.",
             from_step=from_step,
             to_step=to_step,
         )
@@ -114,11 +113,11 @@ RunDep = Annotated[Run, Depends(_run)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCursor:
-    """How far somebody has read a run's reports. Series and the live stream share it."""
+    """How far a client has read a run's reports. Series and the live stream share it."""
 
     position: int
     timeline: int
-    """The run's timeline version: when it has risen, older points may be overruled and all must be read again."""
+    """The run's timeline version: when it has risen, other reports may be shown and all must be read again."""
 
     def __str__(self) -> str:
         return encode(self.position, self.timeline)
@@ -135,10 +134,13 @@ def encode(*places: int) -> str:
 
 
 def decode(cursor: str, length: int) -> list[int]:
-    """The places in a cursor.
+    """Read the numbers in a cursor.
+
+    Args:
+        length: expected number of numbers.
 
     Raises:
-        BadCursor: it is none of ours.
+        BadCursor: the cursor is not from this server.
     """
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
@@ -146,15 +148,15 @@ def decode(cursor: str, length: int) -> list[int]:
     except (binascii.Error, ValueError):
         places = []
     if len(places) != length or not all(0 <= place < 2**63 for place in places):
-        raise BadCursor(f"A cursor is what an earlier answer gave, unchanged; got {cursor[:80]!r}.")
+        raise BadCursor(f"A cursor must be one of an earlier answer, unchanged; got {cursor[:80]!r}.")
     return places
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """A parameter nobody knows is an error, not one ignored: its answer would be to another question.
+    """Refuse unknown query parameters instead of ignoring them.
 
     Raises:
-        RequestValidationError: names each of them, and the nearest the route has.
+        RequestValidationError: names each of them, and the route's closest one.
     """
     route = request.scope["route"]
     known = set(_parameters(route.dependant)) if isinstance(route, APIRoute) else set()
@@ -185,11 +187,11 @@ def _what_is_wrong(name: str, known: set[str]) -> str:
 
 
 NESTING = 16
-"""No document of this API is half as deep."""
+"""Documents of this API are less than half as deep."""
 
 
 class Body(BaseModel):
-    """A request's body: a field nobody knows is an error, not a field ignored."""
+    """A request's body; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -201,13 +203,13 @@ class Body(BaseModel):
 
 
 def _check_plain(value: object, levels_left: int) -> None:
-    """Python's JSON reader takes NaN, Infinity and half characters; JSON has none of them, and no field does.
+    """Refuse NaN, infinities and surrogates, which Python's JSON reader accepts.
 
     Raises:
-        ValueError: it has one of them, or is nested too deeply.
+        ValueError: the document has one of them, or is nested too deeply.
     """
     if levels_left == 0:
-        raise ValueError(f"objects and lists may stand {NESTING} deep in each other, not deeper")
+        raise ValueError(f"objects and lists may be nested {NESTING} deep")
     match value:
         case float() if not math.isfinite(value):
             raise ValueError(f"numbers must be finite, got {value}")

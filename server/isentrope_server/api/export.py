@@ -1,11 +1,8 @@
-"""Export: all reports of a run as one file, streamed.
+"""Export: all reports of a run as one Parquet, CSV or JSON lines file, written while they are read.
 
-Export formats: a run's reports as Parquet, CSV or JSON lines, written as they are read.
-
-All three have the columns step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. What was
-not measured is null, in CSV an empty field; NaN and infinities are values, in JSON the words that the API uses for them.
-With labels there are two columns more, in front of the metrics: control_version, 0 where none was in force, and labels, an
-object, in Parquet and CSV as JSON.
+The columns are step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. A value that was not measured
+is null, in CSV an empty field; NaN and infinities are values, in JSON as text. With labels there are two more columns before the
+metrics: control_version, 0 where none was active, and labels, an object, in Parquet and CSV as JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _FIXED = ("step", "incarnation", "rank", "time")
 _LABELLED = (*_FIXED, "control_version", "labels")
 _ROWS_IN_A_GROUP = 16_000
 _CELLS_IN_A_GROUP = 500_000
-"""Of a Parquet file, whichever is reached first: some megabytes of memory, and few enough groups to be read quickly."""
+"""Limits of a row group in Parquet: some megabytes of memory, and few enough groups to be read quickly."""
 
 
 class ExportFormat(StrEnum):
@@ -69,7 +66,7 @@ class StreamPiece:
 def write(
     pieces: Iterable[StreamPiece], names: Sequence[str], export_format: ExportFormat, *, labelled: bool = False
 ) -> Iterator[bytes]:
-    """The bytes of a file with these metrics, a bit at a time."""
+    """Write a file with these metrics, in pieces of bytes."""
     match export_format:
         case ExportFormat.PARQUET:
             return _parquet(pieces, names, labelled)
@@ -80,9 +77,9 @@ def write(
 
 
 def column_names(names: Sequence[str], *, labelled: bool = False) -> list[str]:
-    """The names of all columns. A metric named like one of the first four, or six, is called `metric/NAME`.
+    """Names of all columns. A metric with the name of a fixed column is called `metric/NAME`.
 
-    Where that is the name of another metric, `metric/` stands before it once more; the other keeps its name.
+    Where another metric has that name, `metric/` is added once more.
     """
     fixed = _LABELLED if labelled else _FIXED
     taken = {*fixed, *names}
@@ -117,7 +114,7 @@ def _parquet(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool
 
 
 class _Appending(io.RawIOBase):
-    """A file that only grows, and whose beginning may be taken away: Parquet asks where it is, and never goes back."""
+    """A file for Parquet's writer, which only appends and calls `tell`; written bytes are taken away in between."""
 
     def __init__(self, sink: io.BytesIO) -> None:
         self._sink = sink
@@ -173,7 +170,7 @@ def _csv(pieces: Iterable[StreamPiece], names: Sequence[str], labelled: bool) ->
 
 
 def _no_formula(text: str) -> str:
-    """A cell that no spreadsheet runs. An apostrophe makes it text; one more where there is one, so that `import` can tell."""
+    """A cell that a spreadsheet does not run as a formula: an apostrophe is added, also to one that begins with one."""
     return f"'{text}" if text.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
@@ -227,11 +224,11 @@ async def export_run(
     name: Annotated[list[str] | None, Query(max_length=10_000, description="Only these metrics.")] = None,
     labels: Annotated[bool, Query(description="Also columns control_version and labels.")] = False,
 ) -> StreamingResponse:
-    """Every report of every rank and incarnation, those that a resume overruled too, up to the newest one now.
+    """Every report of every rank and incarnation up to the newest one now, those repeated by a resumed run included.
 
     Columns step, incarnation, rank, time (seconds since the Unix epoch), then the metrics by name. What was not measured
-    is null (in CSV an empty field), NaN is NaN. With `labels`, columns control_version and labels (a JSON object) stand in
-    front of the metrics. By incarnation, rank, and the order in which the reports came.
+    is null (in CSV an empty field), NaN is NaN. With `labels`, columns control_version and labels (a JSON object) precede the
+    metrics. Sorted by incarnation, rank and order of arrival.
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
     """
@@ -251,20 +248,20 @@ async def export_run(
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What goes into the file: everything of these incarnations up to a position."""
+    """The reports to export: of these incarnations up to a position."""
 
     through: int
     incarnations: Sequence[Incarnation]
 
 
 def _contents(connection: Connection, run: Run) -> tuple[frozenset[str], _Contents]:
-    """The names of the run's metrics, and the contents as of one moment."""
+    """Read the names of the run's metrics and the reports to export, in one transaction."""
     contents = _Contents(runs.last_position(connection, run.key), streams.incarnations(connection, run.key))
     return series.names(connection, run.key), contents
 
 
 def _pieces(backend: Backend, run: Run, names: Sequence[str], contents: _Contents) -> Iterator[StreamPiece]:
-    """Each piece is read on a connection of its own: a slow reader keeps no state of the database alive."""
+    """Read pieces, each on its own connection: a slow client must not keep a transaction open."""
     for incarnation in contents.incarnations:
         for stream in incarnation.streams:
             position = 0

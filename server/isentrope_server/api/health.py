@@ -1,7 +1,4 @@
-"""Is it alive, can it work.
-
-The server's own figures in Prometheus' text format.
-"""
+"""Liveness, readiness, and the server's figures for Prometheus."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ from isentrope_wire.answers import Health
 router = APIRouter(tags=["health"])
 
 WRITER_SECONDS = 2.0
-"""A writer that has not come to a piece of work by then is stuck, or its disk is."""
+"""A writer that has not begun a piece of work by then is stuck, or its disk is."""
 _REMEMBERED_SECONDS = 0.5
-"""Anybody may ask; what was found is told again for so long, so that asking often costs nothing."""
+"""A result is reused for this long: the route needs no token, and many requests must cost little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class _Finding:
 
 
 class Readiness:
-    """Looks whether the server can do its work, at most twice a second."""
+    """Checks whether the server can do its work, at most twice a second."""
 
     def __init__(self) -> None:
         self._looking = asyncio.Lock()
@@ -60,7 +57,7 @@ class Readiness:
 
 @router.get("/healthz")
 async def tell_alive() -> Health:
-    """The process answers. Says nothing of the database: a restart would not mend that."""
+    """The process answers. The database is not checked: a restart would not repair it."""
     return Health(status="ok")
 
 
@@ -82,12 +79,12 @@ async def _examine(backend: Backend) -> _Finding:
         await backend.check_ready()
         differs = await backend.read(_schema_differs)
         async with asyncio.timeout(WRITER_SECONDS):
-            # It writes to no run, so it waits for no other server.
+            # Without a run, so that it waits for no other server.
             await backend.write(_nothing, run_id="")
     except WriterStopped as error:
         return _Finding("writer_stopped", str(error))
     except SQLAlchemyError:
-        # Why is in the log, and not for strangers.
+        # The reason is in the log only: the route needs no token.
         return _Finding("database_unreachable", "The database doesn't answer.")
     except TimeoutError:
         return _Finding("writer_stuck", "The database doesn't take reports in time.")
@@ -100,12 +97,12 @@ def _schema_differs(connection: Connection) -> str:
 
 
 def _nothing(transaction: Transaction) -> None:
-    """An empty transaction: costs no fsync, and has to wait in line like every other."""
+    """An empty transaction: costs no fsync, and waits in the writer's queue."""
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_figures(request: Request, backend: BackendDep) -> PlainTextResponse:
-    """What this server counts and times, and how much its database holds. No label names a run."""
+    """Counters and timings of the server, and totals of its database. No label names a run."""
     figures: ServerFigures = request.app.state.figures
     silent_after = backend.settings.silent_after_seconds
     stored = await backend.read(lambda connection: totals(connection, silent_after_seconds=silent_after))
@@ -133,17 +130,15 @@ def _stored(stored: Totals) -> Iterator[Metric]:
         by_state.add_metric([state.lower()], count)
     yield by_state
     yield GaugeMetricFamily("isentrope_records_stored", "Records of all runs.", stored.records)
-    yield GaugeMetricFamily("isentrope_records_quarantined", "Records kept aside.", stored.quarantined)
-    yield GaugeMetricFamily("isentrope_gaps", "Ranges of records that shippers said are lost.", stored.gaps)
+    yield GaugeMetricFamily("isentrope_records_quarantined", "Quarantined records.", stored.quarantined)
+    yield GaugeMetricFamily("isentrope_gaps", "Ranges of lost records.", stored.gaps)
     yield GaugeMetricFamily("isentrope_records_in_gaps", "Records in those ranges.", stored.records_in_gaps)
-    yield GaugeMetricFamily("isentrope_tokens", "Tokens in force.", stored.tokens_in_force)
+    yield GaugeMetricFamily("isentrope_tokens", "Active tokens.", stored.tokens_in_force)
 
 
 def _at_this_moment(backend: Backend) -> Iterator[Metric]:
-    yield GaugeMetricFamily("isentrope_writer_jobs_waiting", "Work the writer has not begun.", backend.writer.waiting)
-    yield GaugeMetricFamily(
-        "isentrope_live_listeners", "Live and Watch streams that listen.", backend.hub.listener_count
-    )
+    yield GaugeMetricFamily("isentrope_writer_jobs_waiting", "Jobs in the writer's queue.", backend.writer.waiting)
+    yield GaugeMetricFamily("isentrope_live_listeners", "Open live and Watch streams.", backend.hub.listener_count)
     build = GaugeMetricFamily("isentrope_build", "Always 1.", labels=["version"])
     build.add_metric([__version__], 1)
     yield build

@@ -31,9 +31,9 @@ router = APIRouter(tags=["metrics"])
 
 _ENTROPY, _REWARD = ENTROPY_MEAN, REWARD_MEAN
 _LARGEST_ENTROPY = 50.0
-"""No vocabulary has e^50 tokens: what is larger is no entropy, and its exponential would drown all others."""
+"""No vocabulary has e^50 tokens: a larger value is not an entropy, and its exponential would dominate the fit."""
 _LARGEST_REWARD = 1e100
-"""The square of a larger one may be no number."""
+"""The square of a larger one may overflow."""
 _CURVE_POINTS = 81
 
 
@@ -91,7 +91,7 @@ def _fit(measured: _Measured) -> tuple[LawFit, None] | tuple[None, Refusal]:
 
 
 def _forecast(run: Run, measured: _Measured) -> tuple[Predicted, None] | tuple[None, Refusal]:
-    """While the run goes on, its plan says how long it is; a run that ended is as long as it is."""
+    """Planned length of a running run; actual length of one that ended."""
     planned = 0 if run.ended or run.planned_steps is None else run.planned_steps
     try:
         return forecast(

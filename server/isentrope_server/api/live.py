@@ -1,4 +1,4 @@
-"""Live: a run's events as they are committed, as server-sent events."""
+"""A run's committed events as server-sent events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ router = APIRouter(tags=["live"])
 _log = logging.getLogger(__name__)
 
 _CATCH_UP_STEPS = 500
-"""Reports read at once while a returning listener catches up."""
+"""Reports read at once while a resumed stream catches up."""
 
 
 @router.get("/runs/{run_id}/live", response_class=EventSourceResponse)
@@ -45,7 +45,7 @@ async def follow_run(
 ) -> EventSourceResponse:
     """Events `step`, `control` and `run`. Each has an id; `Last-Event-ID` (or `since`) resumes after it.
 
-    An id past the newest report is of a database that was restored: everything is told from the first report on.
+    An id past the newest report is of a database before it was restored: all reports are sent from the first one on.
     """
     given = last_event_id or since
     start = None if given is None else report_cursor(given)
@@ -56,9 +56,9 @@ async def follow_run(
 
 
 async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
-    """A stream ends where the database goes away; its listener comes back with the id of its last event.
+    """End a stream when the database fails; the client reconnects with the id of its last event.
 
-    Where the run was deleted it ends too, and who comes back is answered 404.
+    It also ends when the run was deleted; reconnecting then is answered 404.
     """
     try:
         async for event in events:
@@ -70,7 +70,7 @@ async def _while_the_store_answers(events: AsyncIterator[ServerSentEvent]) -> As
 
 
 class _LiveStream:
-    """What one listener has been told so far, and what comes next."""
+    """One client's stream: its position, and the events after it."""
 
     def __init__(self, backend: Backend, run: Run, principal: Principal, start: ReportCursor | None) -> None:
         self._backend = backend
@@ -80,9 +80,8 @@ class _LiveStream:
         self._place = ReportCursor(position=0, timeline=0)
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """What was missed since `start`, then what is committed, until the run is deleted, the token revoked or the server
-        stopped."""
-        # Listening before reading: what is committed in between comes twice, and is told once.
+        """Events since `start`, then committed ones, until the run is deleted, the token revoked or the server stopped."""
+        # Subscribe before reading: an event committed in between arrives twice and is sent once.
         with self._backend.hub.listening(self._run.id) as listener:
             self._place = self._begin_at(
                 await read_of(self._backend, self._run, lambda c: current_cursor(c, self._run))
@@ -95,31 +94,31 @@ class _LiveStream:
                 if not self._backend.tokens.is_active(self._principal):
                     return
                 if listener.dropped > dropped:
-                    # Too slow for its queue; the store still has everything.
+                    # The client was too slow for its queue; the store has all reports.
                     dropped = listener.dropped
                     async for event in self._missed():
                         yield event
-                    # What was lost may also have been news of the run or its control.
+                    # A dropped event may have been a change of the run or its control.
                     committed = RunChanged(run_id=self._run.id)
                 if isinstance(committed, StepStored):
                     if committed.position > self._place.position:
                         yield self._step(committed)
                 elif committed is not None:
-                    told = await self._tell(committed)
-                    if told is None:
+                    current = await self._current(committed)
+                    if current is None:
                         return
-                    yield told
+                    yield current
 
     def _begin_at(self, now: ReportCursor) -> ReportCursor:
         if self._start is None:
             return now
         if self._start.position > now.position:
-            # Up to there nothing would be told; what took those positions meanwhile is not what the listener knows.
+            # Positions were used again since: the client knows other reports under them.
             return ReportCursor(position=0, timeline=now.timeline)
         return self._start
 
     async def _missed(self) -> AsyncIterator[ServerSentEvent]:
-        """The reports committed after the last one told, up to now."""
+        """Reports committed after the last one sent, up to now."""
         found_all = False
         while not found_all:
             position = self._place.position
@@ -132,13 +131,13 @@ class _LiveStream:
         return steps.after(connection, self._run.key, position, _CATCH_UP_STEPS)
 
     def _step(self, stored: StepStored) -> ServerSentEvent:
-        # The timeline stays the one this listener began with: whoever reads series with a later cursor is told to
-        # read all of them anew if an incarnation began meanwhile.
+        # The timeline stays that of the stream's beginning: a client that reads series with a later cursor reads all of
+        # them again if an incarnation began meanwhile.
         self._place = ReportCursor(position=stored.position, timeline=self._place.timeline)
         return ServerSentEvent(event="step", id=str(self._place), data=json_text(_live_step(stored)))
 
-    async def _tell(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
-        """A control or the run as it stands now; None when the run is gone."""
+    async def _current(self, committed: ControlChanged | RunChanged) -> ServerSentEvent | None:
+        """The changed control or run as it is now; None when the run was deleted."""
         backend, run = self._backend, self._run
         if isinstance(committed, ControlChanged):
             item = await backend.read(lambda c: controls.find(c, run.key, committed.version))

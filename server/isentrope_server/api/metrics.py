@@ -67,7 +67,7 @@ async def get_series(
     preferred. Reduced series keep the minimum and maximum of every bucket, so that no spike is lost.
     """
     cursor = None if since is None else report_cursor(since)
-    # Sent as they are: checking a million numbers against a schema would cost more than reading them.
+    # Not validated: checking a million numbers would take longer than reading them.
     return await read_of(
         backend, run, lambda connection: json_answer(_answer(connection, run, name, wanted, points, cursor))
     )
@@ -92,7 +92,11 @@ def _answer(
 
 
 def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
-    """Raises UnknownMetric where all names must be mistaken. Among known ones an unknown name only has no points."""
+    """Check that at least one name is known.
+
+    Raises:
+        UnknownMetric: the run has reports, but none with any of these names.
+    """
     if not reported or not (reported | promised_metrics()).isdisjoint(names):
         return
     nearest = difflib.get_close_matches(names[0], sorted(reported), n=3) or sorted(reported)[:3]
@@ -104,7 +108,7 @@ def check_known(run: Run, names: list[str], reported: frozenset[str]) -> None:
 
 
 def current_cursor(connection: Connection, run: Run) -> ReportCursor:
-    """Everything stored up to this moment."""
+    """The cursor after everything stored now."""
     return ReportCursor(
         position=runs.last_position(connection, run.key), timeline=runs.timeline_version(connection, run.key)
     )
@@ -130,7 +134,7 @@ async def get_histograms(
     wanted: StepRangeDep,
     points: Annotated[int | None, Query(ge=1, le=10_000)] = None,
 ) -> Response:
-    """One histogram per step. With `points`, neighbouring steps whose bins agree are added up.
+    """One histogram per step. With `points`, neighbouring steps with equal bins are added.
 
     404 `histogram_unknown`: the run has reports, but none with such a histogram, and no probe promises it.
     """
@@ -196,7 +200,7 @@ def _histogram(histogram: StoredHistogram) -> StepHistogram:
 
 @router.get("/runs/{run_id}/tokens")
 async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TopTokens:
-    """At most 16 tokens of a step by |r A S_c|; by default of the newest step that names any."""
+    """At most 16 tokens of a step by |r A S_c|; by default of the newest step that has any."""
     found = await read_of(backend, run, lambda connection: _read_tokens(connection, run, step))
     if found is None:
         return TopTokens(step=step, items=[])

@@ -184,25 +184,25 @@ _PARAMETERS = {
     "limit": "How many items at most.",
     "project": "Only runs of this project.",
     "status": "Only runs of this status.",
-    "from_step": "The first step wanted; left out: from the beginning.",
-    "to_step": "The last step wanted; left out: to the end.",
+    "from_step": "First step; default: from the beginning.",
+    "to_step": "Last step; default: to the end.",
     "points": "Reduce to so many points.",
-    "step": "The step; where it may be left out, the newest that can answer.",
+    "step": "The step; where it is optional, default: the newest step with an answer.",
     "name": "A metric's or histogram's name.",
     "scope": "On which tokens the thresholds act.",
     "token_id": "The token's id, as the list shows it.",
     "last-event-id": "Id of the last event that came: what followed is sent first.",
     "idempotency-key": "Sent again with the same key, a request is answered and not repeated.",
 }
-"""What parameters mean, by name; a route's own words come first."""
+"""Descriptions of parameters by name; a route's own description is used first."""
 
 _ERRORS = {
-    400: ("bad_cursor", "A cursor is what an earlier answer gave, unchanged; got '***'."),
-    401: ("unauthenticated", "A token this server knows is needed: Authorization: Bearer TOKEN."),
-    403: ("forbidden", "The token 'read' has the scope read; this address, if there is one, needs control."),
+    400: ("bad_cursor", "A cursor must be one of an earlier answer, unchanged; got '***'."),
+    401: ("unauthenticated", "A valid token is needed: send Authorization: Bearer TOKEN."),
+    403: ("forbidden", "The token 'read' has the scope read; this address needs control."),
     404: ("not_found", "There is no run 'nobody' on this server."),
     409: ("conflict", "Run countdown-1a2b3c has finished: no probe will apply a control."),
-    412: ("version_mismatch", "The newest control is version 3, If-Match names 2. Read it, and decide again."),
+    412: ("version_mismatch", "The newest control is version 3, If-Match names 2. Read it and decide again."),
     413: ("body_too_large", "A request's body may have 1048576 bytes, this one has more."),
     422: ("invalid_request", "query.limit: Input should be greater than or equal to 1."),
     428: ("if_match_required", "If-Match must name the version the change builds on."),
@@ -277,7 +277,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 def _summarise(operation: dict[str, Any]) -> None:
-    # FastAPI's is the function's name with a capital at each word.
+    # FastAPI's summary has a capital at each word.
     operation["summary"] = operation["summary"].capitalize()
 
 

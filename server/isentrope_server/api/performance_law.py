@@ -31,14 +31,14 @@ FEWEST_STEPS = 20
 LEAST_RELIABILITY = 0.8
 """Share of the spread of exp(H) that must be movement and not noise: noise there pulls a towards 0 by its share."""
 LEAST_MOVEMENT = 1e-6
-"""Spread of exp(H) over its mean: less is what single precision leaves of an entropy that stands still."""
+"""Least spread of exp(H) over its mean: less is rounding error of a constant entropy."""
 EARLY_SHARE = 0.15
 FINAL_SHARE = 0.05
 _FEWEST_FINAL_STEPS = 5
 
 
 class LawRefused(IsentropeError, ValueError):
-    """The run does not tell what the law's coefficients are; the message says why."""
+    """The run's steps do not determine the coefficients; the message names the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class LawFit:
     autocorrelation: float
     """rho of the residuals from one block to the next."""
     effective_blocks: float
-    """As many independent blocks would tell as much."""
+    """Number of independent blocks with the same information."""
     coefficients: tuple[float, float]
     """Of 1 and exp(H)."""
     covariance: Floats
@@ -79,7 +79,7 @@ class LawFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What the first steps alone said of the last ones, given the entropy these had."""
+    """Prediction of the last steps' reward from the first steps alone, given the last steps' entropy."""
 
     through_step: int
     """The fit knows no later step."""
@@ -146,7 +146,7 @@ def forecast(steps: NDArray[np.int64], entropies: Floats, rewards: Floats, *, ho
         horizon: how many steps the run has, or is planned to have.
 
     Raises:
-        LawRefused: the early part tells too little, or is not over yet.
+        LawRefused: the early part has too little information, or is not complete.
     """
     # By the steps' numbers: a loop may report its reward every tenth step only.
     early = int((steps - steps[:1] < math.ceil(EARLY_SHARE * horizon)).sum())
@@ -196,7 +196,7 @@ def _check_movement(x: Floats, y: Floats, entropies: Floats) -> None:
         raise LawRefused(
             "entropy_not_moved",
             f"Entropy stayed between {entropies.min():.4g} and {entropies.max():.4g} nats, which is little more than it "
-            "scatters from step to step: no curve can be told from that.",
+            "scatters from step to step: no curve can be fitted.",
         )
     if float(y.var()) <= (1e-12 * max(1.0, float(np.abs(y).max()))) ** 2:
         raise LawRefused("reward_constant", f"The reward was {y[0]:.4g} throughout: there is nothing to explain.")

@@ -30,7 +30,7 @@ router = APIRouter(tags=["runs"])
 
 
 class RunEdit(Body):
-    """What people may write on a run. Fields that are not given stay as they are."""
+    """What people may change of a run. Fields that are not given stay."""
 
     tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(default=None, max_length=50)
     notes: str | None = Field(default=None, max_length=20_000)
@@ -47,7 +47,7 @@ async def list_runs(
 ) -> Response:
     """Runs by the time of their first report, newest first.
 
-    Runs that begin while a client reads on from a cursor appear on no later page and shift none.
+    Runs that begin while a client reads with a cursor do not appear on later pages.
     """
     before_key = None if cursor is None else dependencies.decode(cursor, 1)[0]
     wanted = RunFilter(project=project, status=status, text=q)
@@ -56,7 +56,7 @@ async def list_runs(
         silent_after = backend.settings.silent_after_seconds
         found = runs.page(connection, wanted, before_key=before_key, limit=limit + 1, silent_after_seconds=silent_after)
         items = found[:limit]
-        # Each holds its whole configuration, and pages ask every few seconds.
+        # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(
             Page(
                 items=[RunSummary(**_summary(run)) for run in items],
@@ -85,7 +85,7 @@ async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: P
 
 @router.delete("/runs/{run_id}", status_code=204)
 async def delete_run(run: RunDep, backend: BackendDep, principal: PrincipalDep) -> Response:
-    """Delete a run with all it reported. It is out of sight at once; its space is given back in the background.
+    """Delete a run with all its reports. It is hidden at once; its space is returned in the background.
 
     A run that is still reporting is refused.
     """
@@ -179,7 +179,7 @@ async def list_gaps(
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Page[Gap]:
-    """Newest first. What is not lost but late is no gap."""
+    """Newest first. Late records are not a gap."""
     before = None
     if cursor is not None:
         stream_key, first_seq = dependencies.decode(cursor, 2)

@@ -1,4 +1,4 @@
-"""What other thresholds would have done to a step, before anything is pushed."""
+"""What other thresholds would have done to a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter(tags=["control"])
 
 Mu = Annotated[
     float | None,
-    Query(ge=0, allow_inf_nan=False, description="In standard deviations; left out: that side does not clip."),
+    Query(ge=0, allow_inf_nan=False, description="In standard deviations; not given: that side does not clip."),
 ]
 MaxFraction = Annotated[
     float | None,
@@ -38,7 +38,7 @@ MaxFraction = Annotated[
     ),
 ]
 NOT_INCLUDED = ("epsilon_low", "epsilon_high")
-"""Parameters of clip_b and clip_v that look at the ratio, about which the sums know nothing."""
+"""Parameters of clip_b and clip_v that depend on the ratio, which the sums do not contain."""
 
 
 @router.get("/runs/{run_id}/what-if")
@@ -49,16 +49,16 @@ async def get_what_if(
     mu_low: Mu = None,
     mu_high: Mu = None,
     scope: Scope = Scope.ALL,
-    method: Annotated[ThresholdMethod | None, Query(description="Left out: the step's own, else clip_v.")] = None,
+    method: Annotated[ThresholdMethod | None, Query(description="Default: the step's own, else clip_v.")] = None,
     max_fraction: MaxFraction = None,
     denominator: Annotated[
         Denominator, Query(description="shrink: the mean is over the tokens that are kept, not over all.")
     ] = "keep",
-    curve: Annotated[bool | None, Query(description="Left out: only when no threshold is given.")] = None,
+    curve: Annotated[bool | None, Query(description="Default: only when no threshold is given.")] = None,
 ) -> WhatIfAnswer:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
-    Limits on the ratio play no part; a cap is counted over the step's own tokens, by the gate over those of the step before.
+    Limits on the ratio are ignored; a cap is counted over the step's own tokens, by the gate over those of the step before.
     Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded between.
 
     404 `what_if_missing`: the step was reported without the sums that could answer.
@@ -94,7 +94,7 @@ async def get_what_if(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A step's answer for everything that was asked but the thresholds."""
+    """A step's sums and parameters, to be evaluated at thresholds."""
 
     thresholds: WhatIfCurve
     max_fraction: float | None

@@ -235,6 +235,6 @@ def _add(buckets: list[StoredHistogram], bucket_of: NDArray[np.intp], part: _Par
     firsts = np.flatnonzero(np.diff(bucket_of, prepend=-1))
     counts = np.add.reduceat(part.counts[rows], firsts, axis=0, dtype=np.uint64)
     not_finite = np.add.reduceat(part.not_finite[rows], firsts)
-    for bucket, more, strangers in zip(bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True):
+    for bucket, more, more_non_finite in zip(bucket_of[firsts].tolist(), counts, not_finite.tolist(), strict=True):
         known = buckets[bucket]
-        buckets[bucket] = replace(known, counts=known.counts + more, not_finite=known.not_finite + strangers)
+        buckets[bucket] = replace(known, counts=known.counts + more, not_finite=known.not_finite + more_non_finite)
