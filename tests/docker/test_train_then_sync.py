@@ -71,7 +71,7 @@ def test_stopped_container_ends_and_delivers(home: Path) -> None:
     while not commands(home):
         assert time.monotonic() < end
         time.sleep(0.02)
-    time.sleep(0.2)
+    time.sleep(0.2)  # until both shells have set their traps
     container.send_signal(signal.SIGTERM)
     assert container.wait(10) == 7
     assert commands(home) == ["train long", "ended by TERM", f"sync {home / 'spool'}"]

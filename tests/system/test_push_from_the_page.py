@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from tests.browsing import Watched
 from tests.trainer.running_demo import running_demo
@@ -15,6 +15,7 @@ from tests.trainer.running_demo import running_demo
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CHART = "document.querySelector('#entropy-graph .js-plotly-plot')"
+STEP = "Number(document.querySelector('#run-step .strong').innerText.replaceAll(',', ''))"
 
 
 @pytest.fixture
@@ -25,10 +26,6 @@ def demo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
     with running_demo("--steps", "100000", "--prompts", "4") as (_, url, login, run_id):
         yield url, login, run_id
-
-
-def current_step(page: Page) -> int:
-    return int(page.inner_text("#run-step .strong").replace(",", ""))
 
 
 @pytest.fixture
@@ -72,9 +69,8 @@ def test_pushed_threshold_is_applied_and_marked(context: BrowserContext, demo_ru
     expect(page.locator("#history-grid [row-id=v1]")).to_contain_text("hold the entropy")
     assert page.evaluate(f"{CHART}.layout.shapes.length") >= 1
 
-    before = current_step(page)
-    page.wait_for_timeout(4000)
-    assert current_step(page) > before, "the page goes on without reloading"
+    # The page goes on without reloading.
+    page.wait_for_function(f"before => {STEP} > before", arg=page.evaluate(STEP))
     assert watched.problems == []
 
     in_light = open_run(context, url, run_id, "light")
