@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from tests.faults import (
@@ -76,7 +77,9 @@ class Fault:
             AssertionError: a promise was not kept.
         """
         with stage(folder, short=short, server=server) as fresh:
-            return self.do(fresh)
+            verdict = self.do(fresh)
+        assert verdict.stored + verdict.in_gaps + verdict.unwritten > 0, "nothing was handed over"
+        return verdict
 
 
 def _shared(do: DoFault, **more: Any) -> Fault:
@@ -128,3 +131,20 @@ FAULTS = (
     Fault(postgresql_faults.postgresql_stopped_immediately, in_short_tier=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+def short_tier(*modules: ModuleType, shares_server: bool = False) -> list[Fault]:
+    """The faults of these modules that `make test-all` does on this machine.
+
+    Args:
+        modules: That hold the faults.
+        shares_server: Those that may share a server, or those that must not.
+    """
+    return [
+        fault
+        for fault in FAULTS
+        if fault.in_short_tier
+        and fault.possible
+        and fault.shares_server == shares_server
+        and fault.do.__module__ in {module.__name__ for module in modules}
+    ]

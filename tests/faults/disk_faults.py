@@ -100,7 +100,7 @@ def spool_writes_fail(stage: Stage) -> Verdict:
 
 
 def spool_syncs_fail(stage: Stage) -> Verdict:
-    """Every fdatasync of the spool fails with EIO for a while: what was not made to last is written again."""
+    """Every fdatasync of the spool fails with EIO for a while: what was not made durable is written again."""
     return _fail_calls_of_the_trainer(stage, "unsynced", "sync")
 
 

@@ -56,7 +56,7 @@ def replica_frozen(stage: Stage) -> Verdict:
 
 
 def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
-    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/: nothing switches it by hand."""
+    """kill -9 of either replica in turns, behind a real HAProxy with the configuration of docker/."""
     _share_a_postgresql(stage)
     second = _another_server(stage)
     proxy = stage.enter(Haproxy(stage.folder, {"first": stage.server, "second": second}))

@@ -83,7 +83,7 @@ def _dies_at(stage: Stage, point: str) -> Verdict:
 
 
 def server_frozen(stage: Stage) -> Verdict:
-    """SIGSTOP for a minute: sockets stay open, nothing answers, and a training that ends meanwhile does not wait."""
+    """SIGSTOP for a minute: sockets stay open, nothing answers; a training that ends meanwhile does not wait."""
     trainer = stage.start_trainer(stage.plan("frozen", steps=100_000, step_seconds=0.02))
     ending = stage.start_trainer(stage.plan("frozen-at-the-end", steps=100_000, step_seconds=0.02))
     for one in (trainer, ending):
@@ -116,7 +116,7 @@ def server_stopped(stage: Stage) -> Verdict:
 
 
 def shipper_killed(stage: Stage) -> Verdict:
-    """kill -9 of the shipper, again and again, also right before the training ends: another one is started."""
+    """kill -9 of the shipper, again and again, also right before the training ends: another one starts."""
     trainer = stage.start_trainer(stage.plan("unshipped", steps=100_000, step_seconds=0.01))
     trainer.wait_until_acknowledged()
     for _ in range(2 if stage.short else 4):
@@ -130,7 +130,7 @@ def shipper_killed(stage: Stage) -> Verdict:
 
 
 def shipper_frozen(stage: Stage) -> Verdict:
-    """SIGSTOP of the shipper: nothing moves, nothing is lost, and the end of the training process does not wait."""
+    """SIGSTOP of the shipper, once more at the end of the training, which does not wait: nothing is lost."""
     trainer = stage.start_trainer(stage.plan("stopped", steps=100_000, step_seconds=0.01))
     trainer.wait_until_acknowledged()
     pid = wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work")
@@ -138,7 +138,11 @@ def shipper_frozen(stage: Stage) -> Verdict:
     time.sleep(3.0 if stage.short else 20.0)
     os.kill(pid, signal.SIGCONT)
     stage.expect_a_fresh_report(trainer)
-    return stage.judge(trainer)
+    os.kill(pid, signal.SIGSTOP)
+    trainer.stop()
+    trainer.finish()
+    os.kill(pid, signal.SIGCONT)
+    return stage.judge(trainer, finish=False)
 
 
 def every_way_to_exit(stage: Stage) -> Verdict:

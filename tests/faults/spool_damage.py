@@ -23,7 +23,7 @@ QUICK = ShipperSettings(poll_seconds=0.01, drain_seconds=20.0, longest_pause_sec
 
 
 def truncation_at_every_byte(stage: Stage) -> Verdict:
-    """A segment of fifty records is cut off at each of its bytes; a sample of that goes through a real server."""
+    """A segment of fifty records is cut off at each of its bytes; a sample goes through a real server."""
     whole = _segment(_run("whole"))
     verdict = Verdict()
     for size in range(0, len(whole), 5 if stage.short else 1):

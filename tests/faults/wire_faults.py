@@ -77,7 +77,7 @@ def duplicate_reordered_and_replayed_batches(stage: Stage) -> Verdict:
 
 
 def acknowledgement_stops_at_a_gap(stage: Stage) -> Verdict:
-    """A batch that overtakes another is not acknowledged before the other came: the spool must not delete that."""
+    """A batch that overtakes another is not acknowledged before the other arrived: the spool must keep that one."""
     sender = Sender(stage, "overtaken")
     for step in range(40):
         sender.report(step)

@@ -1,0 +1,19 @@
+"""Full disks, killed and frozen replicas, broken connections, briefly, each with a server of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults import control_faults, disk_faults, postgresql_faults
+from tests.faults.catalogue import Fault, short_tier
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "fault", short_tier(disk_faults, postgresql_faults, control_faults), ids=lambda fault: fault.name
+)
+def test_accepted_is_stored_once_or_gap(fault: Fault, tmp_path: Path) -> None:
+    fault.run(tmp_path / "stage", short=True)
