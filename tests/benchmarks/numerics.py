@@ -19,6 +19,7 @@ from tests.benchmarks.token_scores import (
     trl_logprob_and_entropy,
     verl_style_logprob_and_entropy,
 )
+from tests.probe.scores.reference64 import scores64
 
 TOKENS, VOCABULARY = 64, 32_000
 
@@ -62,14 +63,6 @@ def cases() -> dict[str, Tensor]:
     }
 
 
-def reference64(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In float64, two passes, with 0 log 0 = 0."""
-    logprobs = logits.double().log_softmax(-1)
-    p = logprobs.exp()
-    entropies = -torch.where(p > 0, p * logprobs, 0.0).sum(-1)
-    return logprobs.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1), entropies
-
-
 def largest_error(got: Tensor, expected: Tensor) -> str:
     got = got.double().reshape(expected.shape)
     broken = int(got.isnan().sum())
@@ -83,7 +76,8 @@ def measure() -> list[str]:
     for case, logits in cases().items():
         draws = torch.Generator().manual_seed(1)
         token_ids = logits.double().softmax(-1).multinomial(1, generator=draws).squeeze(-1)
-        expected = reference64(logits, token_ids)
+        exact = scores64(logits, token_ids)
+        expected = exact["logprobs"], exact["entropies"]
         cells = []
         for run in CANDIDATES.values():
             errors = [largest_error(got, want) for got, want in zip(run(logits, token_ids), expected, strict=True)]
