@@ -11,7 +11,7 @@ import httpx
 from tests.faults.faulty_libc import shifted_clock
 from tests.faults.network import TcpProxy
 from tests.faults.oracle import OracleError, Verdict
-from tests.faults.stage import Stage, Trainer, wait_for
+from tests.faults.stage import Stage, wait_for
 
 OPEN = ("PENDING", "DELIVERED")
 HOUR = 3600
@@ -62,7 +62,7 @@ def push_successfully(api: httpx.Client, run_id: str, **document: object) -> int
 
 def two_clients_racing(stage: Stage) -> Verdict:
     """Two clients push as fast as they can on the version they saw; each version has one author, one end."""
-    trainer = _running(stage, "raced")
+    trainer = stage.running_trainer("raced")
     pushed: dict[str, list[int]] = {"ada": [], "bob": []}
     rounds = 8 if stage.short else 40
 
@@ -97,7 +97,7 @@ def two_clients_racing(stage: Stage) -> Verdict:
 def stale_invalid_and_late_control(stage: Stage) -> Verdict:
     """A change whose time is over, one that cannot be applied, one on an old version, one after the end: none takes effect."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
-    trainer = _running(stage, "late", proxy)
+    trainer = stage.running_trainer("late", grpc_target=proxy.address)
     tag = etag_of(stage.api, "late")
     refused = [
         push(stage.api, "late", tag, method="kl_cov").status_code,
@@ -124,7 +124,7 @@ def stale_invalid_and_late_control(stage: Stage) -> Verdict:
 def control_over_a_breaking_connection(stage: Stage) -> Verdict:
     """Connections break while controls are pushed and the server is killed: each is applied once, each ends once."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
-    trainer = _running(stage, "broken", proxy)
+    trainer = stage.running_trainer("broken", grpc_target=proxy.address)
     for number in range(3 if stage.short else 10):
         version = push_successfully(stage.api, "broken", method="clip_v", mu_low=1 + number, reason=str(number))
         proxy.reset_all()
@@ -141,9 +141,7 @@ def trainers_clock_an_hour_off(stage: Stage) -> Verdict:
     """The trainer's clock is an hour ahead, then jumps to an hour behind: controls expire when they should."""
     offset = stage.folder / "offset"
     offset.write_text(str(HOUR))
-    plan = stage.plan("shifted", steps=100_000, step_seconds=0.02)
-    trainer = stage.start_trainer(plan, environment=shifted_clock(offset))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("shifted", environment=shifted_clock(offset))
     _expect_applied(stage, "shifted", 1)
     offset.write_text(str(-HOUR))
     stage.expect_a_fresh_report(trainer)
@@ -160,8 +158,7 @@ def servers_clock_an_hour_off(stage: Stage) -> Verdict:
     stage.server.kill()
     stage.server.more_environment = shifted_clock(offset)
     stage.server.start()
-    trainer = stage.start_trainer(stage.plan("adrift", steps=100_000, step_seconds=0.02))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("adrift")
     for version, seconds in enumerate((HOUR, -HOUR), start=1):
         offset.write_text(str(seconds))
         stage.expect_a_fresh_report(trainer)
@@ -177,10 +174,3 @@ def _expect_applied(stage: Stage, run_id: str, version: int) -> None:
     push_successfully(stage.api, run_id, method="clip_v", mu_low=version, expires_in_seconds=60)
     item = ended(stage.api, run_id, version)
     expect(item["state"] == "APPLIED", f"control {version} ended {item['state']}: {item}")
-
-
-def _running(stage: Stage, run_id: str, proxy: TcpProxy | None = None) -> Trainer:
-    environment = {} if proxy is None else {"ISENTROPE_GRPC": proxy.address}
-    trainer = stage.start_trainer(stage.plan(run_id, steps=100_000, step_seconds=0.02), environment=environment)
-    trainer.wait_until_acknowledged()
-    return trainer

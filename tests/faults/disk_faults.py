@@ -49,9 +49,9 @@ def fill(folder: Path) -> Path:
 def spool_disk_full(stage: Stage) -> Verdict:
     """The trainer's disk fills up while the server is away: tokens go first, then histograms, then whole reports."""
     home = stage.enter(small_disk(stage.folder / "small", 4))
-    plan = stage.plan("full", steps=100_000, step_seconds=0.004, scalars=60, histograms=12, limits=SMALL_QUEUE)
-    trainer = stage.start_trainer(plan, home=home)
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer(
+        "full", step_seconds=0.004, scalars=60, histograms=12, limits=SMALL_QUEUE, home=home
+    )
     stage.server.kill()
     filler = fill(home)
     wait_for(lambda: _refused(trainer) > 50, 60.0, "the queue refused reports")
@@ -68,9 +68,7 @@ def spool_disk_full(stage: Stage) -> Verdict:
 def spool_disk_full_beside_a_running_server(stage: Stage) -> Verdict:
     """Other programs fill the trainer's disk while the server takes everything: the reserve carries the scalars, nothing is lost."""
     home = stage.enter(small_disk(stage.folder / "small", 6))
-    plan = stage.plan("crowded", steps=100_000, step_seconds=0.02, limits={"segment_bytes": 100_000})
-    trainer = stage.start_trainer(plan, home=home)
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("crowded", limits={"segment_bytes": 100_000}, home=home)
     filler = fill(home)
     time.sleep(3.0 if stage.short else 20.0)
     filler.unlink()
@@ -83,8 +81,7 @@ def server_disk_full(stage: Stage) -> Verdict:
     stage.server.kill()
     stage.server.home = stage.enter(small_disk(stage.folder / "small", 6)) / "home"
     stage.server.start()
-    trainer = stage.start_trainer(stage.plan("stuffed", steps=100_000, step_seconds=0.01, histograms=8))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("stuffed", step_seconds=0.01, histograms=8)
     filler = fill(stage.server.home)
     time.sleep(4.0 if stage.short else 30.0)
     # What waits by now and its write-ahead log are more than the small disk holds.
@@ -106,10 +103,8 @@ def spool_syncs_fail(stage: Stage) -> Verdict:
 
 def _fail_calls_of_the_trainer(stage: Stage, run_id: str, calls: str) -> Verdict:
     flag = stage.folder / "failing"
-    plan = stage.plan(run_id, steps=100_000, step_seconds=0.01)
     failing = failing_calls(flag, suffix=".seg", calls=calls, error=errno.EIO)
-    trainer = stage.start_trainer(plan, environment=failing)
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer(run_id, step_seconds=0.01, environment=failing)
     return _fail_for_a_while(stage, trainer, flag)
 
 
@@ -119,8 +114,7 @@ def server_writes_fail(stage: Stage) -> Verdict:
     stage.server.kill()
     stage.server.more_environment = failing_calls(flag, suffix="isentrope.db-wal", calls="write,sync", error=errno.EIO)
     stage.server.start()
-    trainer = stage.start_trainer(stage.plan("misplaced", steps=100_000, step_seconds=0.01))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("misplaced", step_seconds=0.01)
     return _fail_for_a_while(stage, trainer, flag)
 
 

@@ -6,23 +6,13 @@ import time
 
 from tests.faults.network import NetworkNamespace, TcpProxy
 from tests.faults.oracle import Verdict
-from tests.faults.stage import Stage, Trainer
-
-
-def _behind(stage: Stage, proxy: TcpProxy, run_id: str, prefix: list[str] | None = None) -> Trainer:
-    trainer = stage.start_trainer(
-        stage.plan(run_id, steps=100_000, step_seconds=0.02),
-        prefix=prefix or [],
-        environment={"ISENTROPE_GRPC": proxy.address},
-    )
-    trainer.wait_until_acknowledged()
-    return trainer
+from tests.faults.stage import Stage
 
 
 def black_hole(stage: Stage) -> Verdict:
     """Everything sent is taken and never arrives; connections stay open."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
-    trainer = _behind(stage, proxy, "swallowed")
+    trainer = stage.running_trainer("swallowed", grpc_target=proxy.address)
     proxy.black_hole = True
     time.sleep(7.0 if stage.short else 60.0)
     proxy.black_hole = False
@@ -33,7 +23,7 @@ def black_hole(stage: Stage) -> Verdict:
 def slow_network(stage: Stage) -> Verdict:
     """A few kilobytes a second: batches time out, the data gets through."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
-    trainer = _behind(stage, proxy, "crawling")
+    trainer = stage.running_trainer("crawling", grpc_target=proxy.address)
     proxy.bytes_per_second = 4_000
     time.sleep(6.0 if stage.short else 30.0)
     proxy.bytes_per_second = None
@@ -44,7 +34,7 @@ def slow_network(stage: Stage) -> Verdict:
 def resetting_network(stage: Stage) -> Verdict:
     """Connections are reset in the middle of a message, over and over."""
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
-    trainer = _behind(stage, proxy, "reset")
+    trainer = stage.running_trainer("reset", grpc_target=proxy.address)
     for limit in (2_000, 20_000, 60_000) if stage.short else (500, 2_000, 5_000, 20_000, 40_000, 60_000, 100_000):
         proxy.reset_after_bytes = limit
         proxy.reset_all()
@@ -67,7 +57,7 @@ def link_swallows_packets(stage: Stage) -> Verdict:
 def _over_a_link(stage: Stage, run_id: str, *, swallow: bool) -> Verdict:
     namespace = stage.enter(NetworkNamespace())
     proxy = stage.enter(TcpProxy(stage.server.grpc_target, namespace.outer_address))
-    trainer = _behind(stage, proxy, run_id, namespace.prefix)
+    trainer = stage.running_trainer(run_id, grpc_target=proxy.address, prefix=namespace.prefix)
     break_it, mend_it = (namespace.swallow, namespace.stop_swallowing) if swallow else (namespace.cut, namespace.mend)
     for seconds in (6.0,) if stage.short else (3.0, 12.0, 40.0):
         break_it()

@@ -11,7 +11,7 @@ import httpx
 from tests.faults.control_faults import ended, push_successfully
 from tests.faults.network import TcpProxy
 from tests.faults.oracle import Verdict
-from tests.faults.stage import VISIBLE_SECONDS, Stage, Trainer, wait_for
+from tests.faults.stage import VISIBLE_SECONDS, Stage, wait_for
 from tests.server.postgresql import PostgreSQL
 from tests.system.haproxy import Haproxy
 from tests.system.running_server import RunningServer
@@ -25,7 +25,7 @@ def replica_killed(stage: Stage) -> Verdict:
     _share_a_postgresql(stage)
     second = _another_server(stage)
     proxy = stage.enter(TcpProxy(stage.server.grpc_target))
-    trainer = _running(stage, "replicated", proxy.address)
+    trainer = stage.running_trainer("replicated", grpc_target=proxy.address, step_seconds=0.01)
     apis = {id(stage.server): stage.api, id(second): stage.api_of(second)}
     holding, other = stage.server, second
     for number in range(1 if stage.short else 5):
@@ -45,7 +45,7 @@ def replica_frozen(stage: Stage) -> Verdict:
     """SIGSTOP of one replica: a lock it holds ends with its session, after ten seconds, and the other one goes on."""
     _share_a_postgresql(stage)
     second = _another_server(stage)
-    trainer = _running(stage, "unmoved", second.grpc_target)
+    trainer = stage.running_trainer("unmoved", grpc_target=second.grpc_target, step_seconds=0.01)
     api = stage.api_of(second)
     stage.server.freeze()
     try:
@@ -60,7 +60,7 @@ def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
     _share_a_postgresql(stage)
     second = _another_server(stage)
     proxy = stage.enter(Haproxy(stage.folder, {"first": stage.server, "second": second}))
-    trainer = _running(stage, "proxied", proxy.grpc_target)
+    trainer = stage.running_trainer("proxied", grpc_target=proxy.grpc_target, step_seconds=0.01)
     api = stage.enter(httpx.Client(base_url=f"{proxy.url}/api/v1", headers=stage.api.headers, timeout=10))
     for number in range(1 if stage.short else 6):
         killed = (stage.server, second)[number % 2]
@@ -75,7 +75,7 @@ def replica_killed_behind_haproxy(stage: Stage) -> Verdict:
 def postgresql_stopped_immediately(stage: Stage) -> Verdict:
     """`pg_ctl stop -m immediate` at random moments: what was acknowledged is there when it is back."""
     database = _share_a_postgresql(stage)
-    trainer = _running(stage, "crashed", stage.server.grpc_target)
+    trainer = stage.running_trainer("crashed", step_seconds=0.01)
     for _ in range(2 if stage.short else 10):
         time.sleep(random.uniform(0.2, 1.5))
         database.stop(signal.SIGQUIT)
@@ -103,11 +103,3 @@ def _another_server(stage: Stage) -> RunningServer:
     second = RunningServer(stage.folder / "second" / "home", token=stage.server.token)
     second.more_environment = dict(stage.server.more_environment)
     return stage.enter(second)
-
-
-def _running(stage: Stage, run_id: str, grpc_target: str) -> Trainer:
-    trainer = stage.start_trainer(
-        stage.plan(run_id, steps=100_000, step_seconds=0.01), environment={"ISENTROPE_GRPC": grpc_target}
-    )
-    trainer.wait_until_acknowledged()
-    return trainer

@@ -24,8 +24,7 @@ SPOOL_GONE = Allowance(unwritten_seconds=1e9)
 
 def server_killed_at_random(stage: Stage) -> Verdict:
     """kill -9 of the server at random moments."""
-    trainer = stage.start_trainer(stage.plan("killed", steps=100_000, step_seconds=0.005))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("killed", step_seconds=0.005)
     for _ in range(2 if stage.short else 12):
         time.sleep(random.uniform(0.2, 1.0))
         stage.server.kill()
@@ -48,8 +47,7 @@ def server_killed_after_commit_before_acknowledgement(stage: Stage) -> Verdict:
 def server_killed_at_checkpoint(stage: Stage) -> Verdict:
     """The server dies while SQLite moves its write-ahead log into the database."""
     flag = stage.folder / "checkpoint"
-    trainer = stage.start_trainer(stage.plan("checkpoint", steps=100_000, step_seconds=0.004, histograms=8))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("checkpoint", step_seconds=0.004, histograms=8)
     for _ in range(1 if stage.short else 5):
         stage.server.kill()
         flag.unlink(missing_ok=True)
@@ -68,8 +66,7 @@ def server_killed_at_checkpoint(stage: Stage) -> Verdict:
 
 
 def _dies_at(stage: Stage, point: str) -> Verdict:
-    trainer = stage.start_trainer(stage.plan(point, steps=100_000, step_seconds=0.004, histograms=8))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer(point, step_seconds=0.004, histograms=8)
     for _ in range(1 if stage.short else 5):
         stage.server.kill()
         stage.server.command = [sys.executable, "-m", "tests.faults.crashing_server", point, str(random.randint(3, 20))]
@@ -84,10 +81,7 @@ def _dies_at(stage: Stage, point: str) -> Verdict:
 
 def server_frozen(stage: Stage) -> Verdict:
     """SIGSTOP for a minute: sockets stay open, nothing answers; a training that ends meanwhile does not wait."""
-    trainer = stage.start_trainer(stage.plan("frozen", steps=100_000, step_seconds=0.02))
-    ending = stage.start_trainer(stage.plan("frozen-at-the-end", steps=100_000, step_seconds=0.02))
-    for one in (trainer, ending):
-        one.wait_until_acknowledged()
+    trainer, ending = stage.running_trainer("frozen"), stage.running_trainer("frozen-at-the-end")
     stage.server.freeze()
     ending.stop()
     ending.finish()
@@ -102,8 +96,7 @@ def server_frozen(stage: Stage) -> Verdict:
 
 def server_stopped(stage: Stage) -> Verdict:
     """SIGTERM while control streams are open: the server ends by itself, and its log holds no traceback."""
-    trainer = stage.start_trainer(stage.plan("followed", steps=100_000, step_seconds=0.02))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("followed")
     for _ in range(1 if stage.short else 5):
         os.kill(stage.server.pid, signal.SIGTERM)
         wait_for(lambda: not stage.server.alive, 60.0, "the server ended")
@@ -117,8 +110,7 @@ def server_stopped(stage: Stage) -> Verdict:
 
 def shipper_killed(stage: Stage) -> Verdict:
     """kill -9 of the shipper, again and again, also right before the training ends: another one starts."""
-    trainer = stage.start_trainer(stage.plan("unshipped", steps=100_000, step_seconds=0.01))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("unshipped", step_seconds=0.01)
     for _ in range(2 if stage.short else 4):
         pid = wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work")
         time.sleep(random.uniform(0.0, 0.5))
@@ -131,8 +123,7 @@ def shipper_killed(stage: Stage) -> Verdict:
 
 def shipper_frozen(stage: Stage) -> Verdict:
     """SIGSTOP of the shipper, once more at the end of the training, which does not wait: nothing is lost."""
-    trainer = stage.start_trainer(stage.plan("stopped", steps=100_000, step_seconds=0.01))
-    trainer.wait_until_acknowledged()
+    trainer = stage.running_trainer("stopped", step_seconds=0.01)
     pid = wait_for(lambda: trainer.shipper_pid, 30.0, "a shipper was at work")
     os.kill(pid, signal.SIGSTOP)
     time.sleep(3.0 if stage.short else 20.0)
@@ -158,13 +149,13 @@ def every_way_to_exit(stage: Stage) -> Verdict:
 
 def _ending(stage: Stage, how: str, code: int) -> Trainer:
     run_id = f"ends-by-{how.strip('_').replace('._', '-').replace('.', '-')}"
-    plan = stage.plan(run_id, steps=60, step_seconds=0.02, ending=how)
+    plan = stage.plan(run_id, steps=60, ending=how)
     return stage.start_trainer(plan, expected_exit=code)
 
 
 def forked_children(stage: Stage) -> Verdict:
     """A child forked in mid-run uses and closes what it inherited, and outlives its parent: nothing is lost or added."""
-    trainer = stage.start_trainer(stage.plan("forked", steps=60, step_seconds=0.02, forks_at=55))
+    trainer = stage.start_trainer(stage.plan("forked", steps=60, forks_at=55))
     trainer.finish()
     return stage.judge(trainer, finish=False)
 
@@ -182,7 +173,7 @@ def eight_ranks(stage: Stage) -> Verdict:
     ranks, steps = (3, 150) if stage.short else (8, 1000)
     trainers = [
         stage.start_trainer(
-            stage.plan("crowd", rank=rank, world_size=ranks, steps=steps, step_seconds=0.02),
+            stage.plan("crowd", rank=rank, world_size=ranks, steps=steps),
             home=stage.folder / "home-crowd",
         )
         for rank in range(ranks)
@@ -213,9 +204,7 @@ def resume_without_its_spool(stage: Stage) -> Verdict:
 
 def _two_attempts(stage: Stage, run_id: str, *, keep_spool: bool) -> tuple[Trainer, Trainer]:
     lost = stage.folder / "home-lost"
-    plan = stage.plan(run_id, steps=100_000, step_seconds=0.02)
-    first = stage.start_trainer(plan, home=lost, expected_exit=-9)
-    first.wait_until_acknowledged()
+    first = stage.running_trainer(run_id, home=lost, expected_exit=-9)
     stage.server.kill()
     at = len(first.ledger.accepted_steps)
     first.wait_until_accepted(at + 30)

@@ -27,6 +27,8 @@ REPOSITORY = Path(__file__).parents[2]
 VISIBLE_SECONDS = 10.0
 """How soon after a fault a person sees a fresh report."""
 DELIVERED_SECONDS = 90.0
+ENDLESS = 100_000
+"""Steps: far more than any fault lasts."""
 
 _T = TypeVar("_T")
 
@@ -237,6 +239,36 @@ class Stage:
         given = self.server.environment | {"ISENTROPE_DRAIN_SECONDS": "60"} | dict(environment or {})
         trainer = Trainer(plan, home, given, prefix, expected_exit, module)
         self.trainers.append(trainer)
+        return trainer
+
+    def running_trainer(
+        self,
+        run_id: str,
+        *,
+        grpc_target: str | None = None,
+        home: Path | None = None,
+        prefix: Sequence[str] = (),
+        expected_exit: int = 0,
+        environment: Mapping[str, str] | None = None,
+        **plan: Any,
+    ) -> Trainer:
+        """Start a reporting process that goes on until it is stopped, and wait for the first acknowledgement.
+
+        Args:
+            run_id: Of its run.
+            grpc_target: Where it sends its reports; default: this stage's server.
+            home, prefix, expected_exit, environment: As for `start_trainer`.
+            plan: Fields of its `Plan`.
+        """
+        given = dict(environment or {}) | ({} if grpc_target is None else {"ISENTROPE_GRPC": grpc_target})
+        trainer = self.start_trainer(
+            self.plan(run_id, steps=ENDLESS, **plan),
+            home=home,
+            prefix=prefix,
+            expected_exit=expected_exit,
+            environment=given,
+        )
+        trainer.wait_until_acknowledged()
         return trainer
 
     def expect_a_fresh_report(

@@ -133,7 +133,7 @@ def test_any_hello_is_answered(sender: Sender, examples: settings) -> None:
     check()
 
 
-@few_and_many(8, 150)
+@few_and_many(8, 100)
 def test_run_of_any_records_is_readable(fuzzed: ServerInThread, examples: settings) -> None:
     @examples
     @given(payloads=st.lists(hostile_payloads(), min_size=1, max_size=8))
