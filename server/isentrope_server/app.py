@@ -95,8 +95,8 @@ def create_app(settings: Settings) -> FastAPI:
         _attach_pages(app)
     # Middleware added last runs first: the gate is before every page, and refusals are timed, too.
     app.add_middleware(BodyLimit)
-    # Events are not compressed, so that each is delivered when it is sent. Compression leaks nothing (BREACH): no answer
-    # contains both a secret and text of another client, and other sites' pages get no cookie.
+    # Events are not compressed, so that each is delivered when it is sent. Compression leaks nothing (BREACH): no
+    # answer contains both a secret and text of another client, and other sites' pages get no cookie.
     app.add_middleware(
         GZipMiddleware,
         minimum_size=_COMPRESSED_FROM_BYTES,

@@ -1,7 +1,8 @@
 """Work in the background: failures are logged and retried.
 
-A task that ended with an exception would report nothing until the server stops. Work that keeps failing is tried less and less
-often: a stream whose reports can't be packed would otherwise be read, and its traceback logged, every two seconds.
+A task that ended with an exception would report nothing until the server stops. Work that keeps failing is tried less
+and less often: a stream whose reports can't be packed would otherwise be read, and its traceback logged, every two
+seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counters and timings of the server, for Prometheus.
 
-Labels have few values: methods, status classes, route templates, gRPC methods and codes. None names a run, token or metric, so the
-number of lines does not grow with runs.
+Labels have few values: methods, status classes, route templates, gRPC methods and codes. None names a run, token or
+metric, so the number of lines does not grow with runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Work in the background: packing reports, removing rows, returning space, and keeping tokens current.
 
-The writer gets one small piece at a time, and requests come first: after each piece there is a pause, longer while other work is
-queued. Of servers that share a database one does it at a time. Tokens are read again every second, because other servers may
-have revoked some, and their last uses are stored every few seconds.
+The writer gets one small piece at a time, and requests come first: after each piece there is a pause, longer while
+other work is queued. Of servers that share a database one does it at a time. Tokens are read again every second,
+because other servers may have revoked some, and their last uses are stored every few seconds.
 """
 
 from __future__ import annotations

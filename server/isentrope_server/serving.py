@@ -47,7 +47,8 @@ async def serve(settings: Settings, announce: Callable[[str, int], None]) -> Non
         announce: called once the server answers, with the log-in address for a browser and the gRPC port.
 
     Raises:
-        StartupError: a port is taken, the home or the certificates can't be used, another server has the home, or tokens
+        StartupError: a port is taken, the home or the certificates can't be used, another server has the home, or
+            tokens
             would be sent over the network without TLS.
     """
     check_transport_security(settings)

@@ -19,8 +19,8 @@ _SECRETS_FOLDER = "ISENTROPE_SECRETS_DIR"
 class Settings(BaseSettings):
     """One server's settings.
 
-    Every field can be set as `ISENTROPE_<FIELD>`, or, because more people can read the environment, as the content of a file
-    `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR.
+    Every field can be set as `ISENTROPE_<FIELD>`, or, because more people can read the environment, as the content of a
+    file `isentrope_<field>` in the folder ISENTROPE_SECRETS_DIR.
     """
 
     model_config = SettingsConfigDict(env_prefix="ISENTROPE_", env_ignore_empty=True, extra="ignore", frozen=True)
@@ -43,8 +43,8 @@ class Settings(BaseSettings):
     insecure_i_know: bool = False
     """Whether to listen without TLS on addresses that other machines reach."""
     local_http_port: int = Field(default=0, ge=0, le=65535)
-    """Only with TLS: a further port on 127.0.0.1 without TLS, through which pages and `isentrope token` reach the server. It
-    needs tokens like the others. 0: any free port."""
+    """Only with TLS: a further port on 127.0.0.1 without TLS, through which pages and `isentrope token` reach the
+    server. It needs tokens like the others. 0: any free port."""
     allowed_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides localhost, the machine's name and IP addresses."""
     metrics_open: bool = False

@@ -1,7 +1,8 @@
 """REST under /api/v1. The answers are the dataclasses of `isentrope_wire.answers` and `control_answers`.
 
 - `dependencies`: what routes share: the run in the path, steps in the query, cursors, the strict body
-- `runs`, `metrics`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes; `health`: /healthz, /readyz, /metrics
+- `runs`, `metrics`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes; `health`: /healthz, /readyz,
+  /metrics
 - `performance_law`: the fit of reward against entropy, pure
 - `responses`: errors in the one body, large answers as JSON; `openapi`: the description with its examples;
   `reference`: /docs

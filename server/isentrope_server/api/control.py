@@ -1,4 +1,5 @@
-"""Control: the requested and the active one, its history, and the methods. A change needs If-Match, so that none is lost."""
+"""Control: the requested and the active one, its history, and the methods. A change needs If-Match, so that none is
+lost."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pydantic import ConfigDict, Field
 from isentrope_server.api import dependencies
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
-from isentrope_server.control.state import ControlStanding, standing
+from isentrope_server.control.state import CurrentControl, current_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
 from isentrope_server.store.controls import ControlItem
@@ -57,7 +58,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for s
 @router.get("/runs/{run_id}/control")
 async def get_control(run: RunDep, backend: BackendDep, response: Response) -> RunControl:
     """The newest version with its state; `in_force` is the version active when the newest report was made."""
-    view = run_control(await read_of(backend, run, lambda connection: standing(connection, run)))
+    view = run_control(await read_of(backend, run, lambda connection: current_control(connection, run)))
     response.headers["ETag"] = _etag(view.version)
     return view
 
@@ -117,11 +118,11 @@ def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Req
     return request_control(transaction, run, request, time.time())
 
 
-def run_control(found: ControlStanding) -> RunControl:
+def run_control(found: CurrentControl) -> RunControl:
     """The newest version and the active one."""
     return RunControl(
         **_fields(found.newest),
-        in_force=None if found.in_force is None else control_version(found.in_force),
+        in_force=None if found.active is None else control_version(found.active),
         outcomes=[
             RankOutcome(
                 incarnation=outcome.incarnation,

@@ -1,4 +1,5 @@
-"""What routes share: the backend, the principal, the run in the path, the steps in the query, cursors, strict queries and bodies."""
+"""What routes share: the backend, the principal, the run in the path, the steps in the query, cursors, strict queries
+and bodies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Export: all reports of a run as one Parquet, CSV or JSON lines file, written while they are read.
 
-The columns are step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. A value that was not measured
-is null, in CSV an empty field; NaN and infinities are values, in JSON as text. With labels there are two more columns before the
-metrics: control_version, 0 where none was active, and labels, an object, in Parquet and CSV as JSON.
+The columns are step, incarnation, rank, time (seconds since the Unix epoch) and one for each metric. A value that was
+not measured is null, in CSV an empty field; NaN and infinities are values, in JSON as text. With labels there are two
+more columns before the metrics: control_version, 0 where none was active, and labels, an object, in Parquet and CSV as
+JSON.
 """
 
 from __future__ import annotations
@@ -226,9 +227,9 @@ async def export_run(
 ) -> StreamingResponse:
     """Every report of every rank and incarnation up to the newest one now, those repeated by a resumed run included.
 
-    Columns step, incarnation, rank, time (seconds since the Unix epoch), then the metrics by name. What was not measured
-    is null (in CSV an empty field), NaN is NaN. With `labels`, columns control_version and labels (a JSON object) precede the
-    metrics. Sorted by incarnation, rank and order of arrival.
+    Columns step, incarnation, rank, time (seconds since the Unix epoch), then the metrics by name. What was not
+    measured is null (in CSV an empty field), NaN is NaN. With `labels`, columns control_version and labels (a JSON
+    object) precede the metrics. Sorted by incarnation, rank and order of arrival.
 
     404 `metric_unknown`: the run has reports, but never one of any of these names, and no probe promises them.
     """

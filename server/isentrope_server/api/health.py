@@ -133,7 +133,7 @@ def _stored(stored: Totals) -> Iterator[Metric]:
     yield GaugeMetricFamily("isentrope_records_quarantined", "Quarantined records.", stored.quarantined)
     yield GaugeMetricFamily("isentrope_gaps", "Ranges of lost records.", stored.gaps)
     yield GaugeMetricFamily("isentrope_records_in_gaps", "Records in those ranges.", stored.records_in_gaps)
-    yield GaugeMetricFamily("isentrope_tokens", "Active tokens.", stored.tokens_in_force)
+    yield GaugeMetricFamily("isentrope_tokens", "Active tokens.", stored.active_tokens)
 
 
 def _at_this_moment(backend: Backend) -> Iterator[Metric]:

@@ -80,7 +80,8 @@ class _LiveStream:
         self._place = ReportCursor(position=0, timeline=0)
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """Events since `start`, then committed ones, until the run is deleted, the token revoked or the server stopped."""
+        """Events since `start`, then committed ones, until the run is deleted, the token revoked or the server
+        stopped."""
         # Subscribe before reading: an event committed in between arrives twice and is sent once.
         with self._backend.hub.listening(self._run.id) as listener:
             self._place = self._begin_at(

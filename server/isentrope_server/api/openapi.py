@@ -1,8 +1,8 @@
 """The description of the API: the routes as FastAPI knows them, and what holds for all of them.
 
 A summary is the name of the route's function, a description its docstring. Answers are described by the docstrings of
-their dataclasses, and every possible error is listed with its code. Examples are made from the schemas: a field is shown
-with its value in `FIELD_VALUES`; one without a value, with the plainest of its type.
+their dataclasses, and every possible error is listed with its code. Examples are made from the schemas: a field is
+shown with its value in `FIELD_VALUES`; one without a value, with the plainest of its type.
 """
 
 from __future__ import annotations

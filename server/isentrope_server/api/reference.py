@@ -1,7 +1,7 @@
 """`/docs`: the REST API as a page to read and to try. Swagger UI draws it from `/openapi.json`.
 
-Every file comes from this server: `fastapi-swagger` packages those that Swagger UI releases, unchanged. Its own page is not
-used, because that has an inline script.
+Every file comes from this server: `fastapi-swagger` packages those that Swagger UI releases, unchanged. Its own page is
+not used, because that has an inline script.
 """
 
 from __future__ import annotations

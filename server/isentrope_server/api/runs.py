@@ -14,7 +14,7 @@ from isentrope_server.api.control import run_control
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.responses import json_answer
 from isentrope_server.backend import Backend
-from isentrope_server.control.state import standing
+from isentrope_server.control.state import current_control
 from isentrope_server.errors import Conflict
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import access, removal, runs, streams
@@ -101,7 +101,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
     Raises:
         NotFound: The run was deleted meanwhile.
     """
-    found = await read_of(backend, run, lambda connection: standing(connection, run))
+    found = await read_of(backend, run, lambda connection: current_control(connection, run))
     return RunDetail(
         **_summary(run),
         notes=run.notes,

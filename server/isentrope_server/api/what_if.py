@@ -58,8 +58,9 @@ async def get_what_if(
 ) -> WhatIfAnswer:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
-    Limits on the ratio are ignored; a cap is counted over the step's own tokens, by the gate over those of the step before.
-    Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded between.
+    Limits on the ratio are ignored; a cap is counted over the step's own tokens, by the gate over those of the step
+    before. Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded
+    between.
 
     404 `what_if_missing`: the step was reported without the sums that could answer.
     """

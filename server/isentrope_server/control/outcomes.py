@@ -4,11 +4,11 @@ A version is settled once every known rank of the answering incarnation has repo
 slow ranks is over. The first settlement is final, with one exception: a conclusion of the server is replaced when the
 ranks report their outcome after all.
 
-A step report names the version it was made under. That proves that its rank applied the version, even if the outcome itself
-was lost, with a report that can't be stored or a process that died after its checkpoint.
+A step report names the version it was made under. That proves that its rank applied the version, even if the outcome
+itself was lost, with a report that can't be stored or a process that died after its checkpoint.
 
-A version that no probe fetched expires on time. A delivered one may have an outcome on its way; after a grace period the
-server concludes EXPIRED.
+A version that no probe fetched expires on time. A delivered one may have an outcome on its way; after a grace period
+the server concludes EXPIRED.
 """
 
 from __future__ import annotations

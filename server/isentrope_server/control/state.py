@@ -134,31 +134,31 @@ def _item(run_key: int, initial: InitialControl) -> ControlItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlStanding:
+class CurrentControl:
     """The newest version of a run's control, and the one its newest report was made under."""
 
     newest: ControlItem
-    in_force: ControlItem | None
+    active: ControlItem | None
     """None: the run reports a version that this server never made, or another document under its number."""
     outcomes: Sequence[RankOutcome]
     """Each rank's outcome of the newest version."""
 
 
-def standing(connection: Connection, run: Run) -> ControlStanding:
+def current_control(connection: Connection, run: Run) -> CurrentControl:
     """Read the newest version of a run's control and the active one."""
     newest = controls.newest(connection, run.key)
     assert newest is not None, "the first version is written with the run"
-    in_force = _in_force(connection, run)
-    nothing_pushed = in_force is not None and in_force.version == newest.version == 0
-    return ControlStanding(
+    active = _active(connection, run)
+    nothing_pushed = active is not None and active.version == newest.version == 0
+    return CurrentControl(
         # Version 0 is never requested; each incarnation announces its own.
-        newest=in_force if in_force is not None and nothing_pushed else newest,
-        in_force=in_force,
+        newest=active if active is not None and nothing_pushed else newest,
+        active=active,
         outcomes=controls.outcomes(connection, run.key, newest.version),
     )
 
 
-def _in_force(connection: Connection, run: Run) -> ControlItem | None:
+def _active(connection: Connection, run: Run) -> ControlItem | None:
     version = run.control_version
     item = as_begun(connection, run, version, controls.find(connection, run.key, version))
     # A version that no probe has seen, or that it refused, is not the one it reports under this number.

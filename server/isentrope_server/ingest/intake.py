@@ -1,6 +1,7 @@
 """Push: records become rows and outcomes become control states, in one transaction.
 
-`sort_out` checks and decodes records without the database; `take_in` stores what is new and quarantines what can't be used.
+`sort_out` checks and decodes records without the database; `take_in` stores what is new and quarantines what can't be
+used.
 """
 
 from __future__ import annotations

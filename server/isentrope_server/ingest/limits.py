@@ -1,7 +1,7 @@
 """What a client may send: one table of limits, and what happens to what exceeds them.
 
-A Hello is cut, so that no run is lost for its description. A push or report beyond its limit is refused. Of metrics beyond the
-limit of a run the numbers are dropped from the report; the report's label and one alert name them.
+A Hello is cut, so that no run is lost for its description. A push or report beyond its limit is refused. Of metrics
+beyond the limit of a run the numbers are dropped from the report; the report's label and one alert name them.
 
 The limits that the probe checks first (configuration, tags, names, errors) are in `isentrope_wire.reports`; how much of
 refused records is kept is in `store.reports.records`.
@@ -134,9 +134,9 @@ _PROMISED = promised_metrics() | frozenset(HISTOGRAMS)
 class SeriesLimit:
     """How many metrics and histograms a run may have: a name with a step in it would be a new one each step.
 
-    Used on the writer's thread. It remembers the names of runs, so that an ordinary report costs one comparison. Names of
-    a failed transaction stay remembered: the same report comes again. Of servers that share a database each counts what
-    it has seen.
+    Used on the writer's thread. It remembers the names of runs, so that an ordinary report costs one comparison. Names
+    of a failed transaction stay remembered: the same report comes again. Of servers that share a database each counts
+    what it has seen.
     """
 
     def __init__(self, series_per_run: int) -> None:

@@ -1,9 +1,10 @@
 """Hello: a rank of an incarnation describes its run; which incarnation is the newest.
 
-Clocks may be wrong and old spools may come late. Both look the same at first: an incarnation that started, by its own clock,
-earlier than a known one. An old spool really did. A trainer whose clock was set back before it resumed did not, and its reports
-must be shown. So a Hello contains the sender's time: the time since the incarnation started is right however wrong the clock is.
-If the newest known incarnation's first Hello came before that start, the other incarnation follows it.
+Clocks may be wrong and old spools may come late. Both look the same at first: an incarnation that started, by its own
+clock, earlier than a known one. An old spool really did. A trainer whose clock was set back before it resumed did not,
+and its reports must be shown. So a Hello contains the sender's time: the time since the incarnation started is right
+however wrong the clock is. If the newest known incarnation's first Hello came before that start, the other incarnation
+follows it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Events between servers that share a PostgreSQL, by NOTIFY.
 
-PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. Each server sends
-its listeners what *arrives*, its own events included, so that a run's positions rise for every listener.
+PostgreSQL delivers notifications in COMMIT order, to every server, and only if the transaction commits. Each server
+sends its listeners what *arrives*, its own events included, so that a run's positions rise for every listener.
 
 A notification holds a run's id, positions and control versions, never data. Events of another server are read from the
 store, and only where the run has listeners; those of this server are kept in memory until they arrive. After a lost
 connection every listener reads the store for what it missed.
 
-The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls, packing,
-removing. PostgreSQL gives the lock to another server when the connection ends, and ends the connection of a frozen server.
+The server whose connection holds `DUTY_LOCK` does what one server at a time should do: ending expired controls,
+packing, removing. PostgreSQL gives the lock to another server when the connection ends, and ends the connection of a
+frozen server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Checks every HTTP request and WebSocket before routing, so that no route can omit it, and limits the size of bodies."""
+"""Checks every HTTP request and WebSocket before routing, so that no route can omit it, and limits the size of
+bodies."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class Gate:
             await answer(scope, receive, send)
 
     def _while_active(self, scope: Scope, receive: Receive) -> Receive:
-        """Messages of the client, until its token is revoked: a request may begin with an active token and end later."""
+        """Messages of the client, until its token is revoked: a request may begin with an active token and end
+        later."""
         principal: Principal | None = scope.get("state", {}).get("principal")
         if principal is None:
             return receive

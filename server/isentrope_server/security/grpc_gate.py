@@ -44,7 +44,8 @@ def principal_of_call() -> Principal:
 
 
 class GrpcGate(grpc.aio.ServerInterceptor):
-    """Refuses every method, known or not, without a token of the scope it needs, and ends streams of a revoked token."""
+    """Refuses every method, known or not, without a token of the scope it needs, and ends streams of a revoked
+    token."""
 
     def __init__(self, tokens: TokenBook, find_run: FindRun, refusals: Refusals) -> None:
         self._tokens = tokens
@@ -176,7 +177,8 @@ def _refusal(principal: Principal | None, method: str) -> tuple[grpc.StatusCode,
 
 
 def _refusing(status: grpc.StatusCode, message: str) -> _Handler:
-    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the same."""
+    """A handler that refuses without reading a message, which would cost memory. Clients of all methods see the
+    same."""
 
     async def refuse(_messages: object, context: _Context) -> NoReturn:
         await _abort(context, status, message)

@@ -92,8 +92,8 @@ def required_scope(method: str, path: str) -> Scope:
     for rule in _RULES:
         if rule.method == asked and rule.path.fullmatch(path):
             return rule.scope
-    # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an address
-    # that the router treats as an old one, e.g. with a newline at its end.
+    # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an
+    # address that the router treats as an old one, e.g. with a newline at its end.
     return Scope.READ if asked == "GET" and not path.startswith(_API) else Scope.ADMIN
 
 

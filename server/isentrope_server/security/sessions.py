@@ -1,8 +1,8 @@
 """What browsers need besides a token: a session in a cookie, and protection from other sites' pages.
 
 The cookie holds the id of the token that logged in and when the session ends, signed with a key that only the database
-holds. It is not a token: it opens nothing as `Authorization`, and ends with its token. Browsers send a host's cookies to all
-ports of the host, so to other people's programs too; logging out deletes the cookie in the browser alone.
+holds. It is not a token: it opens nothing as `Authorization`, and ends with its token. Browsers send a host's cookies
+to all ports of the host, so to other people's programs too; logging out deletes the cookie in the browser alone.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
 def comes_from_own_page(headers: Headers, scheme: str) -> bool:
     """Whether a page of this server sent the request, or no page at all.
 
-    Browsers send `Origin` with every change and WebSocket, and `Sec-Fetch-Site` with every request. A request with neither
-    does not come from a browser.
+    Browsers send `Origin` with every change and WebSocket, and `Sec-Fetch-Site` with every request. A request with
+    neither does not come from a browser.
 
     Args:
         scheme: of the request as this process sees it.

@@ -1,7 +1,8 @@
 """Tokens: random secrets with a scope. The database has their hashes, memory the active ones.
 
-A token's name is shown beside every change made with it, so it must not look like another actor. Making and revoking a token
-each have an audit entry. The owner's token is made at the first start and stored in a private file of the home for local clients.
+A token's name is shown beside every change made with it, so it must not look like another actor. Making and revoking a
+token each have an audit entry. The owner's token is made at the first start and stored in a private file of the home
+for local clients.
 """
 
 from __future__ import annotations
@@ -179,7 +180,8 @@ def check_token_name(name: str) -> None:
     """Check the name of a new token.
 
     Raises:
-        Unprocessable: invisible characters, or the name of another actor in the audit trail and the history of controls.
+        Unprocessable: invisible characters, or the name of another actor in the audit trail and the history of
+            controls.
     """
     if not name.isprintable():
         raise Unprocessable(f"A token's name must have visible characters and spaces only, got {name!r}.", field="name")
@@ -263,10 +265,11 @@ MAKE_A_TOKEN = '`python -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
 def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None, *, is_shared: bool = False) -> str:
-    """Return the owner's secret: from the file of an earlier start, else `chosen`, else a random one, and write the file.
+    """Return the owner's secret: from the file of an earlier start, else `chosen`, else a random one, and write the
+    file.
 
-    An owner's token whose file is missing is revoked, except in a database that servers share: there each home has its own
-    owner's token, or all have the same.
+    An owner's token whose file is missing is revoked, except in a database that servers share: there each home has its
+    own owner's token, or all have the same.
 
     Args:
         file: the owner's token in the home.

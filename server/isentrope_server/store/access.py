@@ -1,8 +1,8 @@
 """Access tokens, of which only hashes are stored; the key of browsers' sessions; the audit trail.
 
-Each audit entry's hash covers the entry before, so that a changed, missing or moved entry is found; the head holds the number
-of entries and the newest hash, so that a cut end is found, too. Whoever can write to the database can rewrite all of it: keep a
-hash printed by `isentrope audit verify` elsewhere, and pass it to a later verification.
+Each audit entry's hash covers the entry before, so that a changed, missing or moved entry is found; the head holds the
+number of entries and the newest hash, so that a cut end is found, too. Whoever can write to the database can rewrite
+all of it: keep a hash printed by `isentrope audit verify` elsewhere, and pass it to a later verification.
 """
 
 from __future__ import annotations

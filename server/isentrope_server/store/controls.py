@@ -17,7 +17,7 @@ _LONGEST_MESSAGE = 10_000
 
 
 OPEN_STATES = (State.PENDING, State.DELIVERED)
-STANDING_STATES = (State.PENDING, State.DELIVERED, State.APPLIED, State.PARTIAL)
+SENT_STATES = (State.PENDING, State.DELIVERED, State.APPLIED, State.PARTIAL)
 """States of versions that are sent to a probe on Hello and Watch."""
 
 
@@ -92,7 +92,7 @@ def desired(connection: Connection, run_key: int) -> ControlItem | None:
     """The newest requested version that has not ended unapplied; None without one."""
     row = connection.execute(
         select(controls)
-        .where(controls.c.run_key == run_key, controls.c.version >= 1, controls.c.state.in_(STANDING_STATES))
+        .where(controls.c.run_key == run_key, controls.c.version >= 1, controls.c.state.in_(SENT_STATES))
         .order_by(controls.c.version.desc())
         .limit(1)
     ).one_or_none()

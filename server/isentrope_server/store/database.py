@@ -1,11 +1,11 @@
 """The database: engines, locks between servers, SQLite's file, and migrations.
 
-One connection writes; all others are read-only. Each server on a shared PostgreSQL has a writing connection, and they must
-not disturb each other: positions and acknowledgements of a run rise in COMMIT order, a control builds on the newest version,
-the audit trail is a chain. Advisory locks, held until COMMIT, give the same result as one writer:
+One connection writes; all others are read-only. Each server on a shared PostgreSQL has a writing connection, and they
+must not disturb each other: positions and acknowledgements of a run rise in COMMIT order, a control builds on the
+newest version, the audit trail is a chain. Advisory locks, held until COMMIT, give the same result as one writer:
 
-- `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks everything. Locks are
-  taken at its begin and in one order, so that no two transactions can wait for each other.
+- `hold_for_writing`: a transaction that names the runs it writes locks these runs; any other locks everything. Locks
+  are taken at its begin and in one order, so that no two transactions can wait for each other.
 - `hold_what_runs_share`: rows that belong to no run. Taken last.
 - `hold_for_migration`: two servers that start at once don't both create the tables.
 
@@ -56,8 +56,8 @@ from isentrope_wire.numbers import printable
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 
 _READ_FROM_MEMORY_BYTES = 1 << 30
-"""Bytes of SQLite's file that readers map into memory: a series of unpacked reports is read in half the time. Not for the
-writer, where a stray write to memory would change the file."""
+"""Bytes of SQLite's file that readers map into memory: a series of unpacked reports is read in half the time. Not for
+the writer, where a stray write to memory would change the file."""
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
@@ -87,8 +87,8 @@ _READING_SESSION: Mapping[str, str] = {
 
 
 COPIED_TYPES = "copied_types"
-"""Execution option of a COPY ... FROM STDIN (FORMAT BINARY): its rows are streamed to it, as values of these types. Half
-of what one INSERT for each row takes, on both sides."""
+"""Execution option of a COPY ... FROM STDIN (FORMAT BINARY): its rows are streamed to it, as values of these types.
+Half of what one INSERT for each row takes, on both sides."""
 
 
 def copied_type(column: Column[Any]) -> str:

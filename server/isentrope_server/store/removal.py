@@ -1,7 +1,7 @@
 """Removal of runs, and retention: which runs a server no longer keeps.
 
-Deleting hides the run at once, in one small transaction; its rows are removed later in pieces, so that other work does not wait.
-A server that was killed in between continues at its next start.
+Deleting hides the run at once, in one small transaction; its rows are removed later in pieces, so that other work does
+not wait. A server that was killed in between continues at its next start.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _remove_refused(connection: Connection, run_key: int) -> bool:
 GIVEN_UP_AFTER_SECONDS = 24 * 3_600.0
 """A run that neither ended nor was connected for this long is considered dead.
 
-A step, an evaluation or a machine without a network may take hours, deleting is final, and keeping a dead run for a day costs
-little.
+A step, an evaluation or a machine without a network may take hours, deleting is final, and keeping a dead run for a day
+costs little.
 """
 
 

@@ -1,8 +1,8 @@
 """Streams: what one rank of one incarnation sends, how far it is acknowledged, and which report is shown for a step.
 
-Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows three rules. From the first
-step of the newest incarnation on, reports of older ones are not shown. Within an incarnation the lowest rank's report is shown.
-Within a rank the report that came last is shown.
+Steps may go backwards: a resumed run repeats some. Nothing is overwritten; what is *shown* follows three rules. From
+the first step of the newest incarnation on, reports of older ones are not shown. Within an incarnation the lowest
+rank's report is shown. Within a rank the report that came last is shown.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """The tables and their column types.
 
-A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every stored record gets the run's next
-`position` in its transaction, so positions rise in COMMIT order and serve as cursors.
+A *stream* is what one rank of one incarnation of a run sends: records with rising `seq`. Every stored record gets the
+run's next `position` in its transaction, so positions rise in COMMIT order and serve as cursors.
 
-A new record is one row: scalars are one float64 blob in the order of the names of its *layout*, histograms another. A run has a
-handful of layouts, so a series reads 8 bytes of each row, and no row is written per scalar. Older records are packed: `blocks`
-hold what reports of a stream share, `metric_chunks` and `histogram_chunks` the numbers, one metric after the other.
+A new record is one row: scalars are one float64 blob in the order of the names of its *layout*, histograms another. A
+run has a handful of layouts, so a series reads 8 bytes of each row, and no row is written per scalar. Older records are
+packed: `blocks` hold what reports of a stream share, `metric_chunks` and `histogram_chunks` the numbers, one metric
+after the other.
 
-PostgreSQL stores no NUL in text: the replacement character takes its place in both databases, also in queries. JSON has no NaN
-and no infinities: their names take their place.
+PostgreSQL stores no NUL in text: the replacement character takes its place in both databases, also in queries. JSON has
+no NaN and no infinities: their names take their place.
 """
 
 from __future__ import annotations

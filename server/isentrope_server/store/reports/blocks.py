@@ -1,14 +1,14 @@
 """Blocks of packed reports: their format, and how they are read.
 
-A block holds neighbouring reports of one stream by rising position. The table `blocks` holds what its reports share; each metric
-and each histogram is a chunk of its own. Within a stream, packed reports come before unpacked ones.
+A block holds neighbouring reports of one stream by rising position. The table `blocks` holds what its reports share;
+each metric and each histogram is a chunk of its own. Within a stream, packed reports come before unpacked ones.
 
-Code that needs both reads the unpacked reports first: reports packed in between are then read twice, under the same positions,
-and never missed.
+Code that needs both reads the unpacked reports first: reports packed in between are then read twice, under the same
+positions, and never missed.
 
-Facts of a block's reports are named arrays in one blob. Columns of int64 are stored as differences in the narrowest type that
-holds them, bytes of one significance are stored together, and an array that shrinks by a quarter is deflated. Reading returns
-the same values in the same types.
+Facts of a block's reports are named arrays in one blob. Columns of int64 are stored as differences in the narrowest
+type that holds them, bytes of one significance are stored together, and an array that shrinks by a quarter is deflated.
+Reading returns the same values in the same types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compacting: a stream's oldest reports become one block.
 
-Reading and packing happen on a connection that can't write; the writer replaces the reports by the block in one transaction. A
-server killed at any point leaves the reports in one place or the other.
+Reading and packing happen on a connection that can't write; the writer replaces the reports by the block in one
+transaction. A server killed at any point leaves the reports in one place or the other.
 """
 
 from __future__ import annotations
@@ -329,7 +329,8 @@ def _values(values: NDArray[np.float64]) -> bytes:
 def _may_halve(sample: NDArray[np.float64]) -> bool:
     """Whether deflating may help: of most metrics the lower five of eight bytes are noise.
 
-    A sample is counted instead of deflated: deflating releases Python's lock, and getting it back beside pushes takes time.
+    A sample is counted instead of deflated: deflating releases Python's lock, and getting it back beside pushes takes
+    time.
     """
     by_byte = np.sort(np.ascontiguousarray(sample).view(np.uint8).reshape(-1, sample.itemsize), axis=0)
     different = (np.diff(by_byte, axis=0) != 0).sum(axis=0) + 1

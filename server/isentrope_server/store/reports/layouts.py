@@ -1,10 +1,11 @@
 """Layouts: the order of scalars and histograms in a record's blobs.
 
-A report's scalars are one blob of float64 in the order of the layout's names; its histograms are another, one piece of fixed
-width after the other. So one metric of many records is a slice at one place, and records that share a layout are one array.
+A report's scalars are one blob of float64 in the order of the layout's names; its histograms are another, one piece of
+fixed width after the other. So one metric of many records is a slice at one place, and records that share a layout are
+one array.
 
-Packed reports are found by metric name and need no layout. The layouts that only packed reports of a stream have are united to
-one: a run whose reports have different metrics at each step would else have one for each.
+Packed reports are found by metric name and need no layout. The layouts that only packed reports of a stream have are
+united to one: a run whose reports have different metrics at each step would else have one for each.
 """
 
 from __future__ import annotations

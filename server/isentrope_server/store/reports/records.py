@@ -277,7 +277,7 @@ class Totals:
     records_in_gaps: int
     """Records in gaps."""
     controls: dict[State, int]
-    tokens_in_force: int
+    active_tokens: int
 
 
 def totals(connection: Connection, *, silent_after_seconds: float) -> Totals:
@@ -294,7 +294,7 @@ def totals(connection: Connection, *, silent_after_seconds: float) -> Totals:
         gaps=found_gaps,
         records_in_gaps=int(lost),
         controls=by_state,
-        tokens_in_force=connection.execute(
+        active_tokens=connection.execute(
             select(func.count()).select_from(tokens).where(tokens.c.revoked_at.is_(None))
         ).scalar_one(),
     )

@@ -1,7 +1,8 @@
 """Series: one metric over the steps of a run, read from unpacked rows and from blocks.
 
-SQLite's driver releases Python's lock for each row and waits for it again: beside two busy threads 50 000 rows took 1.1 s instead
-of 0.17 s. `whole_columns` has SQLite join each column to one text, which took 0.37 s. PostgreSQL's driver reads all rows at once.
+SQLite's driver releases Python's lock for each row and waits for it again: beside two busy threads 50 000 rows took 1.1
+s instead of 0.17 s. `whole_columns` has SQLite join each column to one text, which took 0.37 s. PostgreSQL's driver
+reads all rows at once.
 """
 
 from __future__ import annotations

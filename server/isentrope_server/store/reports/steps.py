@@ -1,7 +1,7 @@
 """Whole reports: of one step, after a position, and all reports of a run in pieces that fit into memory.
 
-Pieces are found by position, so each may be read on its own connection: reports that are packed between two pieces are neither
-missed nor read twice.
+Pieces are found by position, so each may be read on its own connection: reports that are packed between two pieces are
+neither missed nor read twice.
 """
 
 from __future__ import annotations
