@@ -7,7 +7,7 @@ The status a run gets:
 - `failed`: the `with` block or the training was left by an error; or the process ended without `finish` after an error
   that nothing handled (Python keeps it in `sys.last_exc`), Ctrl-C included
 - `ended`: the process ended without `finish`, and Python knows of no error. So does a process that ends by `sys.exit`,
-  whatever its status: nobody can learn of that without replacing `sys.exit`
+  whatever its status: that can't be known without replacing `sys.exit`
 - `silent`, which the server concludes: nothing is sent by a process that is killed or calls `os._exit`
 """
 
@@ -143,9 +143,9 @@ def _check_control(control: Control | None) -> None:
         raise ConfigurationError(
             f"control must be an isentrope.Control, such as Control(method='clip_v', mu_low=1), got {control!r}."
         )
-    wanted = (control or Control()).capability
-    if wanted not in CAPABILITIES:
-        raise ConfigurationError(f"This probe can apply {', '.join(CAPABILITIES)}; the control needs {wanted}.")
+    needed = (control or Control()).capability
+    if needed not in CAPABILITIES:
+        raise ConfigurationError(f"This probe can apply {', '.join(CAPABILITIES)}; the control needs {needed}.")
 
 
 def _check_mode(config: ProbeConfig, control: Control | None) -> None:
@@ -203,7 +203,7 @@ def error_text(error: BaseException) -> str:
 
 
 def last_unhandled_error() -> BaseException | None:
-    """The last error that nothing handled; a notebook has such errors and goes on."""
+    """The last error that nothing handled; a notebook has such errors and continues."""
     # `last_exc` from Python 3.12 on, `last_value` before.
     error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return error
@@ -251,7 +251,7 @@ class RunEnd:
             atexit.register(self._process_ends)
 
     def step_closed(self) -> None:
-        """Note that training goes on: errors before this step have ended nothing."""
+        """Note that training continues: errors before this step have ended nothing."""
         self._earlier_error = id(last_unhandled_error())
 
     def finish(self, status: str, error: str = "", seconds: float = LONGEST_END_SECONDS) -> None:

@@ -368,7 +368,7 @@ class Probe:
             groups: which sequences are rollouts of one prompt, for the covariance within groups: a whole number per
                 sequence, [batch], the same on whatever rank; or how many rows that follow each other make a group.
             loss_weights: what the loop's own loss makes of each token's r A, same shape: 0 where its clip silences the
-                token (`isentrope.scores.inside_clip`). The prediction follows, and says what the clip took.
+                token (`isentrope.scores.inside_clip`). The prediction follows, and reports what the clip took.
             kl_strengths: what a KL term of the loss adds to r A, same shape (`isentrope.scores.kl_strengths`).
 
         Returns:
@@ -476,7 +476,10 @@ class Probe:
                 self._control.end_step()
                 if sums is not None or not alone:
                     self._ranks.close_step(
-                        sums, failures=self._guard.failures, requested=self._transport.desired_control(), action=action
+                        sums,
+                        failures=self._guard.failures,
+                        requested=self._transport.requested_control(),
+                        action=action,
                     )
             measured = None if sums is None else self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
@@ -517,7 +520,7 @@ class Probe:
                 of another layout or damaged, or the probe has begun a step. The probe is then as it was.
         """
         if not self._inactive():
-            resume(self._memory(), state, self._transport.desired_control())
+            resume(self._memory(), state, self._transport.requested_control())
 
     def _memory(self) -> Memory:
         return Memory(
@@ -586,7 +589,7 @@ class Probe:
         """Begin a step unless it has begun: the only moment at which the active control may change."""
         if not self._control.open_step():
             return
-        start = self._ranks.begin_step(self._transport.desired_control())
+        start = self._ranks.begin_step(self._transport.requested_control())
         self._control.decide(start.requested, now=start.now)
         active = self._control.active
         if active is not self._begun_under or active.control.hold is not None:

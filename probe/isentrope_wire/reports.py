@@ -39,7 +39,7 @@ class OutcomeState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSnapshot:
-    """The whole desired control of a run at one version, so that one message after a reconnect is enough."""
+    """The whole requested control of a run at one version, so that one message after a reconnect is enough."""
 
     version: int
     control: Control

@@ -59,8 +59,8 @@ class Recorded:
         assert accepted or time.perf_counter() - started < 1.0
         return accepted
 
-    def desired_control(self) -> ControlSnapshot | None:
-        return self._transport.desired_control()
+    def requested_control(self) -> ControlSnapshot | None:
+        return self._transport.requested_control()
 
     def statistics(self) -> TransportStatistics:
         return self._transport.statistics()

@@ -143,7 +143,7 @@ class ReportingLoop:
             time.sleep(self._plan.step_seconds)
 
     def _step(self, step: int) -> None:
-        for outcome in self._control.decide(self._transport.desired_control(), now=time.time()):
+        for outcome in self._control.decide(self._transport.requested_control(), now=time.time()):
             self._ledger.decided(outcome)
         report = report_of(self._plan, step, self._control.active.version, self._control.outcomes_at(step))
         self._control.reported(step, sent=self._put(report))

@@ -108,9 +108,9 @@ def test_what_was_shown_is_compared_with_what_the_next_step_had(monkeypatch: pyt
     control = isentrope.Control(method=Method.CLIP_V, mu_low=1.0, mu_high=1.0, scope=Scope.ALL)
     monkeypatch.setattr(transport, "_drawn", lambda: control)
     transport.put(lambda: report(1, 0, 0.0, -0.4))
-    assert transport.desired_control() is None
+    assert transport.requested_control() is None
     transport.put(lambda: report(2, 0, 0.0, -0.4))
-    pushed = transport.desired_control()
+    pushed = transport.requested_control()
     assert pushed is not None
     assert (pushed.version, pushed.control) == (1, control)
     transport.put(lambda: report(3, 1, 0.25, -0.2, tokens=8))

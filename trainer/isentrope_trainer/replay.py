@@ -105,8 +105,8 @@ class _Replay:
         document: dict[str, Any] = recorded.control.to_document()
         with isentrope.Client() as client:
             while time.monotonic() < deadline:
-                desired = self._transport.desired_control()
-                if version is not None and desired is not None and desired.version >= version:
+                requested = self._transport.requested_control()
+                if version is not None and requested is not None and requested.version >= version:
                     return version
                 if version is None:
                     try:
@@ -121,13 +121,13 @@ class _Replay:
 
     def _rejections(self) -> tuple[ControlOutcome, ...]:
         """What a recording answers to people."""
-        desired = self._transport.desired_control()
-        if desired is None or desired.version in self._rejected | set(self._versions.values()):
+        requested = self._transport.requested_control()
+        if requested is None or requested.version in self._rejected | set(self._versions.values()):
             return ()
-        self._rejected.add(desired.version)
+        self._rejected.add(requested.version)
         return (
             ControlOutcome(
-                version=desired.version,
+                version=requested.version,
                 state=OutcomeState.REJECTED,
                 at=time.time(),
                 code="recording",

@@ -76,12 +76,12 @@ STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAV
 class SpoolTransport:
     """Queue, writer thread, spool folder and, when online, the shipper beside them.
 
-    `put` and `desired_control` are for one thread, the training loop's; neither they nor `statistics` touch disk or
+    `put` and `requested_control` are for one thread, the training loop's; neither they nor `statistics` touch disk or
     lock. In a forked child (a DataLoader's worker) every method does nothing: the spool belongs to the parent.
 
     A report's way: `put` queues it; the writer thread builds and writes it (`spool_writer`, `spool_disk`); the shipper
     reads and sends it (`spool_reader`, `connection`). A control's way back: the shipper writes the control file, the
-    writer thread reads it, and `desired_control` is an attribute read.
+    writer thread reads it, and `requested_control` is an attribute read.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class SpoolTransport:
         self._removal_logged = False
         self._writer = SpoolWriter(folder.path, run, self._queue, limits)
         self._control_file = ControlFile(folder.control)
-        self._desired: ControlSnapshot | None = None
+        self._requested: ControlSnapshot | None = None
         self._acked_through = 0
         self._lag = DeliveryLag()
         self._oldest_unacknowledged_at: float | None = None
@@ -151,9 +151,9 @@ class SpoolTransport:
             return False
         return os.getpid() == self._owner_pid and self._queue.put(make)
 
-    def desired_control(self) -> ControlSnapshot | None:
+    def requested_control(self) -> ControlSnapshot | None:
         """The newest control that the shipper received."""
-        return self._desired
+        return self._requested
 
     def statistics(self) -> TransportStatistics:
         """The counts now; `acknowledged` lags by up to half a second."""
@@ -251,7 +251,7 @@ class SpoolTransport:
             written = self._writer.write_queued(self._out_of_time)
         self._keep_in_place()
         self._writer.sync()
-        self._desired = self._control_file.read()
+        self._requested = self._control_file.read()
         now = time.monotonic()
         if now >= self._next_status_at or self._closing.is_set():
             self._next_status_at = now + STATUS_SECONDS

@@ -9,7 +9,7 @@
         end               the last record's number, see `SpoolEnd`    training process, when it closes the spool
         trainer.lock      held while the training process lives
         shipper.lock      held while a shipper works on the folder
-        control           the desired control                         shipper writes, training process reads
+        control           the requested control                       shipper writes, training process reads
         status.json       how far the shipper is, and its error       shipper writes, training process reads
         shipper.log       the shipper's log; bounded
         shipper.errors    stderr of the shipper, for one that died

@@ -78,7 +78,7 @@ class Transport(Protocol):
         """
         ...
 
-    def desired_control(self) -> ControlSnapshot | None:
+    def requested_control(self) -> ControlSnapshot | None:
         """The newest control that was requested, None before there is one. Costs an attribute read."""
         ...
 
@@ -106,7 +106,7 @@ class InMemoryTransport:
         self.messages: list[Message] = []
         self.closed = False
         self._keep_messages = keep_messages
-        self._desired: ControlSnapshot | None = None
+        self._requested: ControlSnapshot | None = None
         self._accepted = 0
         self._dropped = 0
 
@@ -121,10 +121,10 @@ class InMemoryTransport:
 
     def set_control(self, snapshot: ControlSnapshot | None) -> None:
         """Set the requested control, as a server would."""
-        self._desired = snapshot
+        self._requested = snapshot
 
-    def desired_control(self) -> ControlSnapshot | None:
-        return self._desired
+    def requested_control(self) -> ControlSnapshot | None:
+        return self._requested
 
     def statistics(self) -> TransportStatistics:
         return TransportStatistics(accepted=self._accepted, dropped=self._dropped)

@@ -69,7 +69,7 @@ class TelemetryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The desired control: a full snapshot at once, then one at every change, heartbeats between.
+        """The requested control: a full snapshot at once, then one at every change, heartbeats between.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

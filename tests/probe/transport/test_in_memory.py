@@ -20,10 +20,10 @@ def test_it_keeps_messages_in_order() -> None:
 
 def test_the_control_it_is_told_is_the_control_it_tells() -> None:
     transport = InMemoryTransport()
-    assert transport.desired_control() is None
+    assert transport.requested_control() is None
     wish = ControlSnapshot(version=2, control=Control(), author="ada", requested_at=0.0)
     transport.set_control(wish)
-    assert transport.desired_control() is wish
+    assert transport.requested_control() is wish
 
 
 def test_disabled_does_not_even_build_the_message() -> None:

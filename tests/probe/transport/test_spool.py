@@ -128,14 +128,14 @@ def test_after_the_close_reports_are_refused_and_counted(transport: SpoolTranspo
     assert transport.statistics().dropped == 1
 
 
-def test_the_desired_control_comes_from_the_control_file(transport: SpoolTransport) -> None:
-    assert transport.desired_control() is None
+def test_the_requested_control_comes_from_the_control_file(transport: SpoolTransport) -> None:
+    assert transport.requested_control() is None
     wish = ControlSnapshot(version=4, control=Control(reason="try"), author="ada", requested_at=1.0)
     ControlFile(transport.folder.control).write(wish)
-    wait_until(lambda: transport.desired_control() == wish)
+    wait_until(lambda: transport.requested_control() == wish)
     transport.folder.control.write_bytes(b"torn")
     time.sleep(0.15)
-    assert transport.desired_control() == wish
+    assert transport.requested_control() == wish
 
 
 def test_what_the_server_acknowledged_shows_in_the_statistics(transport: SpoolTransport) -> None:

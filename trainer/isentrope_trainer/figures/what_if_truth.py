@@ -107,7 +107,7 @@ class PushingTransport(InMemoryTransport):
         )
 
     def _push(self, control: isentrope.Control) -> None:
-        before = self.desired_control()
+        before = self.requested_control()
         version = 1 if before is None else before.version + 1
         self.set_control(ControlSnapshot(version=version, control=control, author=AUTHOR, requested_at=time.time()))
 
