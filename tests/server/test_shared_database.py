@@ -18,6 +18,7 @@ from isentrope_server.live import notifications
 from isentrope_server.store import access
 from isentrope_server.store.tables import records, runs
 from isentrope_server.store.writer import ControlChanged, Event, RunChanged, StepStored, TokensChanged
+from isentrope_wire.backoff import Backoff
 from tests.server.in_thread import ServerInThread
 from tests.server.postgresql import PostgreSQL
 from tests.server.rank import Rank
@@ -172,7 +173,7 @@ def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long enough for both changes to be committed while nobody listens.
-    monkeypatch.setattr(notifications, "_PAUSES_SECONDS", (3.0,))
+    monkeypatch.setattr(Backoff, "next_pause_seconds", lambda _: 3.0)
     first, second = pair
     rank = Rank(first)
     watching = Rank(second, run_id=rank.run_id, rank=1).watch()
