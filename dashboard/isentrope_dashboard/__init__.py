@@ -1,16 +1,11 @@
-"""The dashboard: what a run's entropy does, why, and the control that steers it. Knows the server over HTTP only.
+"""The dashboard: a run's entropy, what changes it, and the control that steers it. It uses the server's REST API only.
 
-app             attach(app, api_url=...): the pages on the server's ASGI application
-api_client      the REST API, called with the browser user's own credentials
-records         what the REST API tells, as dataclasses
-predictions     what it foretells: thresholds not pushed yet, rewards by the run's law
-json_values     how numbers travel in JSON
-credentials     whose request is being answered, for HTTP and WebSocket callbacks alike
-ids, theme      component ids; colours, fonts and chart templates
-formatting      numbers and names as they are printed
-control_changes what a control changed, in words
-figures/        data -> plotly figure, without dash
-components/     cards, panels, grids, the control form
-pages/          the pages and their callbacks
-assets/         style sheet, scripts, font: everything the browser loads
+- `app`: `attach(app)`: the pages on the server's ASGI application
+- `access`: the REST API in process, with the credentials of the browser's user
+- `pages/`: the pages and their callbacks; `live` keeps an open page up to date
+- `components/`: cards, panels, grids, the control form
+- `figures/`: data -> plotly figure, without dash
+- `hold_preview`: what holding an entropy would take in the newest step
+- `formatting`, `theme`, `ids`: numbers as they are printed; colours, fonts and chart templates; component ids
+- `assets/`: style sheet, scripts, font: everything that the browser loads
 """

@@ -16,6 +16,7 @@ from isentrope_dashboard.access import Api, CredentialsMiddleware
 from isentrope_dashboard.components.shell import shell
 from isentrope_dashboard.pages import browser, control_form, live, metrics, routing, what_if
 from isentrope_dashboard.pages.routing import report_failure
+from isentrope_wire.control import Hold
 from isentrope_wire.methods import threshold_methods
 
 ASSETS = Path(__file__).parent / "assets"
@@ -57,7 +58,7 @@ def attach(app: FastAPI) -> None:
         title="Isentrope",
         update_title=None,
         index_string=INDEX,
-        meta_tags=[{"name": "threshold-methods", "content": " ".join(threshold_methods())}],  # for form.js
+        meta_tags=_facts(),
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         on_error=report_failure,
     )
@@ -79,6 +80,15 @@ def attach(app: FastAPI) -> None:
     app.add_middleware(CredentialsMiddleware)
 
 
+def _facts() -> list[dict[str, str]]:
+    """What `assets/form.js` must know of methods and holds."""
+    hold = Hold(target_entropy=1.0)
+    return [
+        {"name": "threshold-methods", "content": " ".join(threshold_methods())},
+        {"name": "hold-bounds", "content": f"{hold.mu_min:g} {hold.mu_max:g}"},
+    ]
+
+
 def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
     """Instead of Dash's own catch-all, which answers every address with a page."""
 
@@ -88,7 +98,7 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
             return HTMLResponse(_shell(dash_app, request))
         if "text/html" not in request.headers.get("accept", ""):
             raise HTTPException(404)
-        # The page itself says that there is none.
+        # The page shows that there is none.
         return HTMLResponse(_shell(dash_app, request), 404)
 
 

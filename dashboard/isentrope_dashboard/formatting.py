@@ -100,7 +100,7 @@ def method(name: str) -> str:
 
 
 def scope(name: str) -> str:
-    """The scope's name in lower case, as it stands in a control document."""
+    """The scope's name in lower case, as in a control document."""
     return name
 
 
@@ -177,7 +177,7 @@ def _bound(value: float | None) -> str:
 
 
 def _changed_parameters(new: Control, old: Control) -> list[tuple[str, str, str]]:
-    """Names, and values before and after. A parameter that is left out stands at its default."""
+    """Names, and values before and after. A parameter that is not given has its default."""
     before = old.parameters if old.method == new.method else {}
     values = [(name, _shown(before, name), _shown(new.parameters, name)) for name in {**before, **new.parameters}]
     return [(name, old_value, new_value) for name, old_value, new_value in values if old_value != new_value]

@@ -1,8 +1,8 @@
-"""What a controller told to hold an entropy would have to do to the newest step.
+"""What holding an entropy would take in the newest step.
 
-How far it corrects in one step is the probe's to decide; known here are the direction, the largest correction that the
-form allows, and, from the what-if of the newest step, the threshold that would bring that about. While an entropy is held,
-the probe reports the gain and the drift it steers by; else the calibration's gain, a line through the origin, must do.
+The controller decides how far it corrects in one step. Known here are the direction, the largest correction that the form
+allows, and, from the what-if of the newest step, the threshold that would bring it about. While an entropy is held, the
+probe reports the gain and the drift that the controller uses; before that, the calibration's gain without drift is used.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from isentrope_wire.control_answers import WhatIfAnswer, WhatIfCurves
 from isentrope_wire.metrics import HOLD_DRIFT, HOLD_GAIN, HOLD_RESTING_POINT
 
 CLOSE = 0.1
-"""Share of the largest correction below which nothing can be said: drift and noise decide what is clipped."""
+"""Share of the largest correction below which there is no preview: drift and noise decide what is clipped."""
 
 GAIN, DRIFT, RESTING_POINT = HOLD_GAIN, HOLD_DRIFT, HOLD_RESTING_POINT
 STEERING_METRICS = (GAIN, DRIFT, RESTING_POINT)
-"""What the controller went by in a step, reported while it holds."""
+"""What the controller used in a step, reported while it holds."""
 
 Outcome = Literal["reached", "limit", "resting", "side", "there"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steering:
-    """What a step's unit prediction is taken to do to the entropy, and by whose numbers."""
+    """What a step's unit prediction is taken to do to the entropy, and where its numbers come from."""
 
     gain: float | None
     """Nats per unit; None: not known."""
     drift: float = 0.0
     """What happens in a step beside that, nats."""
     standing: float
-    """Where the entropy would come to rest, where the controller told that; else where it stands. Nats."""
+    """Where the entropy would come to rest, as the controller reported it; else its present value. Nats."""
     by_controller: bool = False
 
     @property
@@ -49,7 +49,7 @@ def steering(newest: Mapping[str, float], entropy: float, found: WhatIfAnswer) -
 
     Args:
         newest: metrics of the newest step.
-        entropy: where it stands, nats.
+        entropy: Its present value, nats.
     """
     own = {name: newest[name] for name in STEERING_METRICS if math.isfinite(newest.get(name, math.nan))}
     if GAIN not in own:
@@ -99,7 +99,7 @@ def preview(hold: Hold, entropy: float, found: WhatIfAnswer, by: Steering) -> Ho
     """None while the gain is not known, or without the step's curves.
 
     Args:
-        entropy: where it stands, nats.
+        entropy: Its present value, nats.
         found: the newest step with no threshold and the scope that is in the way, with its curves.
         by: what a unit prediction does.
     """

@@ -149,7 +149,7 @@ def edit_note(method: str, field: str) -> dict[str, str]:
 
 
 def revert(method: str, field: str) -> dict[str, str]:
-    """Id of the button that takes one field back to what is in force."""
+    """Id of the button that takes one field back to the active control."""
     return {"type": "revert", "method": method, "field": field}
 
 

@@ -58,7 +58,7 @@ _SEQUENTIAL: Final[Mapping[Scheme, tuple[tuple[float, str], ...]]] = {
     "dark": ((0, "#171b23"), (0.08, "#1f2740"), (0.25, "#323f7d"), (0.5, "#5567e3"), (0.75, "#9aa8f6"), (1, "#f1f3ff")),
 }
 
-# From the first to the last step of a run: each colour stands out on both schemes' cards.
+# From the first to the last step of a run: each colour is visible on both schemes' cards.
 PROGRESS: Final = ((0, "#e09a3e"), (0.5, "#cf5f8d"), (1, "#5567e3"))
 
 MANTINE_THEME: Final[dict[str, Any]] = {

@@ -189,7 +189,7 @@ def test_the_change_is_told_apart_by_mechanism_and_difficulty_only_where_it_was_
     measured = StepRow(step=2, scalars={**plain.scalars, **parts})
     assert views_of([plain, measured]) == ["quadrant", "mechanism", "difficulty"]
     figure = change_split_figure([plain, measured], "mechanism", revision="r")
-    assert list(figure.data[0].y) == ["nothing in force", "intervention", "unit prediction"]
+    assert list(figure.data[0].y) == ["no method", "intervention", "unit prediction"]
     assert list(figure.data[0].x) == [-0.03, 0.02, -0.01]
     covariance = change_split_figure([measured], "difficulty", revision="r")
     assert list(covariance.data[0].x) == [0.5]

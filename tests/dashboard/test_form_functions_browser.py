@@ -60,7 +60,9 @@ HELD = {"hold_on": True, "target": "0.5", "change": "0.025", "mu_min": "0", "mu_
 def scripted(window: BrowserContext) -> Page:
     """An empty page with the form's functions alone."""
     page = window.new_page()
-    page.set_content(f"<meta name=threshold-methods content='{' '.join(threshold_methods())}'>")
+    page.set_content(
+        f"<meta name=threshold-methods content='{' '.join(threshold_methods())}'><meta name=hold-bounds content='0 10'>"
+    )
     page.evaluate("window.dash_clientside = {no_update: null}")
     for path in FORM_SCRIPTS:
         page.add_script_tag(path=path)

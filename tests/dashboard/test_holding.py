@@ -120,7 +120,7 @@ def test_steps_under_another_target_do_not_count_and_a_fallback_names_no_thresho
     assert held is not None
     assert held.distance is None
     said = words(hold_props(held)["hold-facts"]["children"])
-    assert "the pushed method and thresholds are in force" in said
+    assert "the pushed method and thresholds are active" in said
     assert "µ 2.00" not in said
 
 

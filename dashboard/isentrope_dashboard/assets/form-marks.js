@@ -5,11 +5,11 @@
   const SIDES = { mu_low: ["lowOn", "low"], mu_high: ["highOn", "high"] };
   const HOLD_PARTS = { target_entropy: "target", max_change_per_step: "change", mu_min: "muMin", mu_max: "muMax", side: "side" };
 
-  // A field's name without the method it belongs to, as `edits` says it.
+  // A field's name without its method, as in `edits`.
   const nameOf = (mark) => (mark.method ? "method." + mark.field : mark.field);
   const before = (control, mark, fields, methods) => {
     const name = nameOf(mark);
-    // A method that was not in force had its parameters at their defaults.
+    // A method that was not active had its parameters at their defaults.
     const own = !mark.method || control.method === mark.method ? control : { method: mark.method };
     const value = it().valueOf(own, name, fields);
     const known = name === "method" && (methods || []).find((choice) => choice.value === value);

@@ -1,11 +1,14 @@
-// The form that pushes a control: what it says, what is wrong with it, and how it follows the control in force.
+// The form that pushes a control: its values, its errors, and how it follows the active control.
 (function () {
   "use strict";
   const noUpdate = () => window.dash_clientside.no_update;
   const triggered = () => window.dash_clientside.callback_context.triggered_id;
   const missing = (value) => value === null || value === undefined;
   const DEFAULT_THRESHOLD = 1;
-  const THRESHOLD_METHODS = document.querySelector("meta[name=threshold-methods]").content.split(" ");
+  // Facts of the server's, as data of the page (app.py).
+  const meta = (name) => document.querySelector("meta[name=" + name + "]").content.split(" ");
+  const THRESHOLD_METHODS = meta("threshold-methods");
+  const HOLD_BOUNDS = meta("hold-bounds").map(Number); // the defaults of µ min and µ max
   const clips = (method) => THRESHOLD_METHODS.includes(method);
   const HOLDING_METHODS = ["none", ...THRESHOLD_METHODS];
   const number = (value) =>
@@ -17,7 +20,7 @@
   const sameNumber = (a, b) => (missing(a) || missing(b) ? missing(a) && missing(b) : Math.abs(a - b) < 1e-9);
 
   // ---- a method's parameters -----------------------------------------------------------------------------------
-  // The fields of all methods: whose each is (ids), what it takes (forms), what stands in it (values).
+  // The fields of all methods: their methods and names (ids), what each takes (forms), its value (values).
   const parameterFields = (forms, ids, values) =>
     ids.map((id, index) => ({ method: id.method, name: id.name, form: forms[id.method][id.name], value: values[index] }));
   const off = (field) => empty(field.value) && field.form.default === null;
@@ -31,7 +34,7 @@
       && (maximum === null || value <= maximum);
     return fits ? "" : "Enter " + range + ".";
   };
-  // What a control that leaves some out says of all the parameters there are fields for.
+  // The value of every parameter that has a field; those that a control does not name have their defaults.
   const allParameters = (control, fields) => {
     const given = control.parameters || {};
     const own = fields.filter((field) => field.method === control.method);
@@ -67,7 +70,7 @@
       empty(target) ? "Enter the entropy to hold, in nats." : boundError(target, 0, true),
       boundError(change, 0, true), boundError(muMin, 0, false), boundError(muMax, 0, false),
     ];
-    const [lowest, highest] = [number(muMin) === null ? 0 : number(muMin), number(muMax) === null ? 10 : number(muMax)];
+    const [lowest, highest] = [number(muMin) === null ? HOLD_BOUNDS[0] : number(muMin), number(muMax) === null ? HOLD_BOUNDS[1] : number(muMax)];
     if (!errors[2] && !errors[3] && lowest > highest) errors[3] = "µ max must not lie below µ min.";
     return errors;
   };
@@ -124,8 +127,8 @@
       if (!form.holdOn || (!edits[index] && !sameText(before[index], now[index]))) next[name] = now[index];
     });
   };
-  // The fields once the control goes from `base` to `theirs`: what was edited stays, the rest goes along. What stands
-  // in a field that the chosen method does not use is nobody's edit.
+  // The fields once the control goes from `base` to `theirs`: what was edited stays, the rest goes along. The value
+  // of a field that the chosen method does not use is no edit.
   const merge = (form, fields, base, theirs) => {
     const [before, now] = [base, theirs].map((control) => parameterTexts(control, fields));
     const sideEdits = SIDES.map(([on, value, mu]) =>
@@ -168,14 +171,14 @@
     return text(part ? allParameters(control, fields)[part] : control[name]) || "off";
   };
   // Names of what somebody else changed and the form does not follow: of a whole and its part the part.
-  const overridden = (said, theirs, moved, fields) => {
-    const pairs = differences(said, theirs, fields).flatMap((name) => moved.map((other) => [name, other].sort()));
+  const overridden = (wanted, theirs, moved, fields) => {
+    const pairs = differences(wanted, theirs, fields).flatMap((name) => moved.map((other) => [name, other].sort()));
     return [...new Set(pairs.filter(([whole, part]) => whole === part || part.startsWith(whole + ".")).map(([, part]) => part))];
   };
   // Who changed what the form does not follow, and from what; kept until the form follows or the change is taken back.
-  const changedMeanwhile = (said, base, control, fields) => {
+  const changedMeanwhile = (wanted, base, control, fields) => {
     const [before, theirs] = [base.reference, control.reference];
-    const by = control.version === base.version + 1 ? control.author : "";  // of several versions nobody knows whose it was
+    const by = control.version === base.version + 1 ? control.author : "";  // of several versions the author is unknown
     // Of a method or a hold that is no more, no part was changed to anything.
     const gone = (name) =>
       (before.method !== theirs.method && name.startsWith("method.")) || (!theirs.hold && name.startsWith("hold."));
@@ -184,7 +187,7 @@
       moved[name] = { by: by, was: moved[name] ? moved[name].was : valueOf(before, name, fields) };
     }
     const lasting = Object.keys(moved).filter((name) => valueOf(theirs, name, fields) !== moved[name].was);
-    const kept = overridden(said, theirs, lasting, fields);
+    const kept = overridden(wanted, theirs, lasting, fields);
     return Object.fromEntries(Object.entries(moved).filter(([name]) => lasting.includes(name)
       && kept.some((other) => other === name || other.startsWith(name + "."))));
   };
@@ -205,9 +208,9 @@
     mu_low: "µ₋", mu_high: "µ₊", "hold.target_entropy": "target entropy", "hold.max_change_per_step": "largest change per step",
     "hold.mu_min": "µ min", "hold.mu_max": "µ max",
   };
-  const meanwhileText = (said, base, fields, methods) => {
+  const meanwhileText = (wanted, base, fields, methods) => {
     const moved = Object.keys(base.meanwhile);
-    const notes = overridden(said, base.reference, moved, fields).map((name) => {
+    const notes = overridden(wanted, base.reference, moved, fields).map((name) => {
       const value = valueOf(base.reference, name, fields);
       const method = name === "method" && (methods || []).find((choice) => choice.value === value);
       const { by } = base.meanwhile[name] || base.meanwhile[name.split(".")[0]];
@@ -267,9 +270,9 @@
           return [...thresholdsOf(theirs, form), ...holdOf(theirs.hold), parameterTexts(theirs, fields), shown];
         }
         const next = merge(form, fields, base.reference, theirs);
-        const said = asControl(next.form, next.fields);
-        const meanwhile = changedMeanwhile(said, base, control, fields);
-        const taken = takenOver(asControl(form, fields), said, base, control, fields);
+        const wanted = asControl(next.form, next.fields);
+        const meanwhile = changedMeanwhile(wanted, base, control, fields);
+        const taken = takenOver(asControl(form, fields), wanted, base, control, fields);
         return [
           // A field that stays is not written to: somebody may be typing in it.
           ...NAMES.map((name) => (next.form[name] === form[name] ? noUpdate() : next.form[name])),
@@ -277,7 +280,7 @@
           Object.assign({}, control, { meanwhile: meanwhile, taken: taken }),
         ];
       },
-      // A preset says all of thresholds, scope and parameters; whether an entropy is held is none of its business.
+      // A preset sets thresholds, scope and parameters; a held entropy stays as it is.
       fillPreset(clicks, presets, forms, ids, values, low, high) {
         const pressed = triggered();
         const nothing = [...Array(6).fill(noUpdate()), ids.map(noUpdate)];
@@ -285,7 +288,7 @@
         const control = presets[pressed.method][pressed.name];
         return [...thresholdsOf(control, { low: low, high: high }), parameterTexts(control, parameterFields(forms, ids, values))];
       },
-      // Switched on without a target, it begins from where the entropy stands.
+      // Switched on without a target, it begins with the present entropy.
       beginHold(on, target, newest) {
         const entropy = newest && newest.entropy;
         const known = empty(target) && !missing(entropy) && entropy > 0;
@@ -304,8 +307,8 @@
         const rest = [...errors.map(Boolean), ...sides, ...holds, parameterErrors, shown];
         if (!control) return ["no control", "gray", true, true, "This run takes no control.", "dimmed", ...rest];
         if (!base) return Array(5).fill(noUpdate()).concat("dimmed", rest);
-        const said = asControl(form, fields);
-        const count = edits(said, base.reference, fields).length;
+        const wanted = asControl(form, fields);
+        const count = edits(wanted, base.reference, fields).length;
         const marked = [...parameterErrors, ...holds].some(Boolean) ? "Check the fields marked in red." : "";
         const wrong = errors[0] || errors[1] || marked;
         const hint = unable(form, methods) || wrong;
@@ -314,9 +317,9 @@
           return [pending ? "pending" : "in sync", pending ? "iris" : "gray", true, true, hint, "dimmed", ...rest];
         }
         const badge = count ? count + (count > 1 ? " changes" : " change") : "unfinished";
-        const meanwhile = meanwhileText(said, base, fields, methods);
-        const told = [hint, meanwhile].filter(Boolean).join(" ");
-        return [badge, "orange", Boolean(hint), false, told, meanwhile ? "orange" : "dimmed", ...rest];
+        const meanwhile = meanwhileText(wanted, base, fields, methods);
+        const shownHint = [hint, meanwhile].filter(Boolean).join(" ");
+        return [badge, "orange", Boolean(hint), false, shownHint, meanwhile ? "orange" : "dimmed", ...rest];
       },
       askWhatIf(...given) {
         const form = named(given);

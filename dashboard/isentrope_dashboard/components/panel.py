@@ -1,7 +1,4 @@
-"""A card with a title, an icon, a chart: what the other components are made of.
-
-Links that download everything a run reported.
-"""
+"""A card with a title, an icon, a chart, and links that download a run: the pieces of the other components."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Content: TypeAlias = Component | str | list[Any] | None
 
 
 def icon(name: str, size: int = 16) -> html.Span:
-    """A decorative icon drawn by the style sheet; whatever it stands beside carries the words."""
+    """A decorative icon drawn by the style sheet; the text beside it carries the meaning."""
     return html.Span(className=f"icon icon-{name}", style={"width": size, "height": size}, **{"aria-hidden": "true"})
 
 
@@ -31,7 +28,7 @@ def panel(
     subtitle_id: str = "",
     stretched: bool = False,
 ) -> dmc.Card:
-    """A titled card. `aside` stands to the right of the title; a `stretched` body fills the card's height."""
+    """A titled card. `aside` is to the right of the title; a `stretched` body fills the card's height."""
     identity = {"id": subtitle_id} if subtitle_id else {}
     heading = dmc.Stack(
         [dmc.Title(title, order=2, className="panel-title"), dmc.Text(subtitle, size="xs", c="dimmed", **identity)],
@@ -46,10 +43,10 @@ def panel(
 
 
 def chart(component_id: str, height: int, description: str, *, grows: bool = True) -> html.Div:
-    """An empty chart, drawn by the browser from its store; `description` is what a screen reader says.
+    """An empty chart, drawn by the browser from its store; `description` is read by screen readers.
 
     In a stretched card it takes what height is left and `height` at least; exactly that when it does not grow. Elsewhere it
-    must not grow: where nothing says how high it is, plotly takes a height of its own, and the card cuts it off.
+    must not grow: without a given height plotly takes one of its own, and the card cuts it off.
     """
     graph = dcc.Graph(
         id=component_id,
@@ -62,7 +59,7 @@ def chart(component_id: str, height: int, description: str, *, grows: bool = Tru
 
 
 def scrolling(content: Component, label: str, least_width: int) -> html.Div:
-    """Scrolls sideways where it is too wide, by keyboard, too; `label` is what a screen reader says of it."""
+    """Scrolls sideways where it is too wide, by keyboard, too; `label` is read by screen readers."""
     inside = html.Div(content, style={"minWidth": least_width})
     return html.Div(inside, className="scrolling", tabIndex=0, role="region", **{"aria-label": label})
 

@@ -17,7 +17,7 @@ from isentrope_dashboard.formatting import count, seconds
 from isentrope_wire.answers import RunSummary
 from isentrope_wire.metrics import TIME_STEP_SECONDS
 
-TICK_MILLISECONDS = 1000
+TICK_MILLISECONDS = 500
 """How often a page asks for news."""
 
 

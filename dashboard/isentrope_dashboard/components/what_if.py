@@ -109,9 +109,9 @@ def hold_reading(expected: HoldPreview) -> list[Any]:
     distance = by.standing - expected.target
     where = f"{number(abs(distance))} nats {'above' if distance > 0 else 'below'} the target"
     going = [" would come to rest at ", _strong(number(by.standing)), ", "] if by.by_controller else [" is "]
-    stands = html.Span(["H ", _strong(number(expected.entropy)), *going, where])
+    present = html.Span(["H ", _strong(number(expected.entropy)), *going, where])
     wanted = html.Span(["at most ", _strong(f"{change(expected.correction)} nats"), " in one step"])
-    return [stands, wanted, html.Span(_outcome(expected)), html.Span(_by_whose_numbers(by))]
+    return [present, wanted, html.Span(_outcome(expected)), html.Span(_by_whose_numbers(by))]
 
 
 def why_no_preview(by: Steering) -> str:
@@ -150,7 +150,7 @@ def _strong(text: str) -> html.Span:
 
 
 def dead_before_push(wanted: Control, newest: Mapping[str, float], found: WhatIfAnswer | None) -> list[str]:
-    """One sentence for each knob that would do nothing, or not what its number says.
+    """One sentence for each knob that would do nothing, or less than its number.
 
     The probe checks the active control with the same `dead_knobs`, from the sums of a step. Here they are read from what
     the newest step reported; what it did not report is taken to be no obstacle.

@@ -1,4 +1,4 @@
-"""The unit prediction told apart: by the signs of advantage and score, or by mechanism; and covariances by difficulty."""
+"""The unit prediction split by the signs of advantage and score, or by mechanism; and covariances by difficulty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.lines import StepRow, say
+from isentrope_dashboard.figures.lines import StepRow, show_note
 from isentrope_dashboard.formatting import number
 from isentrope_wire.metrics import (
     CHANGE_BY_INTERVENTION,
@@ -37,7 +37,7 @@ CHARACTER_PIXELS = 6.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitView:
-    """One way to tell it apart."""
+    """One way to split it."""
 
     name: str
     subtitle: str
@@ -64,7 +64,7 @@ VIEWS: Mapping[str, SplitView] = {
         subtitle="What each mechanism makes of the unit prediction",
         axis=_UNIT,
         parts=(
-            (CHANGE_WITH_NOTHING_IN_FORCE, "nothing in force"),
+            (CHANGE_WITH_NOTHING_IN_FORCE, "no method"),
             (CHANGE_BY_RATIO_CLIP, "ratio clip"),
             (CHANGE_BY_INTERVENTION, "intervention"),
             (CHANGE_BY_KL_PENALTY, "KL penalty"),
@@ -83,7 +83,7 @@ VIEWS: Mapping[str, SplitView] = {
         ),
     ),
 }
-"""By the word that stands for each in the page's state."""
+"""By their names in the page's state."""
 _SIGNS: Mapping[str, tuple[str, ...]] = {
     "quadrant": (CHANGE_POSITIVE_LOW,),
     "mechanism": (CHANGE_BY_RATIO_CLIP, CHANGE_BY_INTERVENTION, CHANGE_BY_KL_PENALTY),
@@ -108,7 +108,7 @@ class ChangePart:
 
 
 def change_parts(rows: Sequence[StepRow], view: str = "quadrant") -> list[ChangePart]:
-    """Means over the last STEPS steps that measured a part; a part never measured is left out."""
+    """Means over the last STEPS steps that measured a part; a part never measured is skipped."""
     parts = []
     for metric, label in VIEWS[view].parts:
         values = [row.scalars[metric] for row in rows[-STEPS:] if metric in row.scalars]
@@ -129,7 +129,7 @@ def change_split_figure(rows: Sequence[StepRow], view: str = "quadrant", *, revi
     figure = go.Figure(layout=_layout(revision, VIEWS[view].axis))
     parts = change_parts(rows, view)
     if not parts:
-        say(figure, "No change measured yet")
+        show_note(figure, "No change measured yet")
         return figure
     means = [part.mean for part in parts]
     reach = max(max(abs(mean) for mean in means), 1e-12)

@@ -21,7 +21,7 @@ from isentrope_dashboard.figures.lines import (
     band_outline,
     missing_steps,
     place,
-    say,
+    show_note,
     with_breaks,
 )
 from isentrope_dashboard.formatting import ControlMarker
@@ -72,7 +72,7 @@ def entropy_figure(
     held_entropy.add_traces(figure, series, steps)
     if not any(columns.step for columns in series.values()):
         figure.update_layout(showlegend=False)
-        say(figure, "Waiting for the first step")
+        show_note(figure, "Waiting for the first step")
         return figure
     _add_lines_of(figure, markers)
     shown = [step for columns in series.values() for step in columns.step] + [marker.step for marker in markers]
@@ -260,7 +260,7 @@ def _add_interval(figure: go.Figure, series: Mapping[str, SeriesColumns], steps:
             yaxis="y2",
             mode="lines",
             name="90 % interval",
-            connectgaps=True,  # across steps appended without an interval; the chart is drawn anew when it is back
+            connectgaps=True,  # across steps appended without an interval; the chart is drawn again when it is back
             line={"width": 0},
             fill="tonexty" if name == LOW else None,
             fillcolor="rgba(222,130,60,.2)",

@@ -1,7 +1,4 @@
-"""The part of the entropy chart that tells of a held entropy: its target with a band, and the thresholds moved for it.
-
-A held entropy: the target over steps, how far a step may correct, and what the controller does, in words.
-"""
+"""A held entropy on the entropy chart: the target with its band, the thresholds moved for it, and its state in words."""
 
 from __future__ import annotations
 
@@ -29,33 +26,33 @@ STATE, WHY = "hold/state", "hold/why"
 DISTANCE_STEPS = 50
 
 WORDS: Mapping[str, tuple[str, str]] = {
-    "holding": ("Holding", "The threshold is where the correction asks for it."),
+    "holding": ("Holding", "The threshold is the one that the correction needs."),
     "slewing": ("Slewing", "The threshold is on its way: it moves only so far in a step."),
     "limit": ("At its limit", "More would have to be clipped than µ min lets it."),
-    "resting": ("Resting", "Nothing need be clipped."),
+    "resting": ("Resting", "Nothing needs to be clipped."),
     "side": ("Waiting", "Only the side that is not allowed could bring the entropy nearer."),
-    "fallback": ("Fallback", "The prediction can't be acted on: the pushed method and thresholds are in force."),
+    "fallback": ("Fallback", "The prediction can't be acted on: the pushed method and thresholds are active."),
 }
 """By the label's value: in one word, and what it means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """How a held entropy stands in the newest step."""
+    """State of a held entropy in the newest step."""
 
     hold: Hold
     state: str
-    """One of WORDS, another word of the probe's, or empty while no report says it."""
+    """One of WORDS, another one of the probe's, or empty before the first report of it."""
     why: str
     mu: float | None
-    """The threshold chosen for the newest step; None: nothing is clipped, or the pushed thresholds are in force."""
+    """The threshold chosen for the newest step; None: nothing is clipped, or the pushed thresholds are active."""
     distance: float | None
     """Mean size of H - H* over the last measured steps, as a share of H*."""
     distance_steps: int
 
 
 def holding(control: RunControl | None, labels: Mapping[str, str], rows: Sequence[StepRow]) -> Holding | None:
-    """How the hold in force stands; None while no entropy is held.
+    """State of the active hold; None while no entropy is held.
 
     Args:
         labels: of the newest step.
@@ -85,7 +82,7 @@ def _distances(rows: Sequence[StepRow], target: float) -> list[float]:
 
 
 def hold_at(step: int, history: Sequence[ControlVersion]) -> Hold | None:
-    """What the control that was in force at a step asked to hold."""
+    """The hold of the control that was active at a step."""
     applied = [item for item in history if item.was_applied and (item.applied_step or 0) <= step]
     return max(applied, key=lambda item: item.version).control.held if applied else None
 
@@ -150,8 +147,8 @@ MU_LOW, MU_HIGH, MU = CONTROL_MU_LOW, CONTROL_MU_HIGH, HOLD_MU
 METRICS = (TARGET, BAND_HIGH, BAND_LOW, MU_LOW, MU_HIGH, MU)
 """In the order of the traces."""
 _THRESHOLDS = (
-    (MU_LOW, "µ₋ in force", theme.SLOT_NEUTRAL, {"width": 1.4, "dash": "dot"}),
-    (MU_HIGH, "µ₊ in force", theme.SLOT_NEUTRAL, {"width": 1.4, "dash": "dash"}),
+    (MU_LOW, "µ₋ active", theme.SLOT_NEUTRAL, {"width": 1.4, "dash": "dot"}),
+    (MU_HIGH, "µ₊ active", theme.SLOT_NEUTRAL, {"width": 1.4, "dash": "dash"}),
     (MU, "µ chosen", theme.SLOT_HELD, {"width": 2}),
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.lines import say
+from isentrope_dashboard.figures.lines import show_note
 from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, Forecast
 
 HEIGHT = 290
@@ -16,12 +16,12 @@ HEIGHT = 290
 def law_figure(law: EntropyPerformance | None, *, revision: str) -> go.Figure:
     """Points coloured by step, the curve R = -a exp(H) + b with its band, the ceiling at H = 0, the forecast.
 
-    Without a fit the points stand alone; a fit that is not conclusive has no ceiling.
+    Without a fit there are only the points; a fit that is not conclusive has no ceiling.
     """
     figure = go.Figure(layout=_layout(revision))
     if law is None or not law.points.step:
         figure.update_layout(showlegend=False)
-        say(figure, "No step with both entropy and reward yet")
+        show_note(figure, "No step with both entropy and reward yet")
         return figure
     if law.curve is not None:
         _add_curve(figure, law.curve, law.confidence)

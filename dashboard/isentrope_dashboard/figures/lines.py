@@ -57,7 +57,7 @@ def missing_steps(steps: Sequence[int], *, reduced: bool = False) -> list[Missin
     A run may report every tenth step only, so what is usual is the median distance; fewer than three steps have none.
 
     Args:
-        reduced: the steps stand for buckets, whose widths differ by one.
+        reduced: the steps are buckets, whose widths differ by one.
     """
     if len(steps) < 3:
         return []
@@ -105,7 +105,7 @@ def band_outline(
 
     Args:
         low, high: at each step; None or not finite: not known there.
-        reach: to both sides of a step that stands alone.
+        reach: to both sides of a step without neighbours.
     """
     pieces = _pieces(steps, low, high)
     places: list[_Place] = []
@@ -174,7 +174,7 @@ def _free(taken: Sequence[tuple[float, float]], span: tuple[float, float]) -> bo
     return all(span[1] <= low or high <= span[0] for low, high in taken)
 
 
-def say(figure: go.Figure, text: str) -> None:
+def show_note(figure: go.Figure, text: str) -> None:
     """Write one sentence into the middle of an empty chart and hide its axes."""
     annotation: dict[str, Any] = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "font": {"size": 12}}
     figure.add_annotation(text=text, showarrow=False, **annotation)
@@ -188,7 +188,7 @@ POINTS = 48
 def sparkline(values: Sequence[float | None]) -> list[float]:
     """Values scaled to [0, 1], because the drawing component always starts its axis at 0.
 
-    What is missing or not finite is left out; a constant line lies in the middle; fewer than two values draw nothing.
+    What is missing or not finite is skipped; a constant line lies in the middle; fewer than two values draw nothing.
     """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:

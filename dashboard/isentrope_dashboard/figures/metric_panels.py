@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from isentrope_dashboard.figures.lines import say, with_breaks
+from isentrope_dashboard.figures.lines import show_note, with_breaks
 from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.metrics import name_with_unit
 
@@ -46,12 +46,12 @@ def metric_panels_figure(panels: Sequence[MetricPanel], *, revision: str, empty:
 
     Args:
         revision: the user's zoom is kept for as long as this stays the same.
-        empty: what is said where there is nothing to draw.
+        empty: the note shown where there is nothing to draw.
     """
     shown = list(panels)[:MOST_PANELS]
     figure = go.Figure(layout=_layout(revision, len(shown)))
     if not any(line.columns.step for panel in shown for line in panel.lines):
-        say(figure, empty)
+        show_note(figure, empty)
         return figure
     for index, panel in enumerate(shown):
         for line in panel.lines[:MOST_LINES]:
@@ -63,7 +63,7 @@ def metric_panels_figure(panels: Sequence[MetricPanel], *, revision: str, empty:
 def _add_line(figure: go.Figure, line: MetricLine, index: int) -> None:
     columns = line.columns
     measured = {step: value for step, value in zip(columns.step, columns.value, strict=True) if _drawable(value)}
-    # A metric that is logged every n-th step is a line all the same; a hole in it is a gap.
+    # A metric that is logged every n-th step is a line all the same; missing steps in it are a gap.
     steps = with_breaks(sorted(measured), reduced=columns.reduced)
     figure.add_scatter(
         x=steps,
@@ -113,7 +113,7 @@ def _layout(revision: str, count: int) -> dict[str, Any]:
         "uirevision": revision,
         "autosize": True,
         "margin": {"t": 26, "l": 52},
-        "showlegend": False,  # whoever draws several lines says beside the chart whose is whose
+        "showlegend": False,  # the table below the chart is the legend
         "xaxis": {"title": {"text": "step"}, "anchor": _axis_name(max(0, count - 1))},
         **axes,
     }

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
-from isentrope_dashboard.figures.lines import say
+from isentrope_dashboard.figures.lines import show_note
 from isentrope_wire.answers import HistogramColumns
 
 Floats = npt.NDArray[np.float64]
@@ -104,7 +104,7 @@ def score_distribution_figure(histograms: HistogramColumns, *, revision: str) ->
     """
     figure = go.Figure(layout=_layout(revision))
     if not histograms.step:
-        say(figure, "No score histogram yet")
+        show_note(figure, "No score histogram yet")
         return figure
     axis = on_common_axis(histograms)
     centres = (axis.edges[:-1] + axis.edges[1:]) / 2

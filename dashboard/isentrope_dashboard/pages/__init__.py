@@ -1,19 +1,10 @@
-"""The pages, and the callbacks that keep them true.
+"""The pages, and the callbacks that keep them up to date.
 
-runs            the list of runs at /
-run             one run at /runs/<id>: its layout
-run_content     what stands in a run page at one moment: component id -> properties
-run_state       the moments themselves: a snapshot, moved on by live events
-live            one persistent WebSocket callback that keeps the open page up to date
-page_socket     the page at the other end of the socket
-listening       a live stream as a queue
-polling         the same, slowly, for browsers without a SharedWorker
-push            pushing a control, and its conflicts
-what_if         what the form would do to the newest step
-form            the form as the browser works it
-all_metrics     any metric by its name
-compare         several runs at /compare
-routing         address -> page
-browser         what the browser does alone: colour scheme, age, grids
-notice          error messages and notifications
+- `routing`: address -> page; the list of runs at /, notifications
+- `snapshot`: what a run page shows, read side by side
+- `run`: a run page at /runs/<id>: its layout, and its content as component id -> properties
+- `live`: the one way an open page is updated: it asks for news
+- `control_form`: the form read, checked and pushed; `what_if`: what it would do to the newest step
+- `metrics`: several runs at /compare, and any metric of one run
+- `browser`: what the browser does by itself
 """

@@ -244,14 +244,14 @@ def form_values(
 
 
 def form_parameters(forms: Mapping[str, Mapping[str, Any]], entered: Mapping[str, object]) -> dict[str, Any]:
-    """What the fields of one method say, by name; a field that shows the default says nothing.
+    """The parameters in the fields of one method, by name; those at their default are not given.
 
     Args:
-        forms: what each parameter takes, by its name.
-        entered: what stands in each field.
+        forms: What each parameter takes, by its name.
+        entered: The value of each field.
 
     Raises:
-        FormError: a field that needs a number has none. Whether it is within its bounds is the server's to say.
+        FormError: A field that needs a number has none. The server checks its bounds.
     """
     values = {name: _parameter(name, forms[name], value) for name, value in entered.items() if name in forms}
     return {name: value for name, value in values.items() if value != forms[name]["default"]}
