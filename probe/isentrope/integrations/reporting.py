@@ -3,7 +3,7 @@
 It is looked for in the folder that `train(resume_from_checkpoint=PATH)` was given, and nowhere else. Where that is not
 known, or was no path, it is looked for where the training arguments say to resume from, else where the trainer of this
 run keeps its checkpoints (`output_dir/checkpoint-STEP`). A checkpoint without it, or with one that can't be read, is resumed all the same:
-the calibration then begins anew.
+the calibration then starts afresh.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def resume_probe(probe: Probe, args: TrainingArguments, state: TrainerState, giv
     try:
         probe.load_state_dict(_read([given] if given else _likely(args, state)))
     except CheckpointError as error:
-        logger.warning("The probe begins anew: %s", error)
+        logger.warning("The probe starts afresh: %s", error)
 
 
 def _likely(args: TrainingArguments, state: TrainerState) -> list[Path]:

@@ -126,18 +126,16 @@ def test_attach_takes_the_state_of_the_folder_that_train_was_given(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("content", "words"), [(b"{", "can't be read"), (b"{}", "begins anew"), (b"[1]", "begins anew")]
-)
+@pytest.mark.parametrize("content", [b"{", b"{}", b"[1]"])
 def test_a_checkpoint_whose_probe_state_is_broken_is_resumed_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, words: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     callback_run(tmp_path, resume=False)
     (tmp_path / "checkpoint-2" / STATE_FILE).write_bytes(content)
     with caplog.at_level(logging.WARNING):
         _, transport = callback_run(tmp_path, resume=True)
     assert [report.step for report in reports(transport)] == [3, 4]
-    assert words in caplog.text
+    assert any(one.name.startswith("isentrope") and one.levelno == logging.WARNING for one in caplog.records)
 
 
 def test_a_folder_that_can_t_be_written_to_does_not_hurt_the_training(
