@@ -286,7 +286,9 @@ def decide(
         step: the one about to begin, counted as in `Measured.step`.
         method: clip_v or clip_b, whose thresholds are moved.
         max_fraction, shrink_denominator: what the pushed parameters make of a threshold, see `WhatIfCurve.at`.
-    Returns: the state to come back with, and the action, whose version is the caller's to fill in.
+
+    Returns:
+        The state to come back with, and the action, whose version is the caller's to fill in.
     """
     why = _why_not(measured, state, step)
     if measured is None or why:

@@ -125,7 +125,7 @@ def test_options_without_a_method_change_the_newest_control(server: RunningServe
 
 def test_a_knob_that_did_nothing_in_the_newest_step_is_named(server: RunningServer, run: str) -> None:
     lines = isentrope_command(server, "control", run).stdout.splitlines()
-    assert lines[-1] == "can't act: beta is 0: no penalty."
+    assert lines[-1] == "no effect: beta is 0: no penalty."
 
 
 def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServer, run: str) -> None:
@@ -338,12 +338,12 @@ def test_the_doctor_tells_a_token_that_may_only_report_from_one_nobody_knows(ser
         assert (status, line.startswith("ok ")) == (0, True), line
         assert "may report only" in line
     status, line = said_of("wrong")
-    assert (status, "does not know the one from ISENTROPE_TOKEN" in line) == (1, True)
+    assert (status, "does not accept the token from ISENTROPE_TOKEN" in line) == (1, True)
     assert "where it runs, `isentrope token create" in line
     status, line = said_of(reports, ISENTROPE_GRPC=f"127.0.0.1:{free_port()}")
-    assert (status, "whether it may report could not be tried. See the ingest" in line) == (1, True)
+    assert (status, "whether it may report was not checked. Solve the ingest" in line) == (1, True)
     status, line = said_of("any", ISENTROPE_URL=f"http://127.0.0.1:{free_port()}")
-    assert line.split(maxsplit=2)[2] == "could not be tried. See the server above."
+    assert line.split(maxsplit=2)[2] == "not checked. Solve the server's problem first."
 
 
 def test_the_doctor_says_which_kernels_score_and_why(
@@ -360,9 +360,9 @@ def test_the_doctor_says_which_kernels_score_and_why(
     )
     named = kernels(ISENTROPE_KERNELS="cpp")
     assert named.startswith("problem  kernels   The cpp kernels were asked for and can't work here: no C++")
-    assert named.endswith("found. Unset ISENTROPE_KERNELS, or repair that.")
+    assert named.endswith("found. Unset ISENTROPE_KERNELS, or install what these kernels need.")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
-    assert kernels() == "ok       kernels   torch is not installed here, so nothing is scored"
+    assert kernels() == "ok       kernels   torch is not installed, so no tokens are scored here"
 
 
 def test_the_doctor_says_what_to_do_about_each_problem(server: RunningServer, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_the_doctor_says_what_to_do_about_a_home_it_may_not_look_into_by_a_faked
     result = isentrope_command(server, "doctor", ISENTROPE_HOME=str(tmp_path))
     problems = [line for line in result.stdout.splitlines() if line.startswith("problem")]
     assert len(problems) == 1
-    assert f"{tmp_path}/spool can't be looked into (Permission denied)" in problems[0]
+    assert f"{tmp_path}/spool can't be read (Permission denied)" in problems[0]
     assert "point ISENTROPE_HOME at a folder that you own" in problems[0]
     assert (result.exit_code, result.stderr) == (1, "")
 

@@ -54,5 +54,5 @@ def test_a_spool_that_is_refused_is_named_and_those_behind_it_are_delivered(
     assert [line.split()[:5] for line in left] == [
         ["left", run_id, "rank", "0", "PERMISSION_DENIED:"] for run_id in ("a-refused", "c-refused")
     ]
-    assert "2 of 3 spools stay" in result.stderr
+    assert "2 of 3 spools were not delivered" in result.stderr
     assert "Start the server" not in result.stderr

@@ -34,7 +34,7 @@ _HOLD_FIELDS = {
     "hold_mu_max": "mu_max",
     "hold_side": "side",
 }
-"""Of a control's hold, by the name of their option."""
+"""Fields of a control's hold, by the name of their option."""
 _CONTROL_FIELDS = ("method", "mu_low", "mu_high", "scope", "parameters", "hold", "reason")
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -42,9 +42,14 @@ url_option = click.option("--url", default=None, help="The server's address.  [d
 
 
 @click.command()
-@click.option("--project", default=None, help="Only this project's.")
-@click.option("--status", type=click.Choice(["running", "finished", "failed", "ended", "silent"]), default=None)
-@click.option("--query", "-q", default=None, help="Only those with this text in id, name or project.")
+@click.option("--project", default=None, help="Only runs of this project.")
+@click.option(
+    "--status",
+    type=click.Choice(["running", "finished", "failed", "ended", "silent"]),
+    default=None,
+    help="Only runs with this status.",
+)
+@click.option("--query", "-q", default=None, help="Only runs with this text in id, name or project.")
 @as_json_option
 @url_option
 def runs(project: str | None, status: str | None, query: str | None, as_json: bool, url: str | None) -> None:
@@ -60,10 +65,10 @@ def runs(project: str | None, status: str | None, query: str | None, as_json: bo
 
 @click.command()
 @click.argument("run")
-@click.option("--name", "-n", "names", multiple=True, help="A metric; may be repeated. None: list the names.")
-@click.option("--from-step", type=click.IntRange(min=0), default=None)
-@click.option("--to-step", type=click.IntRange(min=0), default=None)
-@click.option("--points", type=click.IntRange(min=1), default=None, help="Reduce longer series to so many points.")
+@click.option("--name", "-n", "names", multiple=True, help="A metric; may be repeated. Without it: list the names.")
+@click.option("--from-step", type=click.IntRange(min=0), default=None, help="The first step.")
+@click.option("--to-step", type=click.IntRange(min=0), default=None, help="The last step.")
+@click.option("--points", type=click.IntRange(min=1), default=None, help="Reduce longer series to this many points.")
 @as_json_option
 @url_option
 def metrics(
@@ -75,9 +80,9 @@ def metrics(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Print metrics of RUN over its steps, or the names it has."""
+    """Print metrics of RUN over its steps, or the names of its metrics."""
     if from_step is not None and to_step is not None and from_step > to_step:
-        raise click.UsageError(f"--from-step {from_step} lies behind --to-step {to_step}: no step is in between.")
+        raise click.UsageError(f"--from-step must not be above --to-step, got {from_step} and {to_step}.")
     with _client(url) as client:
         if not names:
             found = client.metric_names(run)
@@ -96,7 +101,7 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
     known = client.metric_names(run) if without_values else []
     for name in set(without_values).difference(known):
         nearest = difflib.get_close_matches(name, known, n=1)
-        meant = f" Is {nearest[0]} meant?" if nearest else ""
+        meant = f" Did you mean {nearest[0]}?" if nearest else ""
         click.echo(f"Run {run} has not reported {name!r} so far.{meant}", err=True)
 
 
@@ -108,13 +113,13 @@ def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str
     type=click.Choice(["parquet", "csv", "jsonl"]),
     default="parquet",
     show_default=True,
-    help="Of the file.",
+    help="Format of the file.",
 )
 @click.option(
     "--out", type=click.Path(dir_okay=False), default=None, help="The file; - is stdout.  [default: RUN.FORMAT]"
 )
 @click.option("--name", "--names", "-n", "names", multiple=True, help="Only this metric; may be repeated.")
-@click.option("--labels", is_flag=True, help="Also each report's control version and labels.")
+@click.option("--labels", is_flag=True, help="Add each report's control version and labels.")
 @as_json_option
 @url_option
 def export(
@@ -126,7 +131,7 @@ def export(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Write all reports of RUN to a file: every metric, rank and incarnation, one report a row."""
+    """Write all reports of RUN to a file: a row per report, of every rank and attempt, with every metric."""
     with _client(url) as client:
         if out == "-":
             client.export(run, sys.stdout.buffer, format=file_format, names=names or None, labels=labels)
@@ -138,11 +143,24 @@ def export(
 
 @click.command()
 @click.argument("run")
-@click.option("--method", type=click.Choice(list(METHODS)), default=None)
-@click.option("--mu-low", type=float, default=None, help="µ⁻ in standard deviations; left out: no lower side.")
-@click.option("--mu-high", type=float, default=None, help="µ⁺ in standard deviations; left out: no upper side.")
+@click.option("--method", type=click.Choice(list(METHODS)), default=None, help="Start a new control with this method.")
 @click.option(
-    "--scope", type=click.Choice([str(scope) for scope in Scope]), default=None, help="On which tokens the method acts."
+    "--mu-low",
+    type=float,
+    default=None,
+    help="µ⁻ in standard deviations: where the lower side clips.  [default: never]",
+)
+@click.option(
+    "--mu-high",
+    type=float,
+    default=None,
+    help="µ⁺ in standard deviations: where the upper side clips.  [default: never]",
+)
+@click.option(
+    "--scope",
+    type=click.Choice([str(scope) for scope in Scope]),
+    default=None,
+    help="The tokens that the method acts on.  [default: all]",
 )
 @click.option(
     "--parameter",
@@ -150,23 +168,36 @@ def export(
     "parameters",
     multiple=True,
     metavar="NAME=VALUE",
-    help="One of the method's own, such as ratio=0.001; may be repeated. preset=trinity fills in what is left out.",
+    help="A parameter of the method, such as ratio=0.001; may be repeated. preset=trinity sets those not given.",
 )
-@click.option("--hold-target", type=float, default=None, metavar="NATS", help="Hold the mean entropy there.")
-@click.option("--hold-max-change", type=float, default=None, metavar="NATS", help="Largest correction in a step.")
-@click.option("--hold-mu-min", type=float, default=None, help="Lowest threshold the hold may set.")
-@click.option("--hold-mu-max", type=float, default=None, help="Highest threshold; beyond it nothing is clipped.")
+@click.option("--hold-target", type=float, default=None, metavar="NATS", help="Hold the mean entropy at this value.")
+@click.option("--hold-max-change", type=float, default=None, metavar="NATS", help="Largest correction of a step.")
+@click.option("--hold-mu-min", type=float, default=None, help="Lowest threshold that the hold may set.")
+@click.option(
+    "--hold-mu-max",
+    type=float,
+    default=None,
+    help="Highest threshold that the hold may set; above it nothing is clipped.",
+)
 @click.option(
     "--hold-side",
     type=click.Choice([str(side) for side in HoldSide]),
     default=None,
-    help="Which way the hold may move the entropy.",
+    help="In which direction the hold may move the entropy.",
 )
-@click.option("--no-hold", is_flag=True, help="End the hold: the thresholds stay as they are given.")
-@click.option("--reason", default=None, help="Why; kept in the history.")
-@click.option("--expires-in", type=click.IntRange(min=1), default=None, metavar="SECONDS", help="Time to live.")
-@click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless APPLIED.")
-@click.option("--wait-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="How long at most.")
+@click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
+@click.option("--reason", default=None, help="The reason, kept in the history.")
+@click.option(
+    "--expires-in",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="SECONDS",
+    help="Reject the change when it is not applied in time.",
+)
+@click.option("--wait", is_flag=True, help="Wait for the trainer's answer; exit status 1 unless it is APPLIED.")
+@click.option(
+    "--wait-seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="How long to wait at most."
+)
 @as_json_option
 @url_option
 def control(
@@ -182,12 +213,12 @@ def control(
 ) -> None:
     """Show the control of RUN, or change it.
 
-    With --method the new control is what the options say. Without it, the options change the newest control.
+    With --method, the options describe the new control completely. Without it, they change the newest control.
     """
     changes = {name: value for name, value in given.items() if value is not None}
     hold = {field: changes.pop(option) for option, field in _HOLD_FIELDS.items() if option in changes}
     if no_hold and hold:
-        raise click.UsageError("--no-hold ends what the other --hold options begin: give one or the other.")
+        raise click.UsageError("--no-hold ends a hold and the other --hold options start one: give one or the other.")
     if no_hold or hold:
         changes["hold"] = hold or None
     if parameters:
@@ -226,13 +257,13 @@ def control(
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a server may stay away.",
+    help="How long to try to reach the server.",
 )
 @as_json_option
 def sync(folder: Path | None, target: str | None, give_up_after: float, as_json: bool) -> None:
-    """Upload the spools below DIR that training processes left behind. Safe to repeat.
+    """Upload the spools in DIR that training processes could not deliver. Safe to repeat.
 
-    Without DIR: those of this machine's home, in ISENTROPE_HOME/spool.
+    Without DIR: the spools of this machine's home, ISENTROPE_HOME/spool.
     """
     import os
 
@@ -254,12 +285,12 @@ def sync(folder: Path | None, target: str | None, give_up_after: float, as_json:
         click.echo(json.dumps([asdict(result) for result in results], indent=2))
     left = [result for result in results if result.outcome is SyncOutcome.LEFT]
     if left:
-        # One reason for all, an absent server or a wrong token, is told once, below.
+        # A reason that they share, such as a wrong token, is shown once, in the error below.
         if not as_json and len({result.detail.removeprefix(NOT_TRIED) for result in left}) > 1:
             click.echo("\n".join(_sync_line(result) for result in left))
         remedy = " Start the server, or name another with --grpc." if any(result.server_away for result in left) else ""
         raise SpoolsLeft(
-            f"{len(left)} of {len(results)} spools stay where they are. "
+            f"{len(left)} of {len(results)} spools were not delivered. "
             f"Run {left[0].run}: {left[0].detail.rstrip('. ')}.{remedy}"
         )
 
@@ -275,10 +306,10 @@ def _sync_line(result: SyncResult) -> str:
 @click.option("--grpc", "target", default=None, metavar="HOST:PORT", help="[default: ISENTROPE_GRPC]")
 @as_json_option
 def import_history(path: Path, name: str | None, project: str, target: str | None, as_json: bool) -> None:
-    """Make a run of what another tool wrote down.
+    """Import a run that another tool recorded.
 
-    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), what `isentrope export` wrote (.parquet, .csv,
-    .jsonl), or prime-rl's token_exports folder. Safe to repeat: the same file is the same run.
+    FILE is a TRL or W&B history (.csv, .jsonl, or a trainer_state.json), a file that `isentrope export` wrote (.parquet,
+    .csv, .jsonl), or prime-rl's token_exports folder. Safe to repeat: the same file gives the same run.
     """
     from isentrope.imports.delivery import deliver
     from isentrope.imports.history import read_history
@@ -305,7 +336,7 @@ def import_history(path: Path, name: str | None, project: str, target: str | Non
 @click.command()
 @as_json_option
 def doctor(as_json: bool) -> None:
-    """Check versions, home, server, token and ingest, and say what to do about problems."""
+    """Check versions, home, server, token and ingest, and show how to solve problems."""
     from isentrope.cli.doctor import as_json as to_json
     from isentrope.cli.doctor import as_lines, examine
 
@@ -322,7 +353,7 @@ def _client(url: str | None) -> Client:
 
 
 def _check_before_sending(changes: Mapping[str, Any]) -> None:
-    """Refuse values no control can have, before anything is sent.
+    """Refuse values that no control can have, before anything is sent.
 
     Raises:
         ConfigurationError: as `Control`.
@@ -332,10 +363,11 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
     if "method" in changes:
         Control.from_document(changes)
         return
-    # The options meet the newest control's method: any with thresholds checks theirs, parameters have to wait for it.
+    # The options apply to the newest control's method, which only the server knows: thresholds are checked with any
+    # method that has them, parameters are not.
     known = {name: value for name, value in changes.items() if name != "parameters"}
     if changes.get("hold"):
-        # A field alone meets the target that is held already.
+        # A field alone changes the hold of the newest control, which has a target.
         known["hold"] = {"target_entropy": 1.0, **changes["hold"]}
     Control.from_document({"method": "clip_v", "mu_low": 1.0, **known})
 
@@ -380,7 +412,7 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
     if active is not None and active.version != newest.version:
         click.echo(printable(f"active: {_control_line(active)}"))
     if dead:
-        click.echo(printable(f"can't act: {dead}"))
+        click.echo(printable(f"no effect: {dead}"))
 
 
 def _dead_knobs(client: Client, run: str) -> str:

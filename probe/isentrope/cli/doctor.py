@@ -1,4 +1,4 @@
-"""What `isentrope doctor` looks at: each check says what it found and, when that is a problem, what to do."""
+"""The checks of `isentrope doctor`: each reports what it found and, when that is a problem, what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Finding:
     ok: bool
     found: str
     advice: str = ""
-    """What to do; empty when all is well."""
+    """What to do; empty where there is no problem."""
 
 
 def examine() -> list[Finding]:
@@ -69,7 +69,9 @@ def _versions() -> Finding:
         check="versions",
         ok=not missing,
         found=f"Python {platform.python_version()}, {found}",
-        advice=f"Install what is missing: pip install --upgrade isentrope ({', '.join(missing)})." if missing else "",
+        advice=f"Install the missing packages: pip install --upgrade isentrope ({', '.join(missing)})."
+        if missing
+        else "",
     )
 
 
@@ -81,21 +83,26 @@ def _version(package: str) -> str | None:
 
 
 def _kernels() -> Finding:
-    """Which kernels would score tokens here: without any, plain torch takes several times as long."""
+    """Which kernels score tokens here: without them, plain torch takes several times as long."""
     if importlib.util.find_spec("torch") is None:
-        return Finding(check="kernels", ok=True, found="torch is not installed here, so nothing is scored")
-    # Only where it is installed: importing it takes seconds, and a server's machine has none.
+        return Finding(check="kernels", ok=True, found="torch is not installed, so no tokens are scored here")
+    # Imported only where torch is installed: it takes seconds, and a server does not need it.
     dispatch = importlib.import_module("isentrope.kernels.dispatch")
     try:
         choices = dispatch.choices()
     except ConfigurationError as error:
-        return Finding(check="kernels", ok=False, found=str(error), advice="Unset ISENTROPE_KERNELS, or repair that.")
-    words = [
+        return Finding(
+            check="kernels",
+            ok=False,
+            found=str(error),
+            advice="Unset ISENTROPE_KERNELS, or install what these kernels need.",
+        )
+    kernels = [
         f"{choice.backend} on {choice.device}"
         + (f" (not the faster kernels: {choice.why_not})" if choice.why_not else "")
         for choice in choices
     ]
-    return Finding(check="kernels", ok=True, found=", ".join(words))
+    return Finding(check="kernels", ok=True, found=", ".join(kernels))
 
 
 def _home() -> Finding:
@@ -126,13 +133,13 @@ def _spools() -> Finding:
         return Finding(
             check="spools",
             ok=False,
-            found=f"{error.filename or root} can't be looked into ({error.strerror})",
+            found=f"{error.filename or root} can't be read ({error.strerror})",
             advice="Make the home yours (chown, chmod u+rwX), or point ISENTROPE_HOME at a folder that you own.",
         )
     found = (
-        f"{len(left)} of them with reports not yet delivered; `isentrope sync` delivers those of a training that ended"
+        f"{len(left)} with undelivered reports; `isentrope sync` delivers those of a training that has ended"
         if left
-        else "nothing left behind"
+        else "all reports are delivered"
     )
     return Finding(check="spools", ok=True, found=found)
 
@@ -144,49 +151,51 @@ def _server() -> Finding:
         verify = Credentials.from_environment().ssl_context() if url.startswith("https://") else True
         response = httpx.get(f"{url}/healthz", timeout=_CONNECT_SECONDS, trust_env=trust_env, verify=verify)
     except ConfigurationError as error:
-        return Finding(check="server", ok=False, found=f"{url} was not asked", advice=str(error))
+        return Finding(check="server", ok=False, found=f"{url} was not checked", advice=str(error))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Finding(
             check="server",
             ok=False,
-            found=f"{url} gives no answer ({error})",
+            found=f"{url} does not answer ({error})",
             advice=advice_on(str(error)) or "Start one with `isentrope up`, or point ISENTROPE_URL at yours.",
         )
     if not response.is_success:
         return Finding(
             check="server",
             ok=False,
-            found=f"{url} answers {response.status_code} where an Isentrope server says it is well",
-            advice="Look whether something else listens there, or at the server's log.",
+            found=f"{url}/healthz answers {response.status_code}, an Isentrope server 200",
+            advice="Check whether another program listens there, and read the server's log.",
         )
     return Finding(check="server", ok=True, found=f"{url} answers")
 
 
 def _token() -> Finding:
-    advice = "Set ISENTROPE_TOKEN to a token of this server; where it runs, `isentrope token create --scope control` makes one."
+    advice = (
+        "Set ISENTROPE_TOKEN to a token of this server; `isentrope token create --scope control` there creates one."
+    )
     token = environment.token()
     if token is None:
-        return Finding(check="token", ok=False, found="there is none", advice=advice)
+        return Finding(check="token", ok=False, found="no token is set", advice=advice)
     source = "ISENTROPE_TOKEN" if os.environ.get("ISENTROPE_TOKEN") else str(environment.owner_token_file())
     try:
         with Client(timeout_seconds=_CONNECT_SECONDS) as client:
             client.runs(q="doctor")
     except ConfigurationError as error:
-        return Finding(check="token", ok=False, found=f"the one from {source} can't be one: {error}", advice=advice)
+        return Finding(check="token", ok=False, found=f"the text from {source} is no token: {error}", advice=advice)
     except ApiError as error:
         if error.status == httpx.codes.FORBIDDEN:
             return _reporting_token(token, source)
         if error.status == httpx.codes.UNAUTHORIZED:
-            found = f"the server does not know the one from {source}"
+            found = f"the server does not accept the token from {source}"
             return Finding(check="token", ok=False, found=found, advice=advice)
-        why = "" if error.status is None else f": {error}"
-        return Finding(check="token", ok=False, found=f"could not be tried{why}", advice="See the server above.")
-    return Finding(check="token", ok=True, found=f"the server takes the one from {source}")
+        reason = "" if error.status is None else f": {error}"
+        return Finding(check="token", ok=False, found=f"not checked{reason}", advice="Solve the server's problem first.")
+    return Finding(check="token", ok=True, found=f"the server accepts the token from {source}")
 
 
 def _reporting_token(token: str, source: str) -> Finding:
-    """One that may not read: whether it may report."""
-    # Nobody asked to follow a run that isn't there learns or changes anything, and the gate comes first.
+    """Check whether a token that may not read may report."""
+    # Watching a run that does not exist changes nothing, and permissions are checked first.
     request = pb.WatchRequest(run_id="none", incarnation="none")
     metadata = (("authorization", f"Bearer {token}"),)
     try:
@@ -203,20 +212,20 @@ def _reporting_token(token: str, source: str) -> Finding:
         return Finding(
             check="token",
             ok=False,
-            found=f"the one from {source} may neither read nor report",
-            advice="Look whether ISENTROPE_URL and ISENTROPE_GRPC name the same server.",
+            found=f"the token from {source} may neither read nor report",
+            advice="Check whether ISENTROPE_URL and ISENTROPE_GRPC name the same server.",
         )
     if code in (grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND):
         return Finding(
             check="token",
             ok=True,
-            found=f"the one from {source} may report only; `isentrope runs` and `control` need another scope",
+            found=f"the token from {source} may only report; `isentrope runs` and `control` need another scope",
         )
     return Finding(
         check="token",
         ok=False,
-        found=f"the one from {source} may not read; whether it may report could not be tried",
-        advice="See the ingest below.",
+        found=f"the token from {source} may not read; whether it may report was not checked",
+        advice="Solve the ingest's problem first.",
     )
 
 
@@ -224,17 +233,17 @@ def _ingest() -> Finding:
     target = environment.grpc_target()
     try:
         if environment.is_encrypted(target):
-            _shake_hands(environment.host_and_port(target))
+            _check_tls(environment.host_and_port(target))
         with open_channel(target) as channel:
             grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
     except ConfigurationError as error:
-        return Finding(check="ingest", ok=False, found=f"{target} was not asked", advice=str(error))
+        return Finding(check="ingest", ok=False, found=f"{target} was not checked", advice=str(error))
     except ssl.SSLError as error:
         return Finding(
             check="ingest",
             ok=False,
-            found=f"{target} and this machine don't agree on TLS ({error})",
-            advice=advice_on(str(error)) or "Look at the server's certificate and at ISENTROPE_CA.",
+            found=f"the TLS handshake with {target} failed ({error})",
+            advice=advice_on(str(error)) or "Check the server's certificate and ISENTROPE_CA.",
         )
     except (grpc.FutureTimeoutError, OSError):
         return Finding(
@@ -247,12 +256,12 @@ def _ingest() -> Finding:
     return Finding(check="ingest", ok=True, found=f"{target} answers")
 
 
-def _shake_hands(address: str) -> None:
-    """TLS by itself: gRPC only says that it could not connect.
+def _check_tls(address: str) -> None:
+    """Make a TLS handshake without gRPC, whose errors do not name the reason.
 
     Raises:
         SSLError: with the reason.
-        OSError: nobody listens.
+        OSError: nothing listens there.
     """
     at = urlsplit(f"//{address}")
     context = Credentials.from_environment().ssl_context()
@@ -261,12 +270,12 @@ def _shake_hands(address: str) -> None:
         socket.create_connection((at.hostname or "", at.port or 443), timeout=_CONNECT_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=at.hostname) as encrypted,
     ):
-        # A gRPC server speaks first. One that misses a client's certificate hangs up instead, and only now.
+        # A gRPC server sends first. One that requires a client certificate closes the connection instead.
         encrypted.settimeout(_CONNECT_SECONDS)
         with contextlib.suppress(ConnectionError):
             if encrypted.recv(1):
                 return
-    raise ssl.SSLError("it hangs up after the handshake: certificate required")
+    raise ssl.SSLError("closed after the handshake: certificate required")
 
 
 def as_lines(findings: list[Finding]) -> list[str]:

@@ -1,8 +1,6 @@
-"""Imported reports on their way to a server, as a probe's: Hello, records with rising seq, goodbye.
+"""Sends imported reports to a server as a probe does: Hello, records with rising seq, the end of the run.
 
-Run, incarnation and records follow from the reports alone, so that an import that broke off, or is done twice, is one run.
-
-What an import refuses.
+Run, incarnation and records follow from the reports alone: an import that broke off, or is repeated, gives the same run.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from isentrope_wire.reports import Payload, Record, RunFinished, RunStarted, Ste
 
 
 class ImportRefused(IsentropeError, ValueError):
-    """The file is no history this version can read; nothing of it was sent."""
+    """The file is no history that this version can read; nothing of it was sent."""
 
 
 _RECORDS_IN_A_PUSH = 200
@@ -38,15 +36,22 @@ class Imported:
 def deliver(
     reports: Sequence[StepReport], *, name: str, project: str, source: str, target: str, token: str | None
 ) -> Imported:
-    """Bring reports into a run of their own.
+    """Send reports as a run of their own.
 
     Args:
-        name: of the run; its id is this and a digest of the reports.
-        source: where they come from, for the run's configuration.
+        reports: by rising step; at least one.
+        name: the run's name; its id is the name and a digest of the reports.
+        project: the run's project.
+        source: where the reports come from, for the run's configuration.
         target: the server's host:port.
+        token: sent to the server.
+
+    Returns:
+        What the server has stored.
+
     Raises:
-        ServerAway, ServerRefuses, TokenRefused: not all was stored; doing it again goes on.
-        ImportRefused: the server keeps something aside.
+        ServerAway: not everything was stored; repeat to continue. The same with ServerRefuses and TokenRefused.
+        ImportRefused: the server quarantined a record.
     """
     finished = RunFinished(status="finished", finished_at=reports[-1].recorded_at, step=reports[-1].step)
     messages: list[Payload] = [*reports, finished]
@@ -76,9 +81,9 @@ def _push_all(run: RunStarted, records: Sequence[Record], target: str, token: st
         while done < len(records):
             done, aside = connection.push(records[done : done + _RECORDS_IN_A_PUSH])
             if aside:
-                raise ImportRefused(f"The server keeps record {aside[0].seq} aside: {aside[0].message}")
+                raise ImportRefused(f"The server quarantined record {aside[0].seq}: {aside[0].message}")
 
 
 def _identifier(name: str) -> str:
-    """What may stand in a run's id of a name."""
+    """The part of a name that a run's id may hold."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "import"

@@ -1,7 +1,7 @@
 """Histories of scalars: what TRL logs, what W&B exports, and what `isentrope export` wrote.
 
-Rows that name the same step make one report; where both hold a metric the later row counts. Names that mean what a
-promised metric means get its name, all others keep theirs. Text and lists are passed over.
+Rows of the same step make one report; where both have a metric, the later row counts. Metrics that mean the same as a
+promised one get its name, all others keep theirs. Text and lists are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP_NAMES = ("step", "_step", "Step", "global_step", "train/global_step")
 _TIME_NAMES = ("_timestamp", "time")
 _NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation", "rank", "control_version"})
 _OWN_COLUMNS = ("step", "incarnation", "rank", "time")
-"""The first of a file that `isentrope export` wrote."""
+"""The first columns of a file that `isentrope export` wrote."""
 _PROMISED = imported_names()
 """TRL's names, also behind `train/`."""
 _KINDS = "a history as .csv, .jsonl or .parquet, or a trainer_state.json"
@@ -37,11 +37,11 @@ def read_history(file: Path) -> list[StepReport]:
     """The reports in a file, by rising step.
 
     Raises:
-        ImportRefused: with the place of what can't be a history.
+        ImportRefused: the file is no history; the message names the line.
     """
     if file.is_dir():
         raise ImportRefused(
-            f"{file} is a folder, and holds no rank_*.jsonl of a prime-rl token export. Name that export's token_exports "
+            f"{file} is a folder without rank_*.jsonl files of a prime-rl token export. Pass that export's token_exports "
             f"folder, or one file: {_KINDS}."
         )
     written_at = file.stat().st_mtime
@@ -55,12 +55,12 @@ def read_history(file: Path) -> list[StepReport]:
         StepReport(step=step, recorded_at=times[step], scalars=merged[step]) for step in sorted(merged) if merged[step]
     ]
     if not reports:
-        raise ImportRefused(f"{file} holds no number beside its steps; a history has metrics in columns of their own.")
+        raise ImportRefused(f"{file} has no numbers besides its steps; a history has a column per metric.")
     return reports
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Row]]:
-    """Each row with the words that say where it stands."""
+    """Each row with its place in the file, for messages."""
     try:
         if _is_parquet(file):
             yield from _parquet_rows(file)
@@ -77,29 +77,29 @@ def _rows(file: Path) -> Iterator[tuple[str, Row]]:
                 lines = ((f"{file}, line {number}", line) for number, line in enumerate(text, 1))
                 yield from ((place, _object(place, line)) for place, line in lines if line.strip())
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ImportRefused(f"{file} is no text a history could be in ({error}); expected was {_KINDS}.") from error
+        raise ImportRefused(f"{file} is not a readable text file ({error}); expected {_KINDS}.") from error
 
 
 def _without_apostrophe(name: str) -> str:
-    """A metric's name as it was before `isentrope export` made sure that no spreadsheet runs it."""
+    """A metric's name without the apostrophe that `isentrope export` adds, so that no spreadsheet evaluates it."""
     own = name.startswith("'") and name.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
     return name[1:] if own else name
 
 
 def _is_parquet(file: Path) -> bool:
-    """By its first bytes, or, where it has none of Parquet's, by its name."""
+    """Whether the first bytes or the name are Parquet's."""
     with file.open("rb") as content:
         return content.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC or file.suffix == ".parquet"
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[str, Row]]:
     try:
-        # Of what `import` reads, Parquet alone needs a library; it comes with the server.
+        # Only Parquet needs a library; it is installed with the server.
         arrow: Any = importlib.import_module("pyarrow")
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
         raise ImportRefused(
-            f"{file} is Parquet, and to read it takes pyarrow: pip install pyarrow, or export with --format jsonl."
+            f"{file} is Parquet, which needs pyarrow: pip install pyarrow, or export with --format jsonl."
         ) from error
     number = 0
     try:
@@ -135,7 +135,7 @@ def _step_of(place: str, row: Row) -> int:
     step = _number(given)
     if step is None:
         raise ImportRefused(
-            f"{place} names no step: expected a number under {', '.join(_STEP_NAMES[:-1])}, got {sorted(map(str, row))[:6]}."
+            f"{place} has no step: expected a number under {', '.join(_STEP_NAMES[:-1])}, got {sorted(map(str, row))[:6]}."
         )
     if not (math.isfinite(step) and step == int(step) and 0 <= step <= _LARGEST_STEP):
         raise ImportRefused(f"{place}: a step is a whole number from 0 on, got {given!r}.")
@@ -169,7 +169,7 @@ def _named(columns: Iterable[tuple[object, object]]) -> Iterator[tuple[str, obje
 
 
 def _number(value: object) -> float | None:
-    """What is a number, also in text; None: it is none, or missing."""
+    """The number, also of text; None where it is missing or no number."""
     if isinstance(value, bool) or value is None or value == "":
         return None
     if isinstance(value, int | float | str):

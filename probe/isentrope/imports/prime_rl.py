@@ -2,7 +2,7 @@
 
 `token_exports/step_N/rank_R.jsonl` holds a sequence a line: lists of one length, a value for each token. Counted are the
 tokens whose `loss_mask` is true. Per-token scores over the vocabulary are not in it, so no Sc: only what follows from a
-token's own probability and entropy, S* = p (H + log p), can be had.
+token's own probability and entropy, S* = p (H + log p), can be computed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from isentrope_wire.reports import ScoreHistogram, StepReport
 
 _SCHEMA_VERSION = 1
 _COLUMNS = ("loss_mask", "trainer_logprobs", "entropy")
-"""Needed of every sequence."""
+"""Columns that every sequence must have."""
 _BINS = 64
 
 
@@ -45,7 +45,7 @@ class _Step:
     entropies: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     advantages: list[tuple[float, float]] = field(default_factory=list)
-    """With the token's logprob."""
+    """Advantage and log-prob of each token."""
     ratios: list[float] = field(default_factory=list)
     masked: list[bool] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ def read_token_export(path: Path) -> list[StepReport]:
     """One report for each step.
 
     Raises:
-        ImportRefused: with the place of what can't be a token export.
+        ImportRefused: the path is no token export; the message names the line.
     """
     steps: dict[int, _Step] = {}
     for file in _files(path) or [path]:
@@ -73,7 +73,7 @@ def read_token_export(path: Path) -> list[StepReport]:
             _add(place, sequence, one)
     reports = [_report(number, steps[number]) for number in sorted(steps) if steps[number].entropies]
     if not reports:
-        raise ImportRefused(f"{path} holds no token that took part in the loss.")
+        raise ImportRefused(f"{path} has no token that takes part in the loss.")
     return reports
 
 
@@ -94,7 +94,7 @@ def _sequences(file: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
             version = sequence.get("schema_version") if isinstance(sequence, dict) else None
             if version != _SCHEMA_VERSION:
                 raise ImportRefused(
-                    f"{place}: a token export of schema version {_SCHEMA_VERSION} is read, got {version!r}."
+                    f"{place}: schema version {_SCHEMA_VERSION} of a token export can be read, got {version!r}."
                 )
             yield place, sequence
 

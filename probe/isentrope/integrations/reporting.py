@@ -1,9 +1,9 @@
-"""The probe's state in a transformers checkpoint: a file of its own, beside the trainer's.
+"""What the integrations share: one report per optimiser step, and the probe's state in a transformers checkpoint.
 
-It is looked for in the folder that `train(resume_from_checkpoint=PATH)` was given, and nowhere else. Where that is not
-known, or was no path, it is looked for where the training arguments say to resume from, else where the trainer of this
-run keeps its checkpoints (`output_dir/checkpoint-STEP`). A checkpoint without it, or with one that can't be read, is resumed all the same:
-the calibration then starts afresh.
+The state is a file beside the trainer's. It is read from the folder given to `train(resume_from_checkpoint=PATH)`, and
+from no other. Where that folder is not known, it is read from `args.resume_from_checkpoint`, else from
+`output_dir/checkpoint-STEP`. A checkpoint without the file, or with one that can't be read, is resumed all the same: the
+calibration then starts from the beginning.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ def folder_of(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def save_probe(probe: Probe, folder: Path) -> None:
-    """Write the state beside the trainer's, on rank 0, whose state counts for all. A disk that refuses is told of."""
+    """Write the state beside the trainer's, on rank 0, whose state counts for all. A failing disk is a warning."""
     if probe.config.rank or not folder.is_dir():
         return
     try:
         write_atomically(folder / STATE_FILE, json.dumps(probe.state_dict()).encode())
     except OSError as error:
-        logger.warning("The probe's state is not in %s: %s.", folder, error)
+        logger.warning("The probe's state was not written to %s: %s.", folder, error)
 
 
 def path_given(arguments: Sequence[object], named: Mapping[str, object]) -> Path | None:
-    """The folder among the arguments of a trainer's `train`, of which it is the first; None: none, or True for the last."""
+    """The folder to resume from among the arguments of a trainer's `train`; None where it is none, or True."""
     given = arguments[0] if arguments else named.get("resume_from_checkpoint")
     return Path(given) if isinstance(given, str | PathLike) else None
 
 
 def resume_probe(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None) -> None:
-    """Where training goes on from a checkpoint, so does the probe. Every rank comes here.
+    """Continue the probe from the checkpoint that training continues from. Every rank must call this.
 
     Args:
         given: see `path_given`.
@@ -60,7 +60,7 @@ def resume_probe(probe: Probe, args: TrainingArguments, state: TrainerState, giv
     try:
         probe.load_state_dict(_read([given] if given else _likely(args, state)))
     except CheckpointError as error:
-        logger.warning("The probe starts afresh: %s", error)
+        logger.warning("The probe starts without the checkpoint's state: %s", error)
 
 
 def _likely(args: TrainingArguments, state: TrainerState) -> list[Path]:
@@ -81,7 +81,7 @@ def _read(folders: Sequence[Path]) -> dict[str, Any] | None:
 
 
 class StepReports(TrainerCallback, ABC):
-    """Closes one report per optimiser step, when all that the trainer says about the step has been said.
+    """Closes one report per optimiser step, when the trainer has logged all that belongs to the step.
 
     The trainer logs, evaluates and saves after `on_step_end`. So a step's report is closed when the next step begins or
     training ends; no later forward has changed the parameters by then.
@@ -100,7 +100,7 @@ class StepReports(TrainerCallback, ABC):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Nothing more will be said about the step before."""
+        """The step before is complete: nothing more is logged about it."""
         self.close_open_step()
 
     def on_log(
@@ -111,20 +111,22 @@ class StepReports(TrainerCallback, ABC):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """What the trainer logs rides along under its own names."""
+        """Add what the trainer logs to the open step, under the trainer's own names."""
         self.log(scalars_of(logs or {}))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The last step's report, and goodbye."""
+        """Close the last step's report and end the run."""
         self.close_open_step()
         self._save_probe(self._checkpoint_to_complete)
         self.finish()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """What the probe remembers goes into the checkpoint, this step with it: nothing more is said about the step, but
-        of the last one, about which the trainer says how the training went."""
+        """Write the probe's state into the checkpoint, with the report of this step closed.
+
+        The last step stays open: the trainer logs how the training went after it has saved.
+        """
         self._checkpoint_to_complete = folder_of(args, state)
         if not control.should_training_stop:
             self.close_open_step()
@@ -142,7 +144,7 @@ class StepReports(TrainerCallback, ABC):
             self.close_step(done)
 
     probe: Probe | None
-    """None before training has begun."""
+    """None before training begins."""
 
     @abstractmethod
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
@@ -154,11 +156,7 @@ class StepReports(TrainerCallback, ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Training is over."""
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+        """End the run."""
 
 
 def scalars_of(logs: Mapping[str, Any]) -> dict[str, float | Tensor]:

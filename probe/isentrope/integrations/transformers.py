@@ -3,7 +3,7 @@
     trainer = Trainer(..., callbacks=[IsentropeCallback(name="countdown", project="demo")])
 
 or, after `isentrope.integrations.transformers.register()`, by `TrainingArguments(report_to="isentrope")`. Importing this
-module registers nothing. For scores, and for a control that acts, attach to the trainer (`trl.py`) or use the probe.
+module registers nothing. For scores, and for a control that acts, attach to a TRL trainer (`trl.py`) or use the probe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
-from isentrope.integrations.reporting import StepReports, _named, path_given, resume_probe
+from isentrope.integrations.reporting import StepReports, path_given, resume_probe
+from isentrope.lifecycle import named
 from isentrope.probe import Probe
 from isentrope.trackers.known import requested_trackers
 from isentrope.transport.transport import Transport
@@ -28,8 +29,8 @@ from isentrope.transport.transport import Transport
 class IsentropeCallback(StepReports):
     """Reports what a trainer logs. Scalars only: it sees no log-probs, so it measures no entropy and gates nothing.
 
-    A training that fails ends its run as failed and says why, at once where the trainer was built with this callback.
-    One added later (`add_callback`) never meets the trainer: its run ends when the process does.
+    A training that fails ends its run as failed, with the reason: at once where the trainer was built with this
+    callback; when the process ends where it was added later (`add_callback`), since it then never sees the trainer.
     """
 
     def __init__(
@@ -61,15 +62,15 @@ class IsentropeCallback(StepReports):
         self._mode, self._trackers, self._transport = mode, trackers, transport
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The trainer has been built: from here on a failure of its `train` is seen."""
+        """The trainer has been built: watch its `train` for failures."""
         if (trainer := _trainer_that_calls()) is not None:
             self._watch(trainer)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The run begins with training, not with the trainer: a second `train()` is a second run."""
-        self._fail("Training began anew.", alone=args.world_size == 1)
+        """Begin a run; a second `train()` is a second run."""
+        self._fail("Training was started again.", alone=args.world_size == 1)
         self.probe = Probe(
             self._name or args.run_name,
             self._project,
@@ -102,7 +103,7 @@ class IsentropeCallback(StepReports):
             try:
                 return theirs(*args, **kwargs)
             except BaseException as error:
-                self._fail(_named(error), alone=trainer.args.world_size == 1)
+                self._fail(named(error), alone=trainer.args.world_size == 1)
                 raise
 
         trainer.train = train
@@ -110,8 +111,8 @@ class IsentropeCallback(StepReports):
     def _fail(self, error: str, *, alone: bool) -> None:
         """End a run that training did not; nothing to do where it did.
 
-        What failed may have been an evaluation or a save after an update: alone on its rank its report is sent. The other
-        ranks may have got further, and would not be there to meet.
+        What failed may have been an evaluation or a save after an update. A single rank still sends that step's report;
+        of several, the others may be in another step, and would not take part.
         """
         if alone:
             with contextlib.suppress(IsentropeError):
@@ -121,7 +122,7 @@ class IsentropeCallback(StepReports):
 
 
 def _trainer_that_calls() -> Trainer | None:
-    """A trainer hands its callbacks everything but itself. It is the `self` of the nearest caller that is one."""
+    """The nearest caller's `self` that is a trainer: callbacks are given everything but the trainer."""
     frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
@@ -132,5 +133,5 @@ def _trainer_that_calls() -> Trainer | None:
 
 
 def register() -> None:
-    """Let `TrainingArguments(report_to="isentrope")` mean an `IsentropeCallback`. Safe to repeat."""
+    """Make `TrainingArguments(report_to="isentrope")` add an `IsentropeCallback`. Safe to repeat."""
     integration_utils.INTEGRATION_TO_CALLBACK["isentrope"] = IsentropeCallback

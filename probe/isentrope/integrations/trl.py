@@ -3,9 +3,9 @@
     probe = isentrope.attach(trainer)
     trainer.train()
 
-TRL goes its own way: it samples, computes advantages and its loss, clips, updates and logs as before. Four methods of
-this one trainer are wrapped. `_get_per_token_logps_and_entropies` is where the log-probs of the loss come from: they
-are handed on with the same values, and gradient only where the control in force keeps it.
+TRL samples, computes advantages and its loss, clips, updates and logs as before. Four methods of this one trainer are
+wrapped. The log-probs of the loss come from `_get_per_token_logps_and_entropies`: they keep their values, and get
+gradient only where the active control keeps it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from isentrope.integrations.trl_loss import (
     token_mask,
 )
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
+from isentrope.lifecycle import named
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport
@@ -60,10 +61,10 @@ PROMISED = {
     "reward": REWARD_MEAN,
     "completions/mean_length": COMPLETION_LENGTH_MEAN,
 }
-"""TRL's names of metrics that have a promised name too."""
+"""TRL's names of metrics, and the promised names that they are reported under as well."""
 ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
-"""The same of one that the probe counts itself, by the advantages of the step's own groups, wherever it knows these. TRL's
-figure is of a generation's rewards, and a mean over `logging_steps`: the two are not for one series."""
+"""The same for a metric that the probe itself counts from the advantages of the step's groups, where it knows the groups.
+TRL counts the rewards of a generation, averaged over `logging_steps`: the two must not be mixed in one series."""
 
 
 def attach(
@@ -90,17 +91,19 @@ def attach(
         name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or "run".
         project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
         config: shown with the run, beside the training arguments.
-        control: the intervention the run starts with. Default: none.
+        control: the control that the run starts with. Default: none.
         run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one.
         threshold_source: see `ProbeConfig.threshold_source`. A first pass exists where TRL computes the log-probs
             before the update: always in RLOO, in GRPO where a batch serves several updates.
-        rescore_tokens: at most so many tokens of a rank's step, prompts and padding included, go through the model once
-            more after the update, for the observed change. 0: it is not measured. Default: a sixteenth of the step,
-            at least one sequence.
+        rescore_tokens: how many tokens of a rank's step, prompts and padding included, are scored once more after the
+            update at most, for the observed change. 0: it is not measured. Default: a sixteenth of the step, at least
+            one sequence.
         mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
         trackers: a tracker that gets the scalars too, see `Probe`. Default: `ISENTROPE_TRACKERS`, or none.
         transport: where reports go instead of the spool (tests).
-    Returns: the probe. It says goodbye when training ends.
+
+    Returns:
+        The probe. Its run ends when training does.
 
     Raises:
         ConfigurationError: the trainer's set-up can't be observed, a setting can't work, or the self-check failed.
@@ -139,7 +142,7 @@ def attach(
 
 
 def detach(trainer: Any) -> None:
-    """Give the trainer its own methods back, and end the run's reports if training hasn't.
+    """Restore the trainer's own methods, and end the run if it has not ended.
 
     Raises:
         ConfigurationError: nothing is attached to it.
@@ -160,20 +163,20 @@ class Attachment(StepReports):
         self._rescore_tokens = rescore_tokens
         self._theirs: dict[str, Callable[..., Any]] = {}
         self._own: dict[str, Any] = {}
-        """What stood in the trainer's own attributes before, where anything did."""
+        """The trainer's own attributes of these names, where it had any."""
         self._inputs: Inputs | None = None
-        """Of the loss that is being computed."""
+        """Inputs of the loss that is being computed."""
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
-        """Log-probs and scores computed while TRL generates; None: it doesn't."""
+        """Log-probs and scores computed while TRL generates; None: it does not generate."""
         self._micro_batches: list[MicroBatch] = []
         self._groups_known = False
-        """In the step that is open."""
+        """Whether the groups of the open step are known."""
         self._learning_rates: LearningRates | None = None
-        """Of the update that is being made."""
+        """Learning rates of the update that is being made."""
         self._finished = False
 
     def install(self) -> None:
-        """Put our methods and the callback in place."""
+        """Wrap the trainer's methods and add the callback."""
         self._wrap("_get_per_token_logps_and_entropies", self._logprobs_for_trl)
         self._wrap("_generate_and_score_completions", self._generate)
         self._wrap("_compute_loss", self._compute_loss)
@@ -181,7 +184,7 @@ class Attachment(StepReports):
         self._trainer.add_callback(self)
 
     def remove(self) -> None:
-        """Take them away again."""
+        """Restore the methods and remove the callback."""
         for name in self._theirs:
             self._trainer.__dict__.pop(name, None)
         self._trainer.__dict__.update(self._own)
@@ -192,13 +195,13 @@ class Attachment(StepReports):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Where training goes on from a checkpoint, so does the probe."""
+        """Continue the probe from the checkpoint that training continues from."""
         resume_probe(self._probe, args, state, self._resumed_from)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """When the step is closed the scheduler has moved on."""
+        """Read the learning rates: when the step is closed, the scheduler has changed them."""
         with self._guard.protect("reading the learning rate"):
             self._learning_rates = learning_rates_of(self._trainer.optimizer)
 
@@ -237,25 +240,25 @@ class Attachment(StepReports):
 
     def _train(self, *args: Any, **kwargs: Any) -> Any:
         if self._finished:
-            logger.warning("The run that was attached has ended: this training is not observed. Detach, attach again.")
+            logger.warning("The attached run has ended: this training is not observed. Detach, then attach again.")
         self._resumed_from = path_given(args, kwargs)
         try:
             return self._theirs["train"](*args, **kwargs)
         except BaseException as error:
             self._close_after_failure()
-            self.finish("failed", f"{type(error).__name__}: {error}")
+            self.finish("failed", named(error))
             raise
 
     def _close_after_failure(self) -> None:
-        """What failed may have been an evaluation or a save after an update: its report need not be lost."""
+        """Send the report of the last update: what failed may have been an evaluation or a save after it."""
         self._rescore_tokens = 0
-        # Alone on its rank only: the others may have got further, and would not be there to meet.
+        # On a single rank only: others may be in another step, and would not take part.
         if self._trainer.accelerator.num_processes == 1:
             with contextlib.suppress(IsentropeError):
                 self.close_open_step()
 
     def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
-        """Keeps at hand what the loss is computed from; evaluations are not observed."""
+        """Keep the inputs of the loss while it is computed; evaluations are not observed."""
         self._inputs = inputs if self._observing() else None
         try:
             return self._theirs["_compute_loss"](model, inputs, *args, **kwargs)
@@ -263,7 +266,7 @@ class Attachment(StepReports):
             self._inputs = None
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Where TRL computes the log-probs before the update, they are the first pass of the steps to come."""
+        """Take the log-probs that TRL computes before the update, where it does, as the first pass of the next steps."""
         candidates: list[tuple[Tensor, TokenScores]] = []
         self._first_pass = candidates if self._observing() else None
         try:
@@ -285,7 +288,7 @@ class Attachment(StepReports):
             masks = [token_mask(output)] * len(made)
             scores = made
         finally:
-            # Every rank takes part, also one whose scores failed or can't be read: the others wait for it.
+            # Every rank takes part, also one whose scores failed: the others wait for it.
             self._probe.first_pass(scores, masks)
 
     def _logprobs_for_trl(self, *args: Any, **kwargs: Any) -> Any:
@@ -307,11 +310,11 @@ class Attachment(StepReports):
         ratios = None if old is None else importance_ratios(logprobs, old)
         groups: Tensor | None = None
         kl_strengths: Tensor | None = None
-        # For the diagnosis alone: no control may fail by it.
-        with self._guard.protect("telling groups by their prompts"):
+        # For the diagnosis alone: its failure must not stop a control.
+        with self._guard.protect("finding groups by their prompts"):
             groups = prompt_groups(inputs)
             self._groups_known = True
-        with self._guard.protect("telling the pull of the KL term"):
+        with self._guard.protect("computing the KL term"):
             kl_strengths = loss_kl_strengths(self._trainer, inputs, logprobs, ratios)
         gated = self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
@@ -338,8 +341,11 @@ class Attachment(StepReports):
 
 
 def _of_policy(candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> list[TokenScores]:
-    """Those of the policy. GRPO may have computed no others than those of a reference, which is the same model with its
-    adapters off; RLOO always computes the policy's, and first."""
+    """The scores of the policy.
+
+    GRPO may have computed only those of a reference, which is the same model with its adapters off; RLOO always computes
+    the policy's, and first.
+    """
     if "old_logps" in output:
         return [scores for _, scores in candidates[:1]]
     old = output["old_per_token_logps"]

@@ -1,9 +1,9 @@
 """Our head inside TRL's fused forward, on one model only.
 
 TRL replaces the forward of the policy by a function that ends in `_ChunkedLogProbFunction.apply(hidden, weight, ...)`.
-We run that very function, with its closure, against a copy of its module's globals in which this one name stands for
-`FusedHead`. So the scale, the soft-cap, the fp32 cast and the gathering of sharded weights stay TRL's, and neither its
-module nor any other model in the process sees a difference.
+That function is run with its closure, and with a copy of its module's globals in which this one name is `FusedHead`. So
+the scale, the soft-cap, the fp32 cast and the gathering of sharded weights stay TRL's, and neither its module nor any
+other model in the process changes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from isentrope.statistics.tokens import detached
 Head = Literal["replace", "observe"]
 
 HEAD_NAME, COMPACT_NAME = "_ChunkedLogProbFunction", "_use_triton"
-"""What TRL's fused forward calls its head, and its question whether to hand over the labelled positions only."""
+"""TRL's names of its head, and of the function that decides whether the head gets the labelled positions only."""
 COMPUTED = {"log_probs", "entropy"}
-"""The outputs of TRL's head that ours has too; a caller that wants more gets TRL's."""
+"""The outputs that our head has too; a caller that asks for others gets TRL's head."""
 
 
 class FusedHead:
-    """The fused forward of one model with our head in the place of TRL's, or beside it."""
+    """The fused forward of one model, with our head instead of TRL's or beside it."""
 
     def __init__(self, model: nn.Module, head: Head, guard: Guard, *, entropy_gradient: bool) -> None:
         """
         Args:
             model: the model whose forward TRL patched (under PEFT: the base model).
             head: replace or observe.
-            guard: where a failure of ours ends; TRL's own head then does the work.
-            entropy_gradient: TRL's loss holds an entropy bonus.
+            guard: catches failures of our head; TRL's head is used then.
+            entropy_gradient: whether TRL's loss has an entropy bonus.
 
         Raises:
             ConfigurationError: the forward is not the one TRL makes.
@@ -61,10 +61,10 @@ class FusedHead:
         self._model.forward = self._ours
 
     def remove(self) -> None:
-        """Give the model TRL's bound method back.
+        """Bind TRL's method to the model again.
 
-        In mixed precision accelerate wraps the forward it finds when training starts. What it wrapped stays inside,
-        and from now on hands every call to TRL's.
+        In mixed precision, accelerate wraps the forward that it finds when training starts. Ours stays inside that
+        wrapper, and calls TRL's from now on.
         """
         self._active = False
         for name in ("forward", "_original_forward"):
@@ -90,13 +90,15 @@ class FusedHead:
         """What TRL's fused forward calls where it would call its own head.
 
         Args:
-            arguments: hidden [N, width], weight, bias, targets [N], temperature, chunk size, soft-cap, scale, and the
-                names of the outputs wanted.
-        Returns: log-probs and entropies, [N] float32, and None for outputs nobody asked for.
+            *arguments: hidden [N, width], weight, bias, targets [N], temperature, chunk size, soft-cap, scale, and the
+                names of the wanted outputs.
+
+        Returns:
+            Log-probs and entropies, [N] float32, and None for outputs that are not wanted.
         """
         in_their_place = self._alone and set(arguments[-1]) <= COMPUTED
         if in_their_place:
-            with self._guard.protect("scoring in the place of TRL's head"):
+            with self._guard.protect("scoring instead of TRL's head"):
                 scores = self._score(*arguments, entropy_gradient=self._entropy_gradient)
                 self._scored = detached(scores)
                 return scores.logprobs.float(), scores.entropies.float(), None, None, None
@@ -120,27 +122,27 @@ class FusedHead:
         *,
         entropy_gradient: bool = False,
     ) -> TokenScores:
-        """TRL's order of arguments, ours of work; how wide the tiles are is our own affair."""
+        """Score with TRL's arguments; the chunk size is not used, for tiles have a width of their own."""
         return linear_token_scores(
             hidden, weight, targets, bias, temperature, softcap, scale, entropy_gradient=entropy_gradient
         )
 
     def _labelled(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, *rest: Any) -> Any:
-        """The same arguments for the labelled positions only, where TRL handed over all of them."""
+        """The same arguments for the labelled positions only, where TRL passed all of them."""
         if not self._compact(hidden.device) and self._label_mask is not None:
             rows = self._label_mask.reshape(-1).to(hidden.device)
             hidden, targets = hidden[rows], targets[rows]
         return hidden, weight, bias, targets, *rest
 
     def _compact(self, device: torch.device) -> bool:
-        """Whether TRL hands over the labelled positions only: where it does so itself, and on the CPU for our head alone.
+        """Whether the head gets the labelled positions only: where TRL decides so, and on the CPU for our head alone.
 
         TRL scores prompt and padding too on devices that compile a program per shape; the CPU is none of them.
         """
         return bool(self._their_globals[COMPACT_NAME](device)) or (self._alone and device.type == "cpu")
 
     def _forward(self) -> types.MethodType:
-        # `generate` validates its arguments against the signature of the model's class: ours must show it, as TRL's does.
+        # `generate` checks its arguments against the signature of the model's class: ours must have it, as TRL's does.
         @functools.wraps(type(self._model).forward)
         def forward(_model: nn.Module, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
             if not (fused_lm_head and self._active):
@@ -158,7 +160,7 @@ class FusedHead:
 
 
 def fused_forward_of(model: nn.Module) -> types.MethodType:
-    """The bound method TRL put in the place of the model's forward.
+    """The bound method that TRL replaced the model's forward by.
 
     Raises:
         ConfigurationError: there is none, or something else has replaced it since.
@@ -196,7 +198,7 @@ def _label_mask(kwargs: Mapping[str, Any]) -> Tensor | None:
 
 
 def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
-    """Scores of the labelled positions, in order, put where they belong; 0 elsewhere."""
+    """Scores of the labelled positions, in order, at their positions; 0 elsewhere."""
 
     def placed(values: Tensor) -> Tensor:
         return values.new_zeros(label_mask.shape).masked_scatter(label_mask, values)

@@ -1,12 +1,13 @@
-"""What TRL's loss is handed: its own log-probs, same values, with gradient where the control keeps it.
+"""What `trl.py` reads from the inputs of TRL's loss, and from the parameters of the loss.
 
-How much TRL's loss pushes a token, next to the r A of the plain surrogate: `loss_weights` of the gate.
+Scores, mask, groups and log-probs of the sampler, as `Probe.gate` takes them.
 
-The gradient of every loss of TRL's with respect to a token's log-prob is -w A, up to the loss's denominator. The plain
-importance-weighted surrogate has w = r. Each function here gives w / r, one per token: 1 where nothing is changed, 0
-where the token is silenced. Beside them, what the KL term of the loss adds.
+The weight of a token in the gradient, `loss_weights` of the gate: the gradient of TRL's losses with respect to a token's
+log-prob is -w A, up to the loss's denominator. The plain importance-weighted surrogate has w = r. Each function here
+returns w / r, one per token: 1 where the loss changes nothing, 0 where it clips the token. `loss_kl_strengths` is what
+the KL term of the loss adds.
 
-The observed change: a bounded sample of a step's tokens, scored once more after the optimiser's update.
+For the observed change: a bounded sample of a step's tokens, scored once more after the optimiser's update.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from torch import Tensor, nn
 from isentrope.scores import TokenScores, inside_clip, kl_strengths
 
 _ODD = -0x61C8864680B583EB
-"""The golden ratio's bits, as an odd int64: multiplying by it scatters what lies close together."""
+"""The golden ratio's bits, as an odd int64: multiplying by it spreads numbers that are close together."""
 
 Inputs = Mapping[str, Any]
-"""What TRL's `_compute_loss` is given: prompt and completion ids and masks, advantages ..."""
+"""The inputs of TRL's `_compute_loss`: prompt and completion ids and masks, advantages and others."""
 
 
 def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> TokenScores:
@@ -35,7 +36,9 @@ def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> Token
     Args:
         records: one per chunk of rows, [rows, tokens - 1].
         logprobs: as TRL returned them, [batch, completion].
-    Returns: scores of the log-probs' shape, with these very log-probs, without token ids.
+
+    Returns:
+        Scores of the log-probs' shape, with these log-probs themselves, without token ids.
     """
     completion = logprobs.shape[1]
     joined = {
@@ -53,11 +56,11 @@ def token_mask(inputs: Inputs) -> Tensor:
 
 
 def prompt_groups(inputs: Inputs) -> Tensor:
-    """A number for each sequence that says which prompt it answers, [batch]; the same on every rank.
+    """A number per sequence, [batch], equal for rollouts of one prompt; the same on every rank.
 
-    TRL shuffles the rollouts of a prompt over micro-batches, so their prompt is what they have in common. The number is
-    a hash of its token ids: each times a random odd number that its place from the end chooses, for prompts are padded
-    on the left.
+    TRL shuffles the rollouts of a prompt over micro-batches: only the prompt itself identifies them. The number is a
+    hash of its token ids, each multiplied by an odd number that depends on its position from the end, since prompts are
+    padded on the left.
     """
     ids: Tensor = inputs["prompt_ids"]
     places = torch.arange(ids.shape[1], 0, -1, device=ids.device)
@@ -68,13 +71,15 @@ def prompt_groups(inputs: Inputs) -> Tensor:
 
 
 def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
-    """The log-probs that make log-prob minus these the logarithm of TRL's importance ratio; None: the ratio is 1.
+    """Log-probs such that log-prob minus these is the logarithm of TRL's importance ratio; None: the ratio is 1.
 
     Args:
         inputs: of `_compute_loss`.
         logprobs: of the policy, [batch, completion].
         level: "token"; "sequence" where GRPO takes the mean over a sequence (GSPO).
-    Returns: [batch, completion]. RLOO's ratio is that of whole sequences: all tokens of one share it.
+
+    Returns:
+        [batch, completion]. RLOO's ratio is that of whole sequences: all tokens of one share it.
     """
     logprobs, mask = logprobs.detach(), token_mask(inputs)
     old_sums: Tensor | None = inputs.get("old_logps")
@@ -88,17 +93,17 @@ def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | N
 
 
 CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""Loss types with PPO's clip; RLOO has it too, and no loss type."""
+"""Loss types with PPO's clip. RLOO has the clip too, but no loss type."""
 
 LARGEST_LOG_RATIO, SMALLEST_SEQUENCE_RATIO, SMALLEST_LAMBDA = 20.0, 1e-8, 1e-4
 """The bounds that TRL puts on VESPO's ratios and λ."""
 
 
 def loss_weights(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor) -> Tensor:
-    """w / r: r A times this is the weight that the token has in the gradient of TRL's loss.
+    """w / r of each token, [batch, tokens]: r A times this is the token's weight in the gradient of TRL's loss.
 
     Args:
-        trainer: names the loss and holds its parameters.
+        trainer: its loss type and the parameters of the loss are read.
         inputs: of `_compute_loss`: advantages [batch] or [batch, tokens], old log-probs and masks.
         logprobs: of the policy, without gradient, [batch, tokens].
         ratios: r as the loss has it, of tokens or of sequences, [batch, tokens].
@@ -118,16 +123,16 @@ def loss_weights(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor)
         positive, negative = (args.vespo_k_pos, args.vespo_lambda_pos), (args.vespo_k_neg, args.vespo_lambda_neg)
         log_ratios = logprobs - inputs["old_per_token_logps"]
         phi = vespo_weight(advantages, log_ratios, token_mask(inputs), positive, negative)
-        # φ stands in the place of r. Where r is 0 in float32 nothing can be put in its place.
+        # φ replaces r. Where r is 0 in float32, there is nothing to replace.
         return torch.where(ratios > 0, phi / ratios, 0.0)
     return torch.ones_like(ratios)
 
 
 def loss_kl_strengths(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor | None) -> Tensor | None:
-    """What the KL term of TRL's loss adds to r A, [batch, tokens]; None where there is none, or its pull is not known.
+    """What the KL term of TRL's loss adds to r A, [batch, tokens]; None where there is no term, or it is not known.
 
-    With `use_bias_correction_kl` the estimator k is weighed by the ratio, which has a gradient too: that of beta r k is
-    beta r log(p / p_ref). Of ratios of whole sequences it is not known. RLOO's KL is part of the reward, and so of A.
+    With `use_bias_correction_kl` the estimator k is weighted by the ratio, which has a gradient too: that of beta r k is
+    beta r log(p / p_ref). For ratios of whole sequences it is not known. RLOO's KL is part of the reward, and so of A.
 
     Args:
         ratios: r as the loss has it; None: 1.
@@ -161,8 +166,10 @@ def sapo_weight(advantages: Tensor, ratios: Tensor, temperature_positive: float,
         loss = -4 / τ σ(τ (r - 1)) A        arXiv:2511.20347
 
     Args:
-        advantages, ratios: A and r, [batch, tokens].
-        temperature_positive, temperature_negative: τ where A > 0, and elsewhere.
+        advantages: A, [batch, tokens].
+        ratios: r, [batch, tokens].
+        temperature_positive: τ where A > 0.
+        temperature_negative: τ elsewhere.
     """
     temperatures = torch.where(advantages > 0, temperature_positive, temperature_negative)
     gate = torch.sigmoid(temperatures * (ratios - 1))
@@ -176,16 +183,19 @@ def vespo_weight(
     positive: tuple[float, float],
     negative: tuple[float, float],
 ) -> Tensor:
-    """φ(w) = exp(λ + k log w - λ w) of the whole sequence's ratio w, which VESPO puts in the place of r; 1 at w = 1.
+    """φ(w) = exp(λ + k log w - λ w) of the whole sequence's ratio w, by which VESPO replaces r; 1 at w = 1.
 
         loss = -sg(φ(w)) A log p        arXiv:2602.10693; TRL keeps w within [1e-8, e^20]
 
     Args:
         advantages: A, [batch, tokens].
-        log_ratios: log r of each token by itself, [batch, tokens].
+        log_ratios: log r of each token, [batch, tokens].
         mask: non-zero where the token counts.
-        positive, negative: (k, λ) where A >= 0, and where A < 0.
-    Returns: [batch, tokens].
+        positive: (k, λ) where A >= 0.
+        negative: (k, λ) where A < 0.
+
+    Returns:
+        [batch, tokens].
     """
     sums = (log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO) * mask).sum(1, keepdim=True)
     log_weight = sums.clamp(math.log(SMALLEST_SEQUENCE_RATIO), LARGEST_LOG_RATIO)
@@ -196,18 +206,18 @@ def vespo_weight(
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The sequences of one `gate` call, as TRL holds them: prompt [rows, prompt], completion [rows, completion]."""
+    """The sequences of one `gate` call: prompt [rows, prompt], completion [rows, completion]."""
 
     prompt_ids: Tensor
     prompt_mask: Tensor
     completion_ids: Tensor
     completion_mask: Tensor
     text_only: bool
-    """False: images came along; such sequences are not sampled."""
+    """False: there are images; such sequences are not sampled."""
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any]) -> MicroBatch:
-        """The sequences among what TRL's loss is given."""
+        """The sequences among the inputs of TRL's loss."""
         return cls(
             prompt_ids=inputs["prompt_ids"],
             prompt_mask=inputs["prompt_mask"],
@@ -218,7 +228,7 @@ class MicroBatch:
 
 
 def default_tokens(batches: Sequence[MicroBatch]) -> int:
-    """A sixteenth of the step: about a fiftieth of its forward and backward passes. At least one sequence."""
+    """How many tokens to score again: a sixteenth of the step, about a fiftieth of its cost; at least one sequence."""
     sizes = [batch.prompt_ids.numel() + batch.completion_ids.numel() for batch in batches]
     longest = max((batch.prompt_ids.shape[1] + batch.completion_ids.shape[1] for batch in batches), default=0)
     return max(sum(sizes) // 16, longest)
@@ -233,10 +243,10 @@ class Sample:
 
     @classmethod
     def of(cls, batches: Sequence[MicroBatch], step: int, tokens: int) -> Sample | None:
-        """The most sequences that `tokens` tokens, prompt and padding included, have room for; None when none has.
+        """As many sequences as fit into `tokens` tokens, prompt and padding included; None where none can be scored.
 
-        It starts with another micro-batch each step and takes those of the same width, so that one forward does. TRL
-        has shuffled the sequences: the first are as good as any. Where not even one fits, its end is cut off.
+        Each step starts with another micro-batch, and takes those of the same width, so that one forward is enough. TRL
+        has shuffled the sequences, so the first ones are a random sample. Where not even one fits, its end is cut off.
         """
         turn = [(step + offset) % len(batches) for offset in range(len(batches))]
         first = next((index for index in turn if batches[index].text_only), None)
@@ -253,7 +263,7 @@ class Sample:
         return cls(tuple(rows), completion) if completion > 0 else None
 
     def forward_inputs(self, batches: Sequence[MicroBatch]) -> tuple[Tensor, Tensor, int]:
-        """Input ids and attention mask [rows, prompt + completion], and how many tokens at the end are completion."""
+        """Input ids and attention mask [rows, prompt + completion], and the number of completion tokens at the end."""
         chosen = [(batch, rows) for batch, rows in zip(batches, self.rows, strict=True) if rows]
         ids, mask = (
             torch.cat(
@@ -267,7 +277,7 @@ class Sample:
         return ids, mask, self.completion
 
     def spread(self, entropies: Tensor, batches: Sequence[MicroBatch]) -> list[TokenScores]:
-        """Scores of every `gate` call's tokens, NaN outside the sample, from the sample's entropies [rows, completion]."""
+        """Scores for the tokens of every `gate` call, NaN outside the sample, from its entropies [rows, completion]."""
         parts = iter(entropies.split([rows for rows in self.rows if rows]))
         return [
             _entropies_only(batch.completion_ids, next(parts) if rows else None)
@@ -286,7 +296,7 @@ def _entropies_only(completion_ids: Tensor, entropies: Tensor | None) -> TokenSc
 
 @contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
-    """Dropout as in the forward that was scored first. After an evaluation the model is in eval mode until the next step."""
+    """Switch dropout on, as in the forward that was scored first: after an evaluation the model is in eval mode."""
     evaluating = [module for module in model.modules() if not module.training] if not model.training else []
     for module in evaluating:
         module.training = True

@@ -30,9 +30,10 @@ ROUND_OFF, LOW_PRECISION_ROUND_OFF = 1e-3, 0.1
 
 
 def check_supported(trainer: Any) -> None:
-    """
+    """Refuse set-ups that can't be observed faithfully.
+
     Raises:
-        ConfigurationError: for set-ups that can't be observed faithfully, with the reason.
+        ConfigurationError: with the reason.
     """
     if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
         raise ConfigurationError(
@@ -55,7 +56,7 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
         yield "its training is under way, or was interrupted. Attach to a new trainer, before trainer.train()."
     modules = f"{type(trainer).__module__} {type(trainer).__name__} {type(model).__module__}"
     if "unsloth" in modules.lower() or hasattr(model.config, "unsloth_version"):
-        yield "Unsloth has put a forward of its own in the place of the model's, which hands out no log-probs."
+        yield "Unsloth has replaced the model's forward by one that returns no log-probs."
     if trainer.use_vllm:
         yield (
             "with use_vllm TRL weighs every token by log-probs that come from vLLM, outside the model that is "
@@ -67,7 +68,7 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
             "model_init_kwargs={'use_kernels': True} instead, as TRL advises."
         )
     if args.torch_compile:
-        yield "torch_compile makes one program of the forward, inside which no scores can be taken. Turn it off."
+        yield "torch_compile compiles the forward into one program, from which no scores can be read. Turn it off."
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         yield (
             "DeepSpeed and FSDP shard the policy when training starts, after the self-check. Use DDP, or "
@@ -80,7 +81,7 @@ def _check_method(trainer: Any, name: str, expected: tuple[str, ...]) -> None:
     lacking = "the method itself"
     if callable(method):
         parameters = inspect.signature(method).parameters
-        # Somebody's wrapper that hands everything on is fine.
+        # A wrapper that passes all arguments on is fine.
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
         missing = [parameter for parameter in expected if parameter not in parameters]
@@ -105,7 +106,7 @@ def policy_of(trainer: Any) -> nn.Module:
 def self_check(trainer: Any, head: FusedHead) -> None:
     """Compare log-probs and entropies of random tokens, ours and TRL's from the same hidden states.
 
-    One forward of 2 x 9 tokens without gradient. Modes and random numbers are given back.
+    One forward of 2 x 9 tokens without gradient. Module modes and random states are restored.
 
     Raises:
         ConfigurationError: they differ by more than round-off, or TRL's method never ran the model's fused forward.
@@ -127,7 +128,7 @@ def self_check(trainer: Any, head: FusedHead) -> None:
     if len(records) != 1:
         raise ConfigurationError(
             f"{type(trainer).__name__} does not get its log-probs from one fused forward of its model, or that forward "
-            f"could not be scored (the log says why). Log-probs computed outside can't be observed."
+            f"could not be scored (see the log). Log-probs computed elsewhere can't be observed."
         )
     ours = completion_scores(records, records[0].logprobs[:, -logprobs.shape[1] :])
     allowed = ROUND_OFF if _computes_in_float32(trainer, model) else LOW_PRECISION_ROUND_OFF
@@ -137,7 +138,7 @@ def self_check(trainer: Any, head: FusedHead) -> None:
 
 def _compare(name: str, ours: Tensor, theirs: Tensor, allowed: float) -> None:
     difference = (ours.float() - theirs.float()).abs().flatten()
-    # NaN is no agreement, unless both say so.
+    # NaN agrees with NaN alone.
     difference = torch.where(ours.isnan().flatten() & theirs.isnan().flatten(), 0.0, difference).nan_to_num(torch.inf)
     worst = int(difference.argmax())
     if difference[worst] > allowed:
@@ -155,7 +156,7 @@ def _computes_in_float32(trainer: Any, model: nn.Module) -> bool:
 
 
 def random_ids(model: Any) -> Tensor:
-    """[2, 9] token ids from a generator of their own; none that stands for an image or the like."""
+    """[2, 9] token ids from a generator of their own; no special ones, such as those of an image."""
     config, text = model.config, model.config.get_text_config()
     special = {*_special_ids(config), *_special_ids(text)}
     usual = [token for token in range(min(text.vocab_size, 1000)) if token not in special]

@@ -48,6 +48,8 @@ def mean_entropy(token_entropies: Tensor, mask: Tensor) -> Tensor:
     Args:
         token_entropies: [rollouts, tokens].
         mask: bool, same shape, False on padding.
-    Returns: a scalar.
+
+    Returns:
+        A scalar.
     """
     return (token_entropies * mask).sum() / mask.sum()

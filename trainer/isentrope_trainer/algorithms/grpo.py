@@ -13,7 +13,9 @@ def group_advantages(rewards: Tensor) -> Tensor:
 
     Args:
         rewards: [prompts, group size].
-    Returns: [prompts, group size]; exactly 0 in a group whose rewards are all equal.
+
+    Returns:
+        [prompts, group size]; exactly 0 in a group whose rewards are all equal.
     """
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     spread = rewards.std(dim=1, keepdim=True)
@@ -25,7 +27,9 @@ def zero_advantage_groups(rewards: Tensor) -> Tensor:
 
     Args:
         rewards: [prompts, group size].
-    Returns: bool [prompts].
+
+    Returns:
+        Bool [prompts].
     """
     return (rewards == rewards[:, :1]).all(dim=1)
 
@@ -39,7 +43,9 @@ def policy_gradient_loss(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> 
         logprobs: [rollouts, tokens] of the sampled tokens, differentiable, in nats.
         advantages: [rollouts, tokens].
         mask: bool [rollouts, tokens], False on padding, which neither contributes nor counts.
-    Returns: a scalar.
+
+    Returns:
+        A scalar.
     """
     ratios = (logprobs - logprobs.detach()).exp()
     return -(advantages * ratios * mask).sum() / mask.sum()

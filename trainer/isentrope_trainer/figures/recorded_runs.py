@@ -88,7 +88,8 @@ def read_run(path: Path) -> RecordedRun:
 def record(recipe: Recipe, folder: Path, *, threads: int = THREADS) -> RecordedRun | None:
     """The run: read where it was finished before, else trained now and kept.
 
-    Returns: None where another process is busy with it.
+    Returns:
+        None where another process is busy with it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _claimed(recipe.path(folder)) as claimed:

@@ -66,7 +66,9 @@ def completion_logits(policy: LlamaForCausalLM, prompts: Tensor, completions: Te
         prompts: int64 [prompts, prompt length], all of one length.
         completions: int64 [prompts * group size, completion length]; the group of prompt i are the rows
             i * group_size and following.
-    Returns: [prompts * group size, completion length, vocabulary]; row t belongs to token t of the completion.
+
+    Returns:
+        [prompts * group size, completion length, vocabulary]; row t belongs to token t of the completion.
     """
     prompt_of_row = torch.arange(len(prompts)).repeat_interleave(len(completions) // len(prompts))
     rows = torch.cat([prompt_of_row[:, None], completions], dim=1)

@@ -73,7 +73,9 @@ def tree_logits(policy: LlamaForCausalLM, prompts: Tensor, tree: PrefixTree) -> 
 
     Args:
         prompts: those that the tree was made of.
-    Returns: [rollouts, completion length, vocabulary]; those of a prompt's first token where the mask was False.
+
+    Returns:
+        [rollouts, completion length, vocabulary]; those of a prompt's first token where the mask was False.
     """
     read = prompts.shape[1] - 1
     places = read + _rank_within(tree.prompts, len(prompts))

@@ -43,7 +43,9 @@ def demonstration_batch(size: int, noise: float, generator: random.Random) -> tu
 
     Args:
         noise: share of completions that use the right numbers in a random expression, whatever its value.
-    Returns: prompts [size, prompt length] and completions [size, completion length], padded on the right.
+
+    Returns:
+        Prompts [size, prompt length] and completions [size, completion length], padded on the right.
     """
     pairs = [_demonstration(noise, generator) for _ in range(size)]
     return torch.tensor([prompt for prompt, _ in pairs]), torch.tensor([completion for _, completion in pairs])
