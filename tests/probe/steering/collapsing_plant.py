@@ -6,7 +6,7 @@ import random
 
 from isentrope.hold import EntropyEstimator
 from isentrope_wire.control import Hold, Method, Scope
-from isentrope_wire.hold_decision import Action, Calibrated, HoldState, HoldWord, Measured, decide
+from isentrope_wire.hold_decision import Action, Calibrated, HoldState, HoldStatus, Measured, decide
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfCurve, WhatIfSums
 
 GAIN = 0.5
@@ -90,5 +90,5 @@ class CollapsingPlant:
         self._arriving.append(Measured(step=step, entropy=estimate, calibrated=TRUSTED, what_if=sums))
 
 
-def words(plant: CollapsingPlant) -> set[HoldWord]:
-    return {action.word for action in plant.actions}
+def words(plant: CollapsingPlant) -> set[HoldStatus]:
+    return {action.status for action in plant.actions}

@@ -17,7 +17,7 @@ from isentrope_wire.hold_decision import (
     Calibrated,
     EntropyEstimate,
     HoldState,
-    HoldWord,
+    HoldStatus,
     Measured,
     Plan,
     decide,
@@ -51,7 +51,7 @@ def clipping_at(mu: float, scope: Scope = Scope.DECREASING) -> HoldState:
 @pytest.mark.parametrize("entropy", [0.45, 0.49, 0.5, 0.55])
 def test_the_threshold_gives_the_correction_that_is_wanted(entropy: float) -> None:
     state, action = decide(HOLD, clipping_at(1.0), measured(entropy), step=10)
-    assert (action.word, action.scope) == (HoldWord.HOLDING, Scope.DECREASING)
+    assert (action.status, action.scope) == (HoldStatus.HOLDING, Scope.DECREASING)
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     reached = curve.at(action.mu, action.mu).unit_predicted_change
     assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
@@ -68,8 +68,8 @@ def test_tokens_that_lower_the_entropy_are_clipped_below_the_target_and_those_th
 @pytest.mark.parametrize(("side", "entropy"), [("lower", 0.4), ("raise", 0.9)])
 def test_a_side_that_is_not_allowed_is_left_alone(side: str, entropy: float) -> None:
     state, action = decide(replace(HOLD, side=HoldSide(side)), HoldState(), measured(entropy), step=10)
-    assert (action.word, action.mu, state.mu) == (HoldWord.SIDE, None, None)
-    assert "side does not allow it" in action.why
+    assert (action.status, action.mu, state.mu) == (HoldStatus.SIDE, None, None)
+    assert "side does not allow it" in action.reason
 
 
 def test_a_correction_is_never_larger_than_asked_for() -> None:
@@ -81,23 +81,23 @@ def test_a_correction_is_never_larger_than_asked_for() -> None:
 def test_a_threshold_stays_within_its_limits_and_says_when_it_would_leave_them() -> None:
     hold = replace(HOLD, mu_min=0.8, mu_max=1.2)
     _, low = decide(hold, clipping_at(0.9), measured(0.3), step=10)
-    assert (low.word, low.mu) == (HoldWord.LIMIT, 0.8)
+    assert (low.status, low.mu) == (HoldStatus.LIMIT, 0.8)
     _, high = decide(hold, clipping_at(1.1), measured(0.599), step=10)
-    assert (high.word, high.mu) == (HoldWord.HOLDING, 1.2)
+    assert (high.status, high.mu) == (HoldStatus.HOLDING, 1.2)
 
 
 def test_where_the_cap_binds_no_lower_threshold_is_looked_for_and_the_plan_is_what_it_leaves() -> None:
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     # 40 tokens lie from 0 to 2: a tenth of the 100 is reached at 1.5, and the correction asks for more.
     state, action = decide(HOLD, clipping_at(1.6), measured(0.4), step=10, max_fraction=0.1)
-    assert action.word == HoldWord.LIMIT
+    assert action.status == HoldStatus.LIMIT
     assert action.mu == pytest.approx(1.5, abs=1e-6)
     capped = curve.at(0.5, 0.5, max_fraction=0.1).unit_predicted_change
     assert state.plans[-1].unit_prediction == pytest.approx(capped, abs=1e-6)
     state, action = decide(HOLD, clipping_at(1.0), measured(0.4), step=10, max_fraction=0.9)
     assert state.plans[-1].unit_prediction > capped
     _, action = decide(HOLD, clipping_at(1.6), measured(0.57), step=10, max_fraction=0.1)
-    assert action.word == HoldWord.HOLDING
+    assert action.status == HoldStatus.HOLDING
     assert action.mu is not None
     assert action.mu > 1.5
 
@@ -107,7 +107,7 @@ def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float)
     state, action = decide(HOLD, clipping_at(1.0), measured(entropy), step=10, shrink_denominator=True)
     curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
     reached = curve.at(action.mu, action.mu, shrink_denominator=True).unit_predicted_change
-    assert action.word == HoldWord.HOLDING
+    assert action.status == HoldStatus.HOLDING
     assert 0.5 * reached == pytest.approx(RATE * (0.5 - entropy), abs=1e-6)
     assert state.plans[-1].unit_prediction == reached
 
@@ -115,7 +115,7 @@ def test_a_mean_over_the_kept_tokens_alone_is_solved_for_as_such(entropy: float)
 def test_a_threshold_moves_only_so_far_in_a_step() -> None:
     _, down = decide(HOLD, clipping_at(1.9), measured(0.4), step=10)
     _, up = decide(HOLD, clipping_at(0.1), measured(0.5), step=10)
-    assert down.word == up.word == HoldWord.SLEWING
+    assert down.status == up.status == HoldStatus.SLEWING
     assert down.mu == pytest.approx(0.9)
     assert up.mu == pytest.approx(0.3)
 
@@ -134,9 +134,9 @@ def test_clipping_begins_beyond_a_band_and_ends_at_its_middle() -> None:
     # Falls by itself just as fast as is wanted, but for half the band.
     band = HYSTERESIS * HOLD.largest_change
     entropy = 0.5 + (0.02 - band / 2) / RATE
-    assert decide(HOLD, HoldState(), measured(entropy), step=10)[1].word == HoldWord.RESTING
+    assert decide(HOLD, HoldState(), measured(entropy), step=10)[1].status == HoldStatus.RESTING
     assert decide(HOLD, clipping_at(1.9), measured(entropy), step=10)[1].scope == Scope.DECREASING
-    assert decide(HOLD, clipping_at(1.9), measured(entropy + band / RATE), step=10)[1].word == HoldWord.RESTING
+    assert decide(HOLD, clipping_at(1.9), measured(entropy + band / RATE), step=10)[1].status == HoldStatus.RESTING
     assert decide(HOLD, HoldState(), measured(entropy - band / RATE), step=10)[1].scope == Scope.DECREASING
 
 
@@ -157,14 +157,14 @@ def test_what_the_prediction_misses_on_average_is_made_up_for() -> None:
 
 def test_without_numbers_or_trust_the_pushed_control_stays_and_the_reason_is_told() -> None:
     for numbers, step, words in (
-        (None, 10, "No step's numbers"),
+        (None, 10, "No measurements"),
         (measured(), 10 + LARGEST_LAG, "6 steps before"),
         (measured(gain=-0.1), 10, "gain is -0.1"),
         (measured(calibrated=replace(TRUSTED, compared_steps=3)), 10, "compared in 3 steps"),
     ):
         state, action = decide(HOLD, clipping_at(1.0), numbers, step=step)
-        assert (action.word, action.mu, state.acting, state.scope) == (HoldWord.FALLBACK, None, False, None)
-        assert words in action.why
+        assert (action.status, action.mu, state.acting, state.scope) == (HoldStatus.FALLBACK, None, False, None)
+        assert words in action.reason
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3])

@@ -11,7 +11,7 @@ import pytest
 from isentrope.errors import CheckpointError
 from isentrope.hold import HoldController
 from isentrope_wire.control import Control
-from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldWord
+from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot, StepReport
 from tests.probe.steering.collapsing_plant import step_sums
 
@@ -50,9 +50,9 @@ def test_a_pilot_taken_up_again_decides_as_if_it_had_not_been_interrupted() -> N
     run_steps(interrupted, range(12))
     resumed.restore(json.loads(json.dumps(interrupted.state())))
     assert run_steps(resumed, range(12, 16)) == expected[12:]
-    assert {action.word for action in expected[12:]} <= {HoldWord.HOLDING, HoldWord.SLEWING, HoldWord.LIMIT}
+    assert {action.status for action in expected[12:]} <= {HoldStatus.HOLDING, HoldStatus.SLEWING, HoldStatus.LIMIT}
     # A controller that knows nothing falls back.
-    assert run_steps(HoldController(), range(12, 13))[0].word == HoldWord.FALLBACK
+    assert run_steps(HoldController(), range(12, 13))[0].status == HoldStatus.FALLBACK
 
 
 def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
@@ -68,7 +68,7 @@ def test_thresholds_pushed_beside_the_same_hold_do_not_interrupt_it() -> None:
     run_steps(changed, range(12))
     other = Control(hold={"target_entropy": 0.52})
     (first,) = run_steps(changed, range(12, 13), replace(HELD, version=4, control=other))
-    assert first.word == HoldWord.SLEWING
+    assert first.status == HoldStatus.SLEWING
     assert first.mu == pytest.approx((2.0 - SLEW_STEP) / SLEW_FACTOR)
 
 
@@ -108,7 +108,7 @@ def test_the_pushed_cap_and_denominator_are_counted_with() -> None:
         decided.append((run_steps(controller, range(16), pushed)[-1], controller.state()))
     free, capped, shrunken = decided
     assert free[0].mu == 0.0
-    assert capped[0].word == HoldWord.LIMIT
+    assert capped[0].status == HoldStatus.LIMIT
     assert capped[0].mu == pytest.approx(1.75, abs=1e-6)
     # At the same threshold the mean over the kept is another.
     assert shrunken[0] == free[0]

@@ -20,11 +20,11 @@ def test_a_prediction_that_proved_itself_is_trusted() -> None:
 @pytest.mark.parametrize(
     ("calibrated", "gain", "words"),
     [
-        (PROVED, None, "No gain is known yet: it takes some steps whose entropy was observed, .* rescore="),
+        (PROVED, None, "gain is not known .* rescore="),
         (PROVED, 0.0, "gain is 0:"),
         (PROVED, -0.1, "gain is -0.1:"),
         (PROVED, math.nan, "gain is nan:"),
-        (replace(PROVED, compared_steps=4), 0.4, "compared in 4 steps, it takes 5"),
+        (replace(PROVED, compared_steps=4), 0.4, "compared in 4 steps; 5 "),
         (replace(PROVED, sign_agreement=0.6), 0.4, "right in 60% of the steps, and its R² is 0.30"),
     ],
 )
