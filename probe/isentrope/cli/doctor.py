@@ -189,7 +189,9 @@ def _token() -> Finding:
             found = f"the server does not accept the token from {source}"
             return Finding(check="token", ok=False, found=found, advice=advice)
         reason = "" if error.status is None else f": {error}"
-        return Finding(check="token", ok=False, found=f"not checked{reason}", advice="Solve the server's problem first.")
+        return Finding(
+            check="token", ok=False, found=f"not checked{reason}", advice="Solve the server's problem first."
+        )
     return Finding(check="token", ok=True, found=f"the server accepts the token from {source}")
 
 

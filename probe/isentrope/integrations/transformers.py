@@ -20,7 +20,7 @@ from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
 from isentrope.integrations.reporting import StepReports, path_given, resume_probe
-from isentrope.lifecycle import named
+from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.trackers.known import requested_trackers
 from isentrope.transport.transport import Transport
@@ -103,7 +103,7 @@ class IsentropeCallback(StepReports):
             try:
                 return theirs(*args, **kwargs)
             except BaseException as error:
-                self._fail(named(error), alone=trainer.args.world_size == 1)
+                self._fail(error_text(error), alone=trainer.args.world_size == 1)
                 raise
 
         trainer.train = train

@@ -42,7 +42,7 @@ from isentrope.integrations.trl_loss import (
     token_mask,
 )
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
-from isentrope.lifecycle import named
+from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, importance_ratios
 from isentrope.transport.transport import Transport
@@ -246,7 +246,7 @@ class Attachment(StepReports):
             return self._theirs["train"](*args, **kwargs)
         except BaseException as error:
             self._close_after_failure()
-            self.finish("failed", named(error))
+            self.finish("failed", error_text(error))
             raise
 
     def _close_after_failure(self) -> None:

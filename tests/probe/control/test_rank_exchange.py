@@ -13,7 +13,7 @@ import isentrope
 from isentrope.distributed import FIRST_CAPACITY, OneRank, RankExchange, StepStart
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope_wire.codec import encode_control
-from isentrope_wire.hold_decision import Action, HoldWord
+from isentrope_wire.hold_decision import Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot
 from tests.probe.tiny_loop import pushed
 
@@ -56,7 +56,7 @@ def close_step(of: RankExchange, requested: ControlSnapshot | None, action: Acti
 
 
 def action(why: str) -> Action:
-    return Action(version=1, word=HoldWord.HOLDING, why=why)
+    return Action(version=1, status=HoldStatus.HOLDING, reason=why)
 
 
 def received_by_two(
