@@ -158,7 +158,7 @@ def test_what_the_prediction_misses_on_average_is_made_up_for() -> None:
 def test_without_numbers_or_trust_the_pushed_control_stays_and_the_reason_is_told() -> None:
     for numbers, step, words in (
         (None, 10, "No measurements"),
-        (measured(), 10 + LARGEST_LAG, "6 steps before"),
+        (measured(), 10 + LARGEST_LAG, "6 steps old"),
         (measured(gain=-0.1), 10, "gain is -0.1"),
         (measured(calibrated=replace(TRUSTED, compared_steps=3)), 10, "compared in 3 steps"),
     ):

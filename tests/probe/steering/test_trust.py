@@ -20,7 +20,7 @@ def test_a_prediction_that_proved_itself_is_trusted() -> None:
 @pytest.mark.parametrize(
     ("calibrated", "gain", "words"),
     [
-        (PROVED, None, "gain is not known .* rescore="),
+        (PROVED, None, "gain is not known .*rescore="),
         (PROVED, 0.0, "gain is 0:"),
         (PROVED, -0.1, "gain is -0.1:"),
         (PROVED, math.nan, "gain is nan:"),
