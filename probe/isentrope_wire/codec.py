@@ -30,11 +30,11 @@ from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfError, WhatIfSums
 
 JSON_NESTING = 32
-"""How deep objects and lists may stand in each other in a run's configuration."""
+"""How deep objects and lists may be nested in a run's configuration."""
 
 
 def payload_hash(payload: bytes) -> bytes:
-    """BLAKE2b-128 of the payload's bytes: tells a harmless repeat from two payloads under one key."""
+    """BLAKE2b-128 of the payload's bytes: it distinguishes a harmless repeat from two payloads under one key."""
     return hashlib.blake2b(payload, digest_size=16).digest()
 
 
@@ -419,7 +419,7 @@ def _object_from_json(name: str, text: str) -> dict[str, object]:
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Whether objects and lists stand in each other more than so deep: whoever writes it out would not come back."""
+    """Whether objects and lists are nested deeper than this: writing them as JSON would exceed the recursion limit."""
     if not isinstance(value, dict | list):
         return False
     items = value.values() if isinstance(value, dict) else value

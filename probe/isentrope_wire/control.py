@@ -1,4 +1,4 @@
-"""The control document: which intervention is in force, with which thresholds. Checked where it is built.
+"""The control document: a method with its thresholds, and the entropy to hold. Checked where it is built.
 
 A control's `hold` document: the entropy to hold, and the bounds within which thresholds may be moved for it.
 """
@@ -24,7 +24,7 @@ from isentrope_wire.methods import (
 from isentrope_wire.numbers import is_finite_number, shown
 
 CHANGE_OF_TARGET = 0.05
-"""Share of the target that a step may correct, where nothing else is said."""
+"""Share of the target that a step may correct, where `max_change_per_step` is not given."""
 
 
 class HoldSide(StrEnum):
@@ -39,7 +39,7 @@ class HoldSide(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What a controller is told.
+    """The entropy to hold, and the bounds for it.
 
     Raises:
         ConfigurationError: naming the field, what was expected and what came.
@@ -68,7 +68,7 @@ class Hold:
 
     @classmethod
     def from_document(cls, document: object) -> Hold:
-        """Read the object that users send. Fields left out, and those that are null, keep their defaults.
+        """Read the object that users send. Fields not given, and those that are null, keep their defaults.
 
         Raises:
             ConfigurationError: no object, a field it does not have, or a value a field can't take.
@@ -172,10 +172,10 @@ class Control:
     scope: Scope
     parameters: Mapping[str, Value]
     """What was given of the method's own parameters (`methods`); read them with `value`, which knows the
-    defaults. `preset` among those given fills in what was left out, and does not stay."""
+    defaults. A `preset` among those given sets the others, and is not kept."""
     hold: Mapping[str, object] | None
-    """The entropy to hold by moving thresholds, as `Hold` writes it; None: nobody but people moves them. While it can't
-    be done, the method and thresholds beside it are in force."""
+    """The entropy to hold by moving thresholds, as `Hold` writes it; None: the thresholds stay as given. While it can't
+    be done, the method and thresholds beside it are active."""
     reason: str
 
     def __init__(
@@ -248,7 +248,7 @@ class Control:
         """
         value = self.value(name)
         if not isinstance(value, int | float):
-            raise ConfigurationError(f"The method {self.method} has no number {name}; it stands at {value!r}.")
+            raise ConfigurationError(f"The method {self.method} has no number {name}; it is {value!r}.")
         return float(value)
 
     def to_document(self) -> dict[str, object]:
@@ -265,7 +265,7 @@ class Control:
 
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> Control:
-        """Read the JSON object users send. Fields left out keep their defaults.
+        """Read the JSON object users send. Fields not given keep their defaults.
 
         Raises:
             ConfigurationError: for a field no control has, or a value a field can't take.
@@ -278,12 +278,12 @@ class Control:
 
     @property
     def held(self) -> Hold | None:
-        """What `hold` says, ready to use."""
+        """`hold` as a `Hold`; None where there is none."""
         return None if self.hold is None else Hold.from_document(self.hold)
 
     @property
     def capability(self) -> str:
-        """What a probe must be able to do to carry this control out, as it stands in `RunStarted.capabilities`."""
+        """What a probe must be able to do to carry this control out, as listed in `RunStarted.capabilities`."""
         return "hold" if self.hold is not None else f"method:{self.method}"
 
 
@@ -314,7 +314,7 @@ def _threshold(name: str, value: object) -> float | None:
 def _filled_in(
     method: Method, mu_low: object, mu_high: object, scope: object, parameters: dict[str, object]
 ) -> dict[str, Any]:
-    """The fields with what a preset among the parameters says of those left out; the preset itself goes."""
+    """The fields, with those not given set by a preset among the parameters; the preset itself is removed."""
     shorthand: Mapping[str, Any] = {}
     if "preset" in parameters:
         shorthand = preset(method, parameters.pop("preset"))

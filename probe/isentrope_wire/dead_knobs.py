@@ -43,12 +43,12 @@ class StepEvidence:
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
     outside_low: float = 0.0
-    """Tokens that the method asked for on the lower side, where it has thresholds; as the step's what-if sums say."""
+    """Tokens that the method asked for on the lower side, where it has thresholds; from the step's what-if sums."""
     outside_high: float = 0.0
 
 
 def dead_knobs(control: Control, step: StepEvidence) -> tuple[str, ...]:
-    """One sentence for each knob that does nothing, or not what its number says; empty when all is well."""
+    """One sentence for each knob that does nothing, or not what its number asks for; empty where all knobs act."""
     if control.method == Method.NONE or not step.tokens:
         return ()
     return (*_nothing_to_act_on(control, step), *_ratio(control, step), *_own(control, step))
@@ -115,7 +115,7 @@ def _thresholds(control: Control, step: StepEvidence) -> Iterator[str]:
     if control.value("max_fraction") is not None and step.spared:
         yield (
             f"max_fraction {control.value('max_fraction'):g} binds: {step.candidates} of {step.tokens} tokens lie beyond "
-            f"the thresholds, and {step.candidates - step.spared} are left out. Moving µ changes nothing."
+            f"the thresholds, and {step.candidates - step.spared} are clipped. Moving µ changes nothing."
         )
 
 
@@ -171,9 +171,9 @@ def clip_v_bounds(step: StepEvidence) -> Bounds:
 def _clip_cov(control: Control, step: StepEvidence) -> Iterator[str]:
     ratio = control.number("ratio")
     if not step.candidates:
-        yield "No token's covariance lies between omega_low and omega_high: none is left out."
+        yield "No token's covariance lies between omega_low and omega_high: none is clipped."
     elif step.candidates < ratio * step.tokens:
         yield (
             f"Only {step.candidates} of {step.tokens} tokens lie between omega_low and omega_high, fewer than the "
-            f"{ratio * step.tokens:.3g} that ratio asks for: all of them are left out."
+            f"{ratio * step.tokens:.3g} that ratio asks for: all of them are clipped."
         )

@@ -35,15 +35,15 @@ def grpc_target() -> str:
 
 
 def is_encrypted(target: str) -> bool:
-    """Whether an ingest is spoken to over TLS: when its address says so (`https://`, `http://`); when it says nothing,
-    if `ISENTROPE_URL` says so of the REST API, or `ISENTROPE_CA` names whom to trust."""
+    """Whether the connection to an ingest uses TLS: by its address (`https://`, `http://`); where that has no scheme, if
+    `ISENTROPE_URL` begins with https:// or `ISENTROPE_CA` is set."""
     if target.startswith((_ENCRYPTED, _CLEAR)):
         return target.startswith(_ENCRYPTED)
     return url().startswith(_ENCRYPTED) or certificate_authority() is not None
 
 
 def host_and_port(target: str) -> str:
-    """An ingest's address without what says how it is spoken to."""
+    """An ingest's address without its scheme."""
     return target.removeprefix(_ENCRYPTED).removeprefix(_CLEAR).rstrip("/")
 
 
@@ -58,7 +58,7 @@ def client_certificate() -> Path | None:
 
 
 def client_key() -> Path | None:
-    """`ISENTROPE_CLIENT_KEY`: PEM file of its private key; None: it stands in the certificate's file."""
+    """`ISENTROPE_CLIENT_KEY`: PEM file of its private key; None: it is in the certificate's file."""
     return _file("ISENTROPE_CLIENT_KEY")
 
 

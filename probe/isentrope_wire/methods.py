@@ -78,7 +78,7 @@ class Parameter:
 
 
 class Method(str):
-    """One row: the name of a method, and what is known of it. A probe's capabilities say which it can carry out."""
+    """One row: the name of a method, and what is known of it. A probe's capabilities name those it can carry out."""
 
     __slots__ = ("does", "label", "parameters", "positive_only", "presets", "source", "thresholds")
 
@@ -234,7 +234,7 @@ Method.CLIP_COV = method(
             minimum=0.0,
             maximum=1.0,
             sense="share of all tokens to leave out",
-            idle=(0, "no token is left out"),
+            idle=(0, "no token is clipped"),
         ),
         Parameter(name="omega_low", default=1.0, sense="only tokens whose covariance lies above this"),
         Parameter(name="omega_high", default=5.0, sense="only tokens whose covariance lies below this"),
@@ -354,7 +354,7 @@ Method.RATIO_CLIP = method(
 
 
 def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Value]:
-    """The parameters given, each in its kind and within its bounds; those left out stay out.
+    """The parameters given, each in its kind and within its bounds; those not given are not added.
 
     Raises:
         ConfigurationError: naming a parameter the method does not have, or the value it can't take.
@@ -367,7 +367,7 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
 
 
 def preset(of: Method, name: object) -> Mapping[str, object]:
-    """The fields of a control that the preset stands for.
+    """The fields of a control that the preset sets.
 
     Raises:
         ConfigurationError: the method has no preset of this name.
@@ -401,14 +401,14 @@ def name_and_value(text: str) -> tuple[str, Value]:
 
 
 def parameter_value(of: Method, parameters: Mapping[str, Value], name: str) -> Value:
-    """What the parameter stands at: as given, else its default. None too when the method has no such parameter."""
+    """The value of the parameter: as given, else its default. None too when the method has no such parameter."""
     if name in parameters:
         return parameters[name]
     return of.parameters[name].default if name in of.parameters else None
 
 
 def idle_parameters(of: Method, parameters: Mapping[str, object]) -> Iterator[str]:
-    """A sentence for each parameter that stands at the value at which the method does nothing."""
+    """A sentence for each parameter whose value makes the method do nothing."""
     for name, parameter in of.parameters.items():
         if parameter.idle is not None and parameters.get(name, parameter.default) == parameter.idle[0]:
             yield f"{name} is {parameter.idle[0]:g}: {parameter.idle[1]}."

@@ -241,7 +241,7 @@ TOKEN_EFFECTIVE_FRACTION = metric(
 TOKEN_NOT_FINITE = metric(
     "token/not_finite",
     unit="tokens",
-    meaning="tokens left out because a number of theirs is NaN or Inf",
+    meaning="tokens not measured because one of their numbers is NaN or Inf",
     promised=False,
 )
 TOKEN_NOT_RECORDED = metric(

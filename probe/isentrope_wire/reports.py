@@ -1,9 +1,9 @@
-"""What probe and server tell each other, as plain frozen dataclasses.
+"""What probe and server exchange, as plain frozen dataclasses.
 
 Times are seconds since the Unix epoch, entropies and scores are in nats. A quantity that was not measured is absent
 from `scalars`, never 0.
 
-How much a run may say of itself. The probe checks it where it is built; the server cuts what comes beyond all the same.
+The limits of what a run may report. The probe checks them where it is built; the server cuts what exceeds them.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class ControlOutcome:
     state: OutcomeState
     at: float
     step: int | None = None
-    """The first step the control was in force; only when APPLIED."""
+    """The first step in which the control was active; only when APPLIED."""
     code: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """One rank of one incarnation of a run says what it is. The first record of every spool, and the Hello."""
+    """One rank of one incarnation of a run describes itself. The first record of every spool, and the Hello."""
 
     run_id: str
     incarnation: str
@@ -80,7 +80,7 @@ class RunStarted:
     config: Mapping[str, object] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
-    """What this probe can be told to do, e.g. `method:clip_v`; the server refuses anything else at the door."""
+    """What this probe can carry out, e.g. `method:clip_v`; the server refuses controls that need anything else."""
     planned_steps: int | None = None
     initial_control: ControlSnapshot | None = None
     """The control the run starts with: version 0."""
@@ -108,20 +108,20 @@ class DrivingToken:
     """In its row; among the tokens of its `gate` call where there are no rows."""
     token_id: int | None
     text: str | None
-    """At most 40 characters, as the model or a user wrote them: anything may stand there."""
+    """At most 40 characters, as the model or a user wrote them: any text is possible."""
     logprob: float
     entropy: float
     vocab_centered_score: float
     advantage: float
     contribution: float
-    """-r A S_c in nats per unit gain, over no count; what it would have been where the token was left out."""
+    """-r A S_c in nats per unit gain, over no count; what it would have been where the token was clipped."""
     kept: bool
     """Whether its gradient took part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something a person should know, said at the step it was found."""
+    """Something a person should know, reported at the step where it was found."""
 
     kind: str
     """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob`, `zero_advantage` or `not_finite`."""
@@ -139,7 +139,7 @@ class StepReport:
     scalars: Mapping[str, float] = field(default_factory=dict)
     histograms: tuple[ScoreHistogram, ...] = ()
     control_version: int = 0
-    """The control in force during this step; 0 is the one the run started with."""
+    """The control active in this step; 0 is the one the run started with."""
     outcomes: tuple[ControlOutcome, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     """Facts that are words, e.g. `control/method`, `threshold/source`."""
@@ -162,7 +162,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """The training process said goodbye."""
+    """The training process ended the run."""
 
     status: str
     """`finished` or `failed`."""

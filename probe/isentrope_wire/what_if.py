@@ -8,7 +8,7 @@ tokens are therefore counted in bins of |u|, by side and by group, where
 together with the sum of their contributions -r A S_c to the unit prediction (Cor. 4). Prefix sums then answer for any
 thresholds and scope which share of the tokens would have been clipped and what the unit prediction would have been:
 exactly where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count, also those
-that the control then in force clipped.
+that the control active then clipped.
 
 A cap on what is clipped (`max_fraction`) leaves the tokens furthest beyond their threshold, which are those beyond both
 thresholds moved outwards by one distance c: the sums answer for it too, c being looked for. The ratio clip of a control
@@ -75,7 +75,7 @@ class WhatIfError(IsentropeError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BinSums:
-    """The tokens of a step by cell, for one method. Cells without a token are left out."""
+    """The tokens of a step by cell, for one method. Cells without a token are not listed."""
 
     cells: tuple[int, ...] = ()
     """Rising."""

@@ -1,4 +1,4 @@
-"""The reference trainer: GRPO on a verifiable task, and the living proof of the probe's API.
+"""The reference trainer: GRPO on a verifiable task, written against the probe's public names alone.
 
 Read `loop.py` first. Then:
 
@@ -6,7 +6,7 @@ Read `loop.py` first. Then:
 - `models/`: the policy and its supervised warm start
 - `rollout.py`, `algorithms/`: sampling, advantages, loss
 - `reference_run.py`: warm start, probe and loop put together
-- `experiments/`: one file per reproduced figure
+- `figures/`: one file per reproduced figure
 - `commands.py`, `server_process.py`: `isentrope train` and `isentrope demo`
 - `record.py`, `recording.py`, `replay.py`: the recorded run of `isentrope demo --replay`
 """

@@ -1,4 +1,4 @@
-"""`isentrope train` and `isentrope demo`. Heavy imports stand inside: `--help` must not wait for torch."""
+"""`isentrope train` and `isentrope demo`. Heavy imports are inside functions: `--help` must not wait for torch."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def demo(
 
 
 def _check_replay(replay: bool, training_options: dict[str, Any]) -> None:
-    """Options that don't go together, and a training that can't be: said before anything is started."""
+    """Refuse options that exclude each other, and a training without its libraries, before anything is started."""
     context = click.get_current_context()
     given = [name for name in (*training_options, "speed") if context.get_parameter_source(name) != _BY_DEFAULT]
     if replay:
@@ -190,7 +190,7 @@ def _import_training(beside: Executor, shown: Future[None]) -> None:
 
 
 def _open_browser(url: str) -> None:
-    """Where there is a screen. The address stands printed, so what a failed attempt would say helps nobody."""
+    """Open the pages where there is a screen. Failures are ignored: the address has been printed."""
     if not sys.platform.startswith("linux"):
         click.launch(url)
     elif os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -297,7 +297,7 @@ def _announce_run(run_id: str) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that children are stopped and the run is said goodbye to."""
+    """SIGTERM unwinds like Ctrl-C, so that children are stopped and the run is ended."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

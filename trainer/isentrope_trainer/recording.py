@@ -27,7 +27,7 @@ class Recording:
 
     run: RunStarted
     pushed: tuple[ControlSnapshot, ...]
-    """The controls that were asked for while it ran; the reports tell what became of them."""
+    """The controls that were asked for while it ran; their outcomes are in the reports."""
     reports: tuple[StepReport, ...]
 
 

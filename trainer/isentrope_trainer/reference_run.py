@@ -1,6 +1,6 @@
 """The reference run from end to end: warm start, probe, reinforcement, progress bar.
 
-What a training command says last, also after Ctrl-C: how far the run came, and how to look at it again.
+`Course` is the last line that a training command prints, also after Ctrl-C: how far the run came, and how to show it again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def train_reference_policy(
         ConfigurationError: the home can't be written to.
     """
     torch.set_num_threads(threads)
-    # Before the run begins: training it takes a minute, and a run that says nothing for so long is shown as silent.
+    # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
     policy = warm_started_policy(policy_config, warm_start)
     probe = isentrope.Probe(
         name=name,
@@ -65,7 +65,7 @@ def train_reference_policy(
         config=shown_settings(config, policy_config, warm_start),
         control=control,
         planned_steps=config.steps,
-        # A step is one gate call over all its tokens: nothing says more about them than they do.
+        # A step is one gate call over all its tokens: no first pass could know more about them.
         threshold_source="micro_batch",
         tokenizer=WordTokenizer(),
         transport=transport,
@@ -123,7 +123,7 @@ class Course:
             self.first_entropy_nats = _entropy_nats(probe)
 
     def __str__(self) -> str:
-        """One line, once the probe has said goodbye; empty where no step was made."""
+        """One line, once the probe has ended the run; empty where no step was made."""
         if self.probe is None:
             return ""
         last = _entropy_nats(self.probe)

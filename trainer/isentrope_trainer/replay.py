@@ -101,7 +101,7 @@ class _Replay:
 
     def _push(self, recorded: ControlSnapshot) -> int:
         """Ask for a control as a person does, and wait until it has come down. Returns the server's number of it."""
-        version, deadline, reason = None, time.monotonic() + _PUSH_SECONDS, "it came to nobody"
+        version, deadline, reason = None, time.monotonic() + _PUSH_SECONDS, "the probe did not receive it"
         document: dict[str, Any] = recorded.control.to_document()
         with isentrope.Client() as client:
             while time.monotonic() < deadline:
@@ -112,7 +112,7 @@ class _Replay:
                     try:
                         version = int(client.set_control(self._run_id, **document).version)
                     except IsentropeError as error:
-                        # The server hasn't heard of the run yet, or somebody else pushes at this moment.
+                        # The server does not know the run yet, or the control changed meanwhile.
                         reason = str(error)
                 time.sleep(_POLL_SECONDS)
         raise ControlNotDelivered(

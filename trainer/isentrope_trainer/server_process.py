@@ -20,11 +20,11 @@ _UP = (sys.executable, "-m", "isentrope", "up")
 
 
 class ServerDidNotStart(IsentropeError, RuntimeError):
-    """The server ended before it answered. It has said why on standard error."""
+    """The server ended before it answered. The reason is on standard error."""
 
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(f"The server ended with status {status} before it answered; its reason stands above.")
+        super().__init__(f"The server ended with status {status} before it answered; its reason is above.")
 
 
 class ServerProcess:

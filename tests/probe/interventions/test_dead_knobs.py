@@ -94,7 +94,7 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
         (
             control("clip_v", mu_low=1, max_fraction=0.01),
             {"spared": 40},
-            "0.01 binds: 50 of 1000 .* and 10 are left out",
+            "0.01 binds: 50 of 1000 .* and 10 are clipped",
         ),
         (control("clip_v", mu_low=1, scope="negative"), {"negative": 0}, "scope negative holds no token"),
         (control("clip_v", mu_low=1, scope="positive"), {"positive": 0}, "scope positive holds no token"),

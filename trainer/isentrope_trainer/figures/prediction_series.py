@@ -1,4 +1,4 @@
-"""What a recorded run says of its prediction, step by step: what was predicted with, and what came."""
+"""The prediction of a recorded run, step by step: its inputs, and the observed change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from isentrope_wire.metrics import (
 )
 
 FIRST_JUDGED = 30
-"""Steps before it have little past to be predicted from, and are left out of every figure."""
+"""Steps before it have little past to be predicted from, and are not part of any figure."""
 GROUPS: tuple[str, ...] = (CHANGE_POSITIVE_HIGH, CHANGE_POSITIVE_LOW, CHANGE_NEGATIVE_HIGH, CHANGE_NEGATIVE_LOW)
 
 

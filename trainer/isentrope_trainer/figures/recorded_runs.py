@@ -33,7 +33,7 @@ class Recipe:
     """All that determines a run of the reference trainer, beside the code."""
 
     name: str
-    """Of the rule, for people; the seed is told apart by the configuration."""
+    """Of the rule, for people; the seed is in the configuration."""
     config: TrainingConfig
     control: isentrope.Control = isentrope.Control()  # noqa: RUF009  (frozen)
 
@@ -54,7 +54,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """What a step's report said."""
+    """One step's report."""
 
     step: int
     scalars: Mapping[str, float]

@@ -57,7 +57,7 @@ class NoProbe:
         return scores.logprobs
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
-        """Nobody reads them."""
+        """Dropped."""
 
     def step(self, *_: Any, **__: Any) -> None:
         """Nothing is reported."""
@@ -81,7 +81,7 @@ class WithoutRescoring:
 
 @dataclass(slots=True)
 class Turns:
-    """Lets a loop make one step when it is told to, and counts its CPU time."""
+    """Lets a loop make one step at a time, and counts its CPU time."""
 
     seconds: list[float] = field(default_factory=list)
     own_shares: list[float] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Cost:
     ratio: float
     """To the loop without a probe."""
     own_share: float | None
-    """Median share of the step that the probe itself says it took on the training thread, re-scoring apart; free of the
+    """Median share of the step that the probe itself reports for the training thread, re-scoring apart; free of the
     noise between two loops. None where nothing is reported."""
     report_bytes: int | None
     """Of the largest report."""

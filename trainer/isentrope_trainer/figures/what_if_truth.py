@@ -48,7 +48,7 @@ class Push:
     shown_change: float
     had_change: float
     own_clip_fraction: float
-    """What the step's own what-if says of its own thresholds."""
+    """What the step's what-if curve gives for the step's own thresholds."""
     own_change: float
     unclipped_before: float
     unclipped_after: float
@@ -113,7 +113,7 @@ class PushingTransport(InMemoryTransport):
 
 
 def figures(pushes: Sequence[Push]) -> Figures:
-    """Of thresholds under which the next step clipped nothing there is no relative error: they are left out of it."""
+    """Of thresholds under which the next step clipped nothing there is no relative error: they are not counted in it."""
     clipping = [push for push in pushes if push.had_clip_fraction > 0]
     size = median(abs(push.had_change) for push in pushes)
     return Figures(

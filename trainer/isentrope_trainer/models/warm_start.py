@@ -52,7 +52,7 @@ def warm_started_policy(policy_config: PolicyConfig, config: WarmStartConfig) ->
     """The policy after its warm start: as shipped, from the home where it has been trained before, or trained now.
 
     Raises:
-        ConfigurationError: trained weights can't be kept, said before the minute that training takes.
+        ConfigurationError: trained weights can't be kept; raised before the minute that training takes.
     """
     policy = build_policy(policy_config, config.seed)
     path = shipped_path(policy_config, config)
