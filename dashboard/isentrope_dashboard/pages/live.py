@@ -1,4 +1,4 @@
-"""How an open page stays up to date: it asks for news every second, and shows what came.
+"""How an open page stays up to date: it asks for news twice a second, and shows what came.
 
 The browser sends what it shows (`Shown`), the answer holds the properties that changed. Between two questions the server
 remembers nothing, so that it may restart, and that several servers may answer in turns. New steps come by the cursor of
