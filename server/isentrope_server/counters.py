@@ -52,14 +52,14 @@ class ServerFigures:
         )
         self.not_let_in = Counter(
             "isentrope_requests_refused",
-            "HTTP requests, WebSockets and gRPC calls without an active token, or with one that lacks the scope.",
+            "HTTP requests and gRPC calls without an active token, or with one that lacks the scope.",
             ["door", "reason"],
             registry=self.registry,
         )
         self.watches = Gauge("isentrope_watch_streams", "Watch streams that are open.", registry=self.registry)
         self.open_requests = Gauge(
             "isentrope_open_streams",
-            "HTTP requests, live streams and WebSockets that are open.",
+            "HTTP requests and live streams that are open.",
             registry=self.registry,
         )
         self.request_seconds = Histogram(

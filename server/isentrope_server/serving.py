@@ -106,10 +106,9 @@ def _server(app: FastAPI, certificates: Certificates | None) -> _Server:
             timeout_graceful_shutdown=_GRACEFUL_SHUTDOWN_SECONDS,
             server_header=False,
             http="h11",
-            ws="websockets-sansio",
+            ws="none",
             limit_concurrency=_HTTP_CONNECTIONS,
             h11_max_incomplete_event_size=16 << 10,
-            ws_max_size=16 << 20,
             ssl_context_factory=None if certificates is None else lambda config, default: certificates.context(),
         )
     )

@@ -95,7 +95,7 @@ class ServerInThread:
                     log_level="error",
                     timeout_graceful_shutdown=1,
                     http="h11",
-                    ws="websockets-sansio",
+                    ws="none",
                 )
             )
             async with app.router.lifespan_context(app):

@@ -1,4 +1,4 @@
-"""Nothing answers without a token: every HTTP route, every WebSocket, every gRPC method."""
+"""Nothing answers without a token: every HTTP route, every gRPC method. There is no WebSocket."""
 
 from __future__ import annotations
 
@@ -40,14 +40,12 @@ def with_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThr
 
 
 def routes_of(app: FastAPI) -> list[tuple[str, str, BaseRoute]]:
-    """(method, path, route) of everything the application answers; `WEBSOCKET` stands for a WebSocket's method."""
+    """(method, path, route) of everything the application answers over HTTP."""
     return [
         (method, re.sub(r"\{[^}]*\}", "x", f"{prefix}{path}"), route)
         for prefix, route in _flat(app.routes, "")
-        if (path := getattr(route, "path", None)) is not None
-        for method in (
-            getattr(route, "methods", None) or ("WEBSOCKET" if "WebSocket" in type(route).__name__ else "GET",)
-        )
+        if (path := getattr(route, "path", None)) is not None and "WebSocket" not in type(route).__name__
+        for method in (getattr(route, "methods", None) or ("GET",))
     ]
 
 
@@ -67,7 +65,6 @@ def test_the_enumeration_finds_the_routes() -> None:
         ("PUT", "/api/v1/runs/x/control"),
         ("GET", "/api/v1/runs/x/live"),
         ("POST", "/_dash-update-component"),
-        ("WEBSOCKET", "/_dash-ws-callback"),
         ("GET", "/openapi.json"),
         ("GET", "/metrics"),
     } <= found
@@ -79,10 +76,8 @@ def templates_of(app: FastAPI) -> set[tuple[str, str]]:
     found = {
         (method, f"{prefix}{path}")
         for prefix, route in _flat(app.routes, "")
-        if (path := getattr(route, "path", None)) is not None
-        for method in (
-            getattr(route, "methods", None) or ("WEBSOCKET" if "WebSocket" in type(route).__name__ else "GET",)
-        )
+        if (path := getattr(route, "path", None)) is not None and "WebSocket" not in type(route).__name__
+        for method in (getattr(route, "methods", None) or ("GET",))
     }
     return {(method, template) for method, template in found if method not in ("HEAD", "OPTIONS")}
 
@@ -120,26 +115,16 @@ def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThrea
     }[scope]
     with with_pages.client(with_pages.token(scope)) as client:
         for (method, template), needed in (ROUTE_SCOPES | PAGE_SCOPES).items():
-            if method == "WEBSOCKET":
-                continue
             path = re.sub(r"\{[^}]*\}", "x", template)
             status = client.request(method, path).status_code
             assert (status == 403) == (needed not in granted), (method, path, scope, status)
             assert status != 401
 
 
-def test_a_websocket_is_refused_to_a_token_that_may_not_read(with_pages: ServerInThread) -> None:
-    cookie = with_pages.session(with_pages.token("ingest"))
-    assert _websocket_status(with_pages, "/_dash-ws-callback", origin=with_pages.url, **cookie) == 403
-    reader = with_pages.session(with_pages.token("read"))
-    assert _websocket_status(with_pages, "/anything/else", origin=with_pages.url, **reader) == 403
-
-
 def test_what_no_rule_names_needs_the_most_there_is() -> None:
     assert required_scope("GET", "/api/v1/new") is Scope.ADMIN
     assert required_scope("GET", "/api/v1/runs\n") is Scope.ADMIN
     assert required_scope("POST", "/new") is Scope.ADMIN
-    assert required_scope("WEBSOCKET", "/new") is Scope.ADMIN
     assert required_scope("DELETE", "/api/v1/runs/r") is Scope.ADMIN
     assert required_scope("HEAD", "/api/v1/runs/r/control") is Scope.READ
 
@@ -150,7 +135,7 @@ def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> No
     name = wrong["Cookie"].partition("=")[0]
     with with_pages.client() as stranger:
         for method, path, _ in routes_of(app):
-            if method == "WEBSOCKET" or (method, path) in OPEN:
+            if (method, path) in OPEN:
                 continue
             for headers in ({}, wrong, {"Cookie": f"{name}=wrong"}):
                 answer = stranger.request(method, path, headers=headers)
@@ -159,28 +144,10 @@ def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> No
                     assert answer.json()["error"]["code"] == "unauthenticated", (method, path)
 
 
-def test_no_websocket_opens_without_a_token(with_pages: ServerInThread) -> None:
-    app = create_app(Settings(dashboard=True))
-    sockets = [path for method, path, _ in routes_of(app) if method == "WEBSOCKET"]
-    assert sockets
-    for path in (*sockets, "/api/v1/runs", "/anything"):
-        assert _websocket_status(with_pages, path, origin=with_pages.url) == 403
-
-
-def test_a_websocket_opens_for_a_page_of_this_server_only(with_pages: ServerInThread) -> None:
-    cookie = with_pages.session()
-    path = "/_dash-ws-callback"
-    assert _websocket_status(with_pages, path, origin=with_pages.url, **cookie) == 101
-    assert _websocket_status(with_pages, path, origin="http://evil.example", **cookie) == 403
-
-
-def _websocket_status(server: ServerInThread, path: str, origin: str, **headers: str) -> int:
-    address = server.url.replace("http", "ws") + path
-    try:
-        with connect(address, origin=Origin(origin), additional_headers=headers, proxy=None):
-            return 101
-    except InvalidStatus as error:
-        return error.response.status_code
+def test_no_websocket_opens(with_pages: ServerInThread) -> None:
+    address = with_pages.url.replace("http", "ws") + "/_dash-ws-callback"
+    with pytest.raises(InvalidStatus):
+        connect(address, origin=Origin(with_pages.url), additional_headers=with_pages.session(), proxy=None)
 
 
 def call_every_method(server: ServerInThread, token: str | None) -> dict[str, grpc.StatusCode]:

@@ -6,15 +6,11 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import grpc
 import httpx
 import pytest
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
-from websockets.typing import Origin
 
 from isentrope_server.store import access
 from isentrope_wire.codec import record_of, record_to_pb
@@ -141,18 +137,6 @@ def test_a_watch_ends_with_its_token(server: ServerInThread) -> None:
 def until_the_end(watching: Watching) -> None:
     while True:
         watching.next_kind()
-
-
-def test_a_page_s_websocket_ends_with_its_token(make_server: MakeServer) -> None:
-    server = make_server(dashboard=True)
-    token = issue(server, "read")
-    cookie = server.session(token["token"])
-    address = server.url.replace("http", "ws") + "/_dash-ws-callback"
-    with connect(address, origin=Origin(server.url), additional_headers=cookie, proxy=None) as socket:
-        revoke(server, token)
-        socket.send("{}")  # as an open page does every few seconds
-        with pytest.raises(ConnectionClosed):
-            exhaust(iter(partial(socket.recv, timeout=SOON_SECONDS), None))
 
 
 def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer) -> None:

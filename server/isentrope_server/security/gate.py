@@ -1,4 +1,4 @@
-"""Checks every HTTP request and WebSocket before routing, so that no route can omit it, and limits the size of
+"""Checks every HTTP request before routing, so that no route can omit it, and limits the size of
 bodies."""
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] == "websocket":
+            # No page needs one, but Dash has a route for them.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
         send = _with_headers(send, security_headers(self._script_hashes()))
         answer = self._admit(scope)
         if answer is None:
             await self._app(scope, self._while_active(scope, receive), send)
             return
         self._note(scope, answer)
-        if scope["type"] == "websocket":
-            # 403 to the client; uvicorn logs any other answer to a handshake as an error.
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            await answer(scope, receive, send)
+        await answer(scope, receive, send)
 
     def _while_active(self, scope: Scope, receive: Receive) -> Receive:
         """Messages of the client, until its token is revoked: a request may begin with an active token and end
@@ -88,11 +88,8 @@ class Gate:
 
         async def receive_while_active() -> Message:
             message = await receive()
-            if not self._tokens().is_active(principal):
-                if message["type"] == "http.request":
-                    raise TokenRevoked
-                if message["type"] == "websocket.receive":
-                    return {"type": "websocket.disconnect", "code": 1008, "reason": TokenRevoked.message}
+            if message["type"] == "http.request" and not self._tokens().is_active(principal):
+                raise TokenRevoked
             return message
 
         return receive_while_active
@@ -101,22 +98,20 @@ class Gate:
         reason = _REASONS.get(answer.status_code)
         if reason is not None:
             # Without the query, which may hold a token.
-            what = (
-                f"{scope.get('method', 'WEBSOCKET')} {scope['path'][:200]!r} from {(scope.get('client') or ['?'])[0]}"
-            )
+            what = f"{scope['method']} {scope['path'][:200]!r} from {(scope.get('client') or ['?'])[0]}"
             self._refusals.note(Door.HTTP, reason, what)
 
     def _admit(self, scope: Scope) -> Response | None:
         """Return the refusal or log-in to answer; None to let the request in."""
-        method, path = scope.get("method", "WEBSOCKET"), scope["path"]
-        if scope["type"] == "http" and is_open(method, path, metrics_open=self._metrics_open):
+        method, path = scope["method"], scope["path"]
+        if is_open(method, path, metrics_open=self._metrics_open):
             return None
         headers = Headers(scope=scope)
         if not is_own_host(headers.get("host", ""), self._allowed_hosts):
             return _refusal(
                 400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
             )
-        if scope["type"] == "http" and path == "/" and method == "GET":
+        if path == "/" and method == "GET":
             login = self._log_in(scope, headers)
             if login is not None:
                 return login
@@ -163,7 +158,7 @@ def principal_of(scope: Scope) -> Principal:
 
 
 def _is_secure(scope: Scope) -> bool:
-    return scope["scheme"] in ("https", "wss")
+    return bool(scope["scheme"] == "https")
 
 
 def _unauthenticated(headers: Headers) -> Response:
@@ -201,7 +196,7 @@ def _refusal(status: int, code: str, message: str, **details: object) -> Respons
 
 def _with_headers(send: Send, headers: Sequence[tuple[bytes, bytes]]) -> Send:
     async def send_with_headers(message: Message) -> None:
-        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+        if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), *headers]}
         await send(message)
 

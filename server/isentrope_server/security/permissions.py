@@ -53,7 +53,6 @@ ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
 PAGE_SCOPES: dict[tuple[str, str], Scope] = {
     # Callbacks of pages. They read data through the API with the visitor's own token.
     ("POST", "/_dash-update-component"): Scope.READ,
-    ("WEBSOCKET", "/_dash-ws-callback"): Scope.READ,
     # Deletes the session's cookie.
     ("POST", "/logout"): Scope.READ,
     ("GET", "/docs"): Scope.READ,
@@ -87,7 +86,7 @@ def changes_something(method: str) -> bool:
 
 
 def required_scope(method: str, path: str) -> Scope:
-    """The scope a token must have for this request; `WEBSOCKET` stands for a WebSocket's method."""
+    """The scope a token must have for this request."""
     asked = "GET" if method in _SAFE_METHODS else method
     for rule in _RULES:
         if rule.method == asked and rule.path.fullmatch(path):

@@ -62,7 +62,7 @@ def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
 def comes_from_own_page(headers: Headers, scheme: str) -> bool:
     """Whether a page of this server sent the request, or no page at all.
 
-    Browsers send `Origin` with every change and WebSocket, and `Sec-Fetch-Site` with every request. A request with
+    Browsers send `Origin` with every change and `Sec-Fetch-Site` with every request. A request with
     neither does not come from a browser.
 
     Args:
@@ -73,7 +73,7 @@ def comes_from_own_page(headers: Headers, scheme: str) -> bool:
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
     page = urlsplit(origin)
     # Behind a proxy that terminates TLS the page has https while this process sees http.
-    schemes = {"https"} if scheme in ("https", "wss") else {"http", "https"}
+    schemes = {"https"} if scheme == "https" else {"http", "https"}
     host = headers.get("host", "")
     return page.scheme in schemes and bool(host) and page.netloc.lower() == host.lower()
 
@@ -108,7 +108,6 @@ def security_headers(script_hashes: Sequence[str]) -> list[tuple[bytes, bytes]]:
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
             "font-src 'self' data:",
-            # Includes this server's WebSockets.
             "connect-src 'self'",
             "worker-src 'self' blob:",
             "object-src 'none'",
