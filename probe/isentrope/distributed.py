@@ -27,8 +27,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.statistics.global_step import ADDITIVE_FROM, MEANS_COLUMNS, THRESHOLD_COLUMNS, failed_rank_vector
-from isentrope.statistics.thresholds import no_threshold_sums
+from isentrope.statistics.global_step import ADDITIVE_FROM, centre_moments, failed_rank_vector, threshold_moments
+from isentrope.statistics.moments import no_threshold_sums
 from isentrope_wire.codec import decode_control, encode_control
 from isentrope_wire.hold_decision import Action
 from isentrope_wire.reports import ControlSnapshot
@@ -402,8 +402,8 @@ class RankExchange:
             gathered = self._ranks.gather(
                 failed_rank_vector(failures, self._ranks.device, alone=False) if sums is None else sums
             )
-            self._thresholds.step_closed(lambda: gathered.rows()[:, THRESHOLD_COLUMNS])
-            self._basis.means_closed(lambda: gathered.rows()[:, MEANS_COLUMNS])
+            self._thresholds.step_closed(lambda: threshold_moments(gathered.rows()))
+            self._basis.means_closed(lambda: centre_moments(gathered.rows()))
             self._sums = gathered
         finally:
             if not self.alone:

@@ -63,7 +63,7 @@ from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
-from isentrope.statistics.thresholds import threshold_sums
+from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
 from isentrope.trackers.base import Trackers

@@ -18,18 +18,26 @@ from isentrope.plain_state import plain, rebuilt
 from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import AlertWatch
 from isentrope.statistics.calibration import Calibration
-from isentrope.statistics.contributions import read_driving_tokens
-from isentrope.statistics.covariance import group_scalars
+from isentrope.statistics.contributions import TOP_TOKENS, with_texts
+from isentrope.statistics.covariance import top_shares_binned
 from isentrope.statistics.global_step import GlobalStep, read_ranks
 from isentrope.statistics.step import (
-    StepSummary,
+    DISCRIMINATOR,
+    ENTROPIES,
+    LARGEST_ENTROPY,
+    LARGEST_EXPECTED_SCORE,
+    RATIOS,
+    SIGNS,
+    SOURCES,
+    VOCAB_CENTERED,
     calibration_scalars,
     report_histograms,
-    selection_scalars,
-    summary_scalars,
+    step_metrics,
     unit_prediction,
 )
+from isentrope.statistics.sums import StepSums
 from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
+from isentrope.statistics.what_if import WHAT_IF
 from isentrope_wire.control import Control, Method
 from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
@@ -155,20 +163,18 @@ class ReportBuilder:
 
     def _build(self, closed: ClosedStep, recorded_at: float) -> StepReport:
         together = None if closed.measured is None else self._together(closed.measured)
-        summary = None if together is None else together.summary
-        what_if = None if together is None else together.what_if
+        sums = None if together is None else together.sums
+        what_if = None if sums is None else sums[WHAT_IF]
         control = closed.control
         report = StepReport(
             step=closed.step,
             recorded_at=recorded_at,
-            scalars=self._scalars(summary, closed)
-            | _selection(summary, control)
-            | ({} if together is None else group_scalars(together.groups))
+            scalars=self._scalars(sums, closed)
             | hold_scalars(closed.action, closed.active.control)
             | {name: float(value) for name, value in closed.logged.items()}
             | dict(self._transport_scalars())
             | ({} if together is None else _health(together)),
-            histograms=() if summary is None else report_histograms(summary),
+            histograms=() if sums is None else report_histograms(sums),
             control_version=closed.active.version,
             outcomes=tuple(closed.outcomes),
             labels={
@@ -177,15 +183,15 @@ class ReportBuilder:
                 "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
-            | _sources(summary)
-            | _dead(summary, control, what_if)
-            | ({"covariance/top_source": "bins"} if together is not None and together.top_shares_binned else {})
+            | _sources(sums)
+            | _dead(sums, control, what_if)
+            | ({"covariance/top_source": "bins"} if sums is not None and top_shares_binned(sums) else {})
             | hold_labels(closed.action)
             | ({} if what_if is None else {"what_if/source": closed.what_if_source}),
             what_if=what_if,
-            tokens=() if together is None else read_driving_tokens(together.driving, self._text_of),
+            tokens=() if sums is None else with_texts(sums[TOP_TOKENS], self._text_of),
         )
-        if summary is not None:
+        if sums is not None:
             with self._lock:
                 report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
         self.latest = report
@@ -209,16 +215,16 @@ class ReportBuilder:
             self._warned = True
             logger.warning(message, detail)
 
-    def _scalars(self, summary: StepSummary | None, closed: ClosedStep) -> dict[str, float]:
-        if summary is None:
+    def _scalars(self, sums: StepSums | None, closed: ClosedStep) -> dict[str, float]:
+        if sums is None:
             return {}
-        scalars = summary_scalars(summary, intervening=closed.control.method != Method.NONE)
-        unit = unit_prediction(summary)
+        scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
+        unit = unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
             with self._lock:
                 prediction = self._calibration.step(
-                    unit, scalars.get(ENTROPY_OBSERVED_CHANGE), closed.momentum or 0.0, rate * summary.entropies.mean
+                    unit, scalars.get(ENTROPY_OBSERVED_CHANGE), closed.momentum or 0.0, rate * sums[ENTROPIES].mean
                 )
             scalars |= calibration_scalars(prediction)
         return scalars
@@ -234,27 +240,23 @@ def _health(together: GlobalStep) -> dict[str, float]:
     return {name: float(count) for name, count in counts.items() if count}
 
 
-def _sources(summary: StepSummary | None) -> dict[str, str]:
+def _sources(sums: StepSums | None) -> dict[str, str]:
     """Where the step's thresholds came from; several where `gate` calls differed, empty where none was counted."""
-    used = () if summary is None else summary.threshold_sources
+    used = () if sums is None else sums[SOURCES]
     names = [source for source, calls in zip(THRESHOLD_SOURCES, used, strict=False) if calls]
     return {"threshold/source": "+".join(names)} if names else {}
 
 
-def _selection(summary: StepSummary | None, control: Control) -> dict[str, float]:
-    return {} if summary is None or control.method == Method.NONE else selection_scalars(summary)
-
-
-def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | None) -> dict[str, str]:
+def _dead(sums: StepSums | None, control: Control, what_if: WhatIfSums | None) -> dict[str, str]:
     """Knobs that could not act in this step, in sentences; empty where all could."""
-    if summary is None or not summary.tokens:
+    if sums is None or not sums.tokens:
         return {}
-    counts, ratios, scores = summary.sign_counts, summary.importance_ratios, summary.discriminator_scores
+    counts, ratios, scores = sums[SIGNS], sums[RATIOS], sums[DISCRIMINATOR]
     outside_low, outside_high = _outside(control, what_if) if counts.candidates else (0.0, 0.0)
     reasons = dead_knobs(
         control,
         StepEvidence(
-            tokens=summary.tokens,
+            tokens=sums.tokens,
             positive=counts.positive,
             negative=counts.negative,
             candidates=counts.candidates,
@@ -263,9 +265,9 @@ def _dead(summary: StepSummary | None, control: Control, what_if: WhatIfSums | N
             increasing=counts.increasing,
             discriminator_mean=scores.mean,
             discriminator_std=scores.standard_deviation,
-            vocab_centered_std=summary.vocab_centered_scores.standard_deviation,
-            largest_entropy=summary.largest_entropy,
-            largest_expected_score=summary.largest_expected_score,
+            vocab_centered_std=sums[VOCAB_CENTERED].standard_deviation,
+            largest_entropy=sums[LARGEST_ENTROPY],
+            largest_expected_score=sums[LARGEST_EXPECTED_SCORE],
             ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
             outside_low=outside_low,
             outside_high=outside_high,

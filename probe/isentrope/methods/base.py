@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
-from isentrope.statistics.thresholds import ThresholdStatistics
+from isentrope.statistics.moments import ThresholdStatistics
 from isentrope_wire.control import Control, Scope
 
 

@@ -23,8 +23,8 @@ from isentrope.methods.base import Centres, GatedTokens, Selection
 from isentrope.methods.gate import METHODS, select_tokens
 from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
-from isentrope.statistics.thresholds import ThresholdStatistics, threshold_statistics
-from isentrope.statistics.tokens import TokenBatch, flat
+from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
+from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control, Method
 
 logger = logging.getLogger(__name__)
@@ -299,12 +299,12 @@ def _merged_means(parts: Tensor, before: Tensor | None) -> Tensor:
     """mean_B(A) and mean_B(log p) over all ranks, [2]; those of before when none had a token.
 
     Args:
-        parts: [ranks, 3]: tokens, mean of A and mean of log p on each.
+        parts: One row per rank: tokens, mean of A, mean of log p; columns behind them are not read.
     """
     if before is not None and len(parts) == 1:
-        return torch.where(parts[0, 0] > 0, parts[0, 1:], before.to(parts.device))
+        return torch.where(parts[0, 0] > 0, parts[0, 1:3], before.to(parts.device))
     count = parts[:, 0].sum()
-    means = (parts[:, :1] * parts[:, 1:]).sum(0) / count
+    means = (parts[:, :1] * parts[:, 1:3]).sum(0) / count
     return means if before is None else torch.where(count > 0, means, before.to(parts.device))
 
 

@@ -1,14 +1,13 @@
-"""The tokens of a step that count most: the largest |r A S_c|, with what is needed to see why.
+"""Top contributing tokens of a step: the largest |u A S_c|, each with its id, its text and the numbers that explain it.
 
-A token that an intervention left out is among them too, and says so: its contribution is what it would have been.
-
-The text a tokenizer has for their ids.
+A clipped token is among them too, marked as clipped: its contribution is what it would have been.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -16,8 +15,12 @@ from torch import Tensor
 
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
-from isentrope.statistics.tokens import StepTokens, TokenBatch, flat
+from isentrope.statistics.moments import flat
+from isentrope.statistics.sums import Sum
+from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.reports import DrivingToken
+
+logger = logging.getLogger(__name__)
 
 MOST = 16
 """How many tokens a step names."""
@@ -25,67 +28,74 @@ MOST = 16
 TEXT_CHARACTERS = 40
 """Of a token's text; 16 tokens then stay below 4 KiB whatever their script."""
 
-_FIELDS = 10
-NUMBERS = MOST * _FIELDS
-"""Length of the vector of `measure_driving_tokens`."""
+_FIELDS = ("u A S_c", "token_id", "sequence", "position", "log p", "H", "S_c", "A", "kept", "valid")
+"""Of each token in the vector; -1 where id, sequence or position is not known."""
 
 
-def measure_driving_tokens(tokens: StepTokens, batches: Sequence[TokenBatch]) -> Tensor:
-    """This rank's MOST tokens by |r A S_c| as one float64 vector, on the device; read it with `read_driving_tokens`."""
+def top_tokens(tokens: StepTokens) -> Tensor:
+    """The _FIELDS of this rank's MOST tokens by |u A S_c|; zeros where it has fewer."""
     sizes = tokens.effects.abs() - tokens.behind_all
     chosen = sizes.topk(min(MOST, sizes.numel())).indices
-    centred, _, entropies, _, logprobs, advantages, *_, valid, effects = tokens.values.index_select(1, chosen).unbind()
-    plain = all(batch.keep_mask is batch.mask for batch in batches)
-    kept = valid if plain else flat([batch.keep_mask for batch in batches]).index_select(0, chosen)
-    places = _places(batches, chosen)
-    rows = [effects, *places, logprobs, entropies, centred, advantages, kept, valid]
-    found = torch.stack(rows, dim=1).reshape(-1)
-    return found if len(found) == NUMBERS else torch.cat([found, found.new_zeros(NUMBERS - len(found))])
+    rows = tokens.of(chosen) | _places(tokens.batches, chosen)
+    rows["kept"] = rows["valid"] if tokens.factors is None else tokens.kept.index_select(0, chosen)
+    found = torch.stack([rows[name] for name in _FIELDS], dim=1).reshape(-1)
+    size = MOST * len(_FIELDS)
+    return found if len(found) == size else torch.cat([found, found.new_zeros(size - len(found))])
 
 
-def read_driving_tokens(
-    ranks: Sequence[tuple[int, Sequence[float]]], text_of: Callable[[int], str | None] = lambda token_id: None
-) -> tuple[DrivingToken, ...]:
-    """The MOST tokens of all ranks, largest first.
-
-    Args:
-        ranks: rank and its vector.
-        text_of: what a token id stands for; None: not known.
-    """
-    found = [
-        (rank, numbers[first : first + _FIELDS])
-        for rank, numbers in ranks
-        for first in range(0, len(numbers), _FIELDS)
-        if numbers[first + _FIELDS - 1]
+def _read(numbers: Sequence[float], rank: int) -> tuple[DrivingToken, ...]:
+    rows = [
+        dict(zip(_FIELDS, numbers[first : first + len(_FIELDS)], strict=True))
+        for first in range(0, len(numbers), len(_FIELDS))
     ]
-    found.sort(key=lambda one: -abs(one[1][0]))
-    return tuple(_token(rank, numbers, text_of) for rank, numbers in found[:MOST])
-
-
-def _token(rank: int, numbers: Sequence[float], text_of: Callable[[int], str | None]) -> DrivingToken:
-    effect, token_id, sequence, position, logprob, entropy, score, advantage, kept, _ = numbers
-    text = text_of(int(token_id)) if token_id >= 0 else None
-    return DrivingToken(
-        rank=rank,
-        sequence=int(sequence) if sequence >= 0 else None,
-        position=int(position),
-        token_id=int(token_id) if token_id >= 0 else None,
-        # Half a character can't be written to the spool.
-        text=None if text is None else text[:TEXT_CHARACTERS].encode(errors="replace").decode(),
-        logprob=logprob,
-        entropy=entropy,
-        vocab_centered_score=score,
-        advantage=advantage,
-        contribution=-effect,
-        kept=bool(kept),
+    return tuple(
+        DrivingToken(
+            rank=rank,
+            sequence=int(row["sequence"]) if row["sequence"] >= 0 else None,
+            position=int(row["position"]),
+            token_id=int(row["token_id"]) if row["token_id"] >= 0 else None,
+            text=None,
+            logprob=row["log p"],
+            entropy=row["H"],
+            vocab_centered_score=row["S_c"],
+            advantage=row["A"],
+            contribution=-row["u A S_c"],
+            kept=bool(row["kept"]),
+        )
+        for row in rows
+        if row["valid"]
     )
 
 
-def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Token id, sequence and position of the chosen tokens, -1 where it is not known; made on the device.
+def _largest(*ranks: tuple[DrivingToken, ...]) -> tuple[DrivingToken, ...]:
+    found = sorted((token for tokens in ranks for token in tokens), key=lambda token: -abs(token.contribution))
+    return tuple(found[:MOST])
+
+
+TOP_TOKENS = Sum(size=MOST * len(_FIELDS), measure=top_tokens, read=_read, merge=_largest)
+"""The MOST tokens of all ranks, largest first; without their texts."""
+
+
+def with_texts(tokens: Sequence[DrivingToken], text_of: Callable[[int], str | None]) -> tuple[DrivingToken, ...]:
+    """The same tokens with the text of their ids.
 
     Args:
-        chosen: places in the step's vector of tokens.
+        text_of: The text that a token id stands for; None: not known.
+    """
+
+    def text(token_id: int | None) -> str | None:
+        found = None if token_id is None else text_of(token_id)
+        # Half a character can't be written to the spool.
+        return None if found is None else found[:TEXT_CHARACTERS].encode(errors="replace").decode()
+
+    return tuple(replace(token, text=text(token.token_id)) for token in tokens)
+
+
+def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> dict[str, Tensor]:
+    """Token id, sequence and position of the chosen tokens, -1 where not known; made on the device.
+
+    Args:
+        chosen: Which tokens of the step.
     """
     batches = [batch for batch in batches if batch.mask.numel()]
     ids = unknown = torch.full_like(chosen, -1)
@@ -93,9 +103,9 @@ def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> tuple[Tensor, Tens
         ids = flat([_or_unknown(batch.token_ids, batch.mask) for batch in batches]).index_select(0, chosen)
     widths = {batch.mask.shape[-1] if batch.mask.dim() == 2 else 0 for batch in batches}
     if len(widths) == 1 and (width := widths.pop()):
-        return ids, chosen // width, chosen % width
+        return {"token_id": ids, "sequence": chosen // width, "position": chosen % width}
     if len(batches) == 1:
-        return ids, unknown, chosen
+        return {"token_id": ids, "sequence": unknown, "position": chosen}
     sequences, positions, sequences_before = [], [], 0
     for batch in batches:
         rows, width = batch.mask.shape if batch.mask.dim() == 2 else (0, batch.mask.numel())
@@ -103,14 +113,12 @@ def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> tuple[Tensor, Tens
         sequences.append(index // width + sequences_before if rows else torch.full_like(index, -1))
         positions.append(index % width)
         sequences_before += rows
-    return ids, torch.cat(sequences).index_select(0, chosen), torch.cat(positions).index_select(0, chosen)
+    sequence, position = (torch.cat(parts).index_select(0, chosen) for parts in (sequences, positions))
+    return {"token_id": ids, "sequence": sequence, "position": position}
 
 
 def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
     return torch.full_like(mask, -1, dtype=torch.int64) if token_ids is None else token_ids.long()
-
-
-logger = logging.getLogger(__name__)
 
 
 class Tokenizer(Protocol):

@@ -1,47 +1,56 @@
-"""How two streams move together.
-
-How much of the covariance of log p and advantage a few tokens carry.
+"""How log p and advantage move together: over the step's tokens, in its most covariant ones, and within groups.
 
     c_t = (log p_t - mean(log p)) (A_t - mean(A))        arXiv:2505.22617, eq. 10; its Table 1 is the mean of the top shares
 
-The means are those of the whole step. Tokens of several ranks are not ranked here: `covariance_sketch.py`.
-
-The covariance of log p and advantage in bins, from which the means of its top shares follow with several ranks.
-
-c_t needs the means of all ranks, which nobody knows before the ranks have met. So the tokens are sorted into bins by
-c_t about the means of the step before, and each bin keeps what its sum of c_t about any other means follows from:
+The means are those of the whole step. One rank with all tokens sorts their c_t. With several ranks c_t needs the means
+of all of them, which no rank knows before the numbers are gathered. So each rank adds its tokens to bins by c_t about
+the means of the step before, and each bin keeps the sums from which its sum of c_t about any other means follows:
 
     sum (log p - m)(A - a) = sum A log p - a sum log p - m sum A + n m a
 
-Sums of whole bins are exact. The bin in which a share ends gives its own mean for the part of it that belongs, and a
-bin's values differ by a factor of BIN_RATIO at most; so the mean of a share is off by less than BIN_RATIO - 1 = 9 %,
-and of shares of many tokens by less than 1 %. That holds while the means move little from step to step. In the first
-step the bins lie about each rank's own means, and the order of the bins is less sharp. c_t whose size lies outside
-[SMALLEST, LARGEST] counts to the nearest bin.
+Sums of whole bins are exact. The bin in which a share ends contributes its own mean for the part that belongs to the
+share, and a bin's values differ by a factor of BIN_RATIO at most; so the mean of a share is off by less than
+BIN_RATIO - 1 = 9 %, and of shares of many tokens by less than 1 %. That holds while the means move little from step to
+step. In the first step the bins lie about each rank's own means, and the order of the bins is less sharp. c_t whose
+size lies outside [SMALLEST, LARGEST] counts to the nearest bin.
 
-The covariance of a sequence's log-prob and its advantage, within each group, by how hard the group was.
+Within groups it is the covariance of whole sequences, by how hard the group was:
 
     Cov over y in the group of (log pi(y|x) / |y|, A(y, x))                        arXiv:2505.22617, eq. 8, 9, Figure 8
 
-log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in nats. A group are the
-rollouts of one prompt; which they are the loop says (`Probe.gate(..., groups=)`). The share of a group's sequences with
-A > 0 is that of its correct answers where an answer is right or wrong: `hard` up to a third, `easy` from two thirds on.
-A group whose advantages are all 0 has a covariance of 0 and no difficulty.
+log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in nats. A group is the
+rollouts of one prompt, named by the loop (`Probe.gate(..., groups=)`). The share of a group's sequences with A > 0 is
+that of its correct answers where an answer is right or wrong: `hard` up to a third, `easy` from two thirds on. A group
+whose advantages are all 0 has a covariance of 0 and no difficulty.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from operator import add
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from isentrope.statistics.sums import Covariance, device_constant
+from isentrope.statistics.moments import Covariance, device_constant
+from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
-from isentrope_wire.metrics import ADVANTAGE_ZERO_GROUP_FRACTION, COVARIANCE_GROUP, GROUP_COUNT
+from isentrope_wire.metrics import (
+    ADVANTAGE_ZERO_GROUP_FRACTION,
+    COVARIANCE_ADVANTAGE_LOGPROB,
+    COVARIANCE_ADVANTAGE_SCORE,
+    COVARIANCE_GROUP,
+    GROUP_COUNT,
+)
+
+ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADVANTAGE_LOGPROB: value.value})
+"""Of the tokens' A and log p; its means are the centre that the next step's covariances are counted about."""
+
+ADVANTAGE_SCORE = covariance("A", "u S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
+"""Of A and u S_c, u the factor of A in the token's gradient."""
 
 TOP_SHARES = {
     "covariance/top_0_02": 0.0002,
@@ -54,23 +63,48 @@ TOP_SHARES = {
 """Metric names, the share in per cent, and the share of the step's tokens."""
 
 
-def top_means(tokens: StepTokens) -> Tensor:
-    """Minus the mean of the largest c_t, by TOP_SHARES; nats times the advantage's unit, float64, on the device.
+def top_means(tokens: StepTokens) -> list[Tensor]:
+    """The tokens, and minus the mean of the largest c_t by TOP_SHARES, in nats times the advantage's unit.
 
-    A share is rounded to whole tokens, but at least one. Without a token what it says is of no use.
+    A share is rounded to whole tokens, but at least one. Without a token the means have no meaning.
     """
     rising = _sorted(tokens.behind_all - tokens.covariances)
     wanted = (tokens.count * _shares(rising.device) + 0.5).long().clamp(min=1)
     # Gathered: an index read from the device would wait for it.
-    return rising.cumsum(0).gather(0, wanted - 1) / wanted
+    return [tokens.count, rising.cumsum(0).gather(0, wanted - 1) / wanted]
+
+
+TopMeans = tuple[float, ...] | None
+
+
+def _read_top_means(numbers: Sequence[float], rank: int) -> TopMeans:
+    count, *negated = numbers
+    return tuple(-mean for mean in negated) if count else ()
+
+
+def _merged_top_means(left: TopMeans, right: TopMeans) -> TopMeans:
+    """The means of one rank cannot give those of two."""
+    if left == ():
+        return right
+    return left if right == () else None
+
+
+TOP_MEANS = Sum[TopMeans](
+    size=1 + len(TOP_SHARES),
+    measure=top_means,
+    read=_read_top_means,
+    merge=_merged_top_means,
+    metrics=lambda means, step: dict(zip(TOP_SHARES, means or (), strict=False)),
+)
+"""Means of the largest c_t, by TOP_SHARES; empty without tokens, None where they are spread over several ranks."""
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Rising. On the CPU by keys of whole numbers, which torch sorts five times as fast as floating point."""
+    """Rising. On the CPU by integer keys, which torch sorts five times as fast as floating point."""
     if values.device.type != "cpu":
         return values.sort().values
     bits = values.view(torch.int64)
-    # The order of the bits is that of the numbers; of negative ones, whose highest bit is the sign, it is turned round.
+    # The order of the bits is that of the numbers, reversed for negative ones, whose highest bit is the sign.
     keys = bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
     return values.gather(0, keys.sort().indices)
 
@@ -93,39 +127,32 @@ _BINS = 2 * _SIDE + 1
 _SUMS = 4
 """Of each bin: tokens, log p, A, A log p."""
 
-SKETCH_NUMBERS = _BINS * _SUMS
-"""Length of the vector of `measure_sketch`."""
 
-
-def measure_sketch(tokens: StepTokens, centre: tuple[Tensor, Tensor] | None) -> Tensor:
-    """The bins' sums as one float64 vector, on the device. Vectors of ranks add up.
-
-    Args:
-        centre: mean log p and mean A of the step before over all ranks, scalars. None, or NaN: these tokens' own.
-    """
+def covariance_bins(tokens: StepTokens) -> Tensor:
+    """Each of the four sums of all bins, one sum after the other."""
     logprobs, advantages = tokens["log p"], tokens["A"]
     own = (tokens.mean("log p"), tokens.mean("A"))
     mean_logprob, mean_advantage = (
-        mine if known is None else torch.where(known.isfinite(), known, mine)
-        for known, mine in zip(centre or (None, None), own, strict=True)
+        one if known is None else torch.where(known.isfinite(), known, one)
+        for known, one in zip(tokens.centre or (None, None), own, strict=True)
     )
     products = (logprobs - mean_logprob) * (advantages - mean_advantage)
     sizes = products.abs()
     step = (sizes.clamp(min=SMALLEST).log2() - _LOWEST_OCTAVE) * BINS_PER_OCTAVE
     distance = torch.where(sizes < SMALLEST, 0, step.floor().long().clamp(0, _SIDE - 1) + 1)
     bins = _SIDE + torch.where(products < 0, -distance, distance)
-    # What is not valid holds 0 in every row.
+    # A token that is not valid has 0 in every row.
     columns = torch.stack([tokens.ones, logprobs, advantages, logprobs * advantages])
     sums = columns.new_zeros(_SUMS, _BINS).scatter_add_(1, bins.expand_as(columns), columns)
     return sums.reshape(-1)
 
 
-def read_sketch(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...] | None:
-    """Mean of the largest c_t, by TOP_SHARES; None without tokens.
+def means_from_bins(sums: Sequence[float], covariance: Covariance) -> tuple[float, ...] | None:
+    """Means of the largest c_t, by TOP_SHARES; None without tokens.
 
     Args:
-        sums: of all ranks, added up.
-        covariance: of A and log p over the same tokens.
+        sums: Those of `covariance_bins` of all ranks, added up.
+        covariance: Of A and log p over the same tokens.
     """
     counts, logprobs, advantages, products = (sums[row * _BINS : (row + 1) * _BINS] for row in range(_SUMS))
     mean_advantage, mean_logprob = covariance.mean_left, covariance.mean_right
@@ -161,34 +188,47 @@ def _top_mean(bins: Sequence[tuple[int, float]], wanted: int) -> float:
     return total / wanted
 
 
+def _metrics_from_bins(bins: Sequence[float], step: StepSums) -> Metrics:
+    means = means_from_bins(bins, step[ADVANTAGE_LOGPROB]) if step[TOP_MEANS] is None else None
+    return dict(zip(TOP_SHARES, means or (), strict=False))
+
+
+COVARIANCE_BINS = Sum[Sequence[float]](
+    size=_BINS * _SUMS,
+    measure=covariance_bins,
+    read=lambda numbers, _: numbers,
+    merge=None,
+    metrics=_metrics_from_bins,
+)
+"""For several ranks."""
+
+
+def top_shares_binned(step: StepSums) -> bool:
+    """Whether the top shares of the covariance come from its bins, and not from the tokens themselves."""
+    return step[TOP_MEANS] is None and COVARIANCE_BINS in step
+
+
 MOST_GROUPS = 256
-"""That a rank tells of in a step; of more, it tells of those with the lowest ids."""
+"""That a rank reports of a step; of more, it reports those with the lowest ids."""
 
 HARD_UP_TO, EASY_FROM = 1 / 3, 2 / 3
 """Share of a group's sequences with A > 0."""
 
 _ADVANTAGE_ROUND_OFF = 1e-6
-"""What is left of an advantage of 0 after a loop's own arithmetic."""
-
-_FIELDS = 7
-"""Of each group: id, sequences, sums of log-prob, of A and of their product, sequences with A > 0 and with A < 0."""
-
-GROUP_NUMBERS = 1 + MOST_GROUPS * _FIELDS
-"""Length of the vector of `measure_groups`."""
+"""An advantage of 0 may come out this large of a loop's own arithmetic."""
 
 
-@dataclass(slots=True)
-class _Group:
-    sequences: float = 0.0
-    logprob: float = 0.0
-    advantage: float = 0.0
-    product: float = 0.0
-    positive: float = 0.0
-    negative: float = 0.0
+class Group(NamedTuple):
+    """Sums over the sequences of a group."""
 
-    def add(self, sums: Sequence[float]) -> None:
-        for name, value in zip(self.__slots__, sums, strict=True):
-            setattr(self, name, getattr(self, name) + value)
+    sequences: float
+    logprob: float
+    advantage: float
+    product: float
+    """Of log-prob and advantage."""
+    positive: float
+    """Sequences with A > 0."""
+    negative: float
 
     @property
     def covariance(self) -> float:
@@ -203,41 +243,60 @@ class _Group:
         return "hard" if share <= HARD_UP_TO + 1e-9 else "easy" if share >= EASY_FROM - 1e-9 else "middle"
 
 
-def measure_groups(tokens: StepTokens, batches: Sequence[TokenBatch]) -> Tensor:
-    """This rank's groups as one float64 vector: how many there are, then `_FIELDS` of each; on the device.
-
-    Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are in no group.
-    """
-    columns, first = [], 0
-    for batch in batches:
-        last = first + batch.mask.numel()
-        if batch.group_ids is not None and batch.mask.numel():
-            columns.append(_sequences(tokens, slice(first, last), batch.mask, batch.group_ids))
-        first = last
-    if not columns:
-        return tokens.values.new_zeros(GROUP_NUMBERS)
-    return _by_group(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1))
+_FIELDS = 1 + len(Group._fields)
+"""Of each group in the vector: its id, then its sums."""
 
 
-def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
-    """What all ranks say of the groups together; nothing where no group of two sequences is known.
+class Groups(NamedTuple):
+    """The groups of a step."""
+
+    of_id: dict[float, Group]
+    highest: float = math.inf
+    """The largest id that every rank reports."""
+
+    def merge(self, other: Groups) -> Groups:
+        merged = dict(self.of_id)
+        for group_id, group in other.of_id.items():
+            known = merged.get(group_id)
+            merged[group_id] = group if known is None else Group(*map(add, known, group))
+        return Groups(merged, min(self.highest, other.highest))
+
+
+def groups(most: int) -> Sum[Groups]:
+    """The groups of a step; a group may lie on several ranks.
+
+    Sequences of `gate` calls whose groups are not known, and sequences without a valid token, are in no group. Where a
+    rank has more groups than it reports, those with higher ids than its last are dropped on all ranks, for no group may
+    be counted in part. (Of ids from 0 on, that is: a group named by its size lies on one rank.)
 
     Args:
-        ranks: the vectors of `measure_groups`. A group may lie on several ranks. Where a rank had more groups than it
-            tells of, those with higher ids than its last are left out on all, for no group may be counted in part. (Of
-            ids from 0 on, that is: a group named by its size lies on one rank.)
+        most: How many groups a rank reports.
     """
-    groups: dict[float, _Group] = {}
-    highest = float("inf")
-    for numbers in ranks:
-        told = min(int(numbers[0]), MOST_GROUPS)
-        rows = [numbers[1 + _FIELDS * row : 1 + _FIELDS * (row + 1)] for row in range(told)]
-        for group_id, *sums in rows:
-            groups.setdefault(group_id, _Group()).add(sums)
-        if numbers[0] > MOST_GROUPS:
-            highest = min(highest, rows[-1][0])
-    # An id below 0 stands for rows that follow each other: such a group lies on one rank, which tells of it in full.
-    several = [group for one, group in groups.items() if (one < 0 or one <= highest) and group.sequences > 1]
+
+    def measure(tokens: StepTokens) -> Tensor:
+        columns, first = [], 0
+        for batch in tokens.batches:
+            last = first + batch.mask.numel()
+            if batch.group_ids is not None and batch.mask.numel():
+                columns.append(_sequences(tokens, slice(first, last), batch, batch.group_ids))
+            first = last
+        if not columns:
+            return tokens.ones.new_zeros(1 + most * _FIELDS)
+        return _by_group(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), most)
+
+    def read(numbers: Sequence[float], rank: int) -> Groups:
+        found, *rest = numbers
+        rows = [rest[row * _FIELDS :][:_FIELDS] for row in range(min(int(found), most))]
+        of_id = {group_id: Group(*sums) for group_id, *sums in rows}
+        return Groups(of_id, rows[-1][0] if found > most else math.inf)
+
+    return Sum(size=1 + most * _FIELDS, measure=measure, read=read, merge=Groups.merge, metrics=_group_metrics)
+
+
+def _group_metrics(found: Groups, step: StepSums) -> Metrics:
+    """Over the groups of two sequences and more; nothing where there is none."""
+    # An id below 0 stands for rows that follow each other: such a group lies on one rank, which reports all of it.
+    several = [group for one, group in found.of_id.items() if (one < 0 or one <= found.highest) and group.sequences > 1]
     if not several:
         return {}
     flat = sum(group.difficulty is None for group in several)
@@ -254,9 +313,17 @@ def group_scalars(ranks: Sequence[Sequence[float]]) -> dict[str, float]:
     return scalars
 
 
-def _sequences(tokens: StepTokens, place: slice, mask: Tensor, group_ids: Tensor) -> Tensor:
-    """[_FIELDS, sequences]: of each its group, whether it counts, its log-prob, A, their product, and the sign of A."""
-    length, *sums = (values[place].reshape(mask.shape).sum(1) for values in (tokens.ones, tokens["log p"], tokens["A"]))
+GROUPS = groups(MOST_GROUPS)
+
+
+def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: Tensor) -> Tensor:
+    """One column for each sequence of a micro-batch: its group, then what it adds to the fields of `Group`.
+
+    Args:
+        place: The micro-batch's tokens among those of the step.
+    """
+    shape = batch.mask.shape
+    length, *sums = (tokens[name][place].reshape(shape).sum(1) for name in ("valid", "log p", "A"))
     logprob, advantage = torch.stack(sums) / length.clamp(min=1)
     return torch.stack(
         [
@@ -271,16 +338,23 @@ def _sequences(tokens: StepTokens, place: slice, mask: Tensor, group_ids: Tensor
     )
 
 
-def _by_group(sequences: Tensor) -> Tensor:
-    """The vector of `measure_groups`, with the shapes known beforehand: how many groups there are is on the device."""
-    # The group of a sequence that does not count is of no interest: it comes last, and adds nothing.
+def _by_group(sequences: Tensor, most: int) -> Tensor:
+    """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids.
+
+    All shapes are known beforehand, the number of groups is not: it stays on the device.
+
+    Args:
+        sequences: Those of `_sequences`.
+        most: How many groups are described.
+    """
+    # A sequence that does not count comes last, whatever its group, and adds nothing.
     sequences = torch.where(sequences[1] > 0, sequences, torch.inf)
     sequences = sequences.index_select(1, sequences[0].argsort(stable=True))
     counts = sequences[0].isfinite()
     begins = counts.clone()
     begins[1:] &= sequences[0, 1:] != sequences[0, :-1]
-    rows = (begins.cumsum(0) - 1).clamp(0, MOST_GROUPS)
+    rows = (begins.cumsum(0) - 1).clamp(0, most)
     sums = torch.where(counts, sequences, 0.0)
     sums[0].mul_(begins)
-    table = sums.new_zeros(MOST_GROUPS + 1, _FIELDS).index_add_(0, rows, sums.T)
-    return torch.cat([begins.sum().reshape(1), table[:MOST_GROUPS].reshape(-1)])
+    table = sums.new_zeros(most + 1, _FIELDS).index_add_(0, rows, sums.T)
+    return torch.cat([begins.sum().reshape(1), table[:most].reshape(-1)])

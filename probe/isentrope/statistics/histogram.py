@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from isentrope.statistics.sums import device_constant
+from isentrope.statistics.moments import device_constant
 
 BINS = 64
 SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20

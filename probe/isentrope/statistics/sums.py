@@ -1,88 +1,203 @@
-"""Count, mean and spread of a stream."""
+"""Declared sums: one declaration states how a statistic of a step is measured, merged over the ranks and read, and
+which metrics come of it. A new statistic is a declaration here or in `step.py`, named in `global_step.SUMS`:
+
+    SURPRISE = total(
+        lambda tokens: -tokens["log p"].sum(),
+        metrics=lambda surprise, step: {TOKEN_SURPRISE: surprise / step.tokens},
+    )
+
+A `Layout` packs the numbers of several sums into one float64 vector on the device, the only thing a rank sends of its
+step, and reads the vectors of all ranks. Nothing here waits for the device.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from operator import add
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from isentrope.statistics.moments import Covariance, Moments
+from isentrope.statistics.tokens import StepTokens
 
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Count, mean and spread of a stream; `merge` is exact, so ranks and chunks may be joined in any order."""
+T_co = TypeVar("T_co", covariant=True)
 
-    count: int = 0
-    mean: float = 0.0
-    sum_squares: float = 0.0
-    """Sum of squared deviations from the mean, not of the values."""
-
-    def merge(self, other: Moments) -> Moments:
-        count = self.count + other.count
-        if count == 0:
-            return self
-        shift = other.mean - self.mean
-        return Moments(
-            count,
-            self.mean + shift * other.count / count,
-            self.sum_squares + other.sum_squares + shift * shift * self.count * other.count / count,
-        )
-
-    @property
-    def standard_deviation(self) -> float:
-        """Of the population, as sigma in Clip_B and Clip_V; NaN when empty."""
-        return math.sqrt(self.sum_squares / self.count) if self.count else math.nan
-
-    @property
-    def standard_error(self) -> float:
-        """Of the mean; NaN with fewer than two values."""
-        return math.sqrt(self.sum_squares / (self.count - 1) / self.count) if self.count > 1 else math.nan
+Metrics = Mapping[str, float]
 
 
-def device_moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Count, mean and sum of squared deviations of the valid values, still on the device; zeros where there are none.
-
-    Args:
-        values: any shape; anything, NaN included, where `valid` is False.
-        valid: bool, same shape.
-    """
-    count = valid.sum()
-    mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
-    return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
+def no_metrics(value: object, step: StepSums) -> Metrics:
+    return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Covariance:
-    """Co-moment of two streams; `merge` is exact."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sum(Generic[T_co]):
+    """One statistic of a step. It is its own key: `step[ENTROPIES].mean`."""
 
-    count: int = 0
-    mean_left: float = 0.0
-    mean_right: float = 0.0
-    sum_products: float = 0.0
-    """Sum of products of deviations from the means."""
+    size: int
+    """How many numbers it takes in the vector. Those of a rank without tokens are zeros."""
+    measure: Callable[[StepTokens], Tensor | Iterable[Tensor]]
+    """Its numbers on the device, float64: one vector, or scalars in order."""
+    read: Callable[[Sequence[float], int], T_co]
+    """Its value on the host, from its numbers and the rank they are of."""
+    merge: Callable[[T_co, T_co], T_co] | None
+    """Joins the values of two ranks, called in the ranks' order. None: the numbers add up on the device, and `read` is
+    given their sum (and rank 0)."""
+    metrics: Callable[[T_co, StepSums], Metrics] = no_metrics
+    """The metrics that come of its value in a step with at least one token, by name."""
 
-    def merge(self, other: Covariance) -> Covariance:
-        count = self.count + other.count
-        if count == 0:
-            return self
-        left, right = other.mean_left - self.mean_left, other.mean_right - self.mean_right
-        share = other.count / count
-        return Covariance(
-            count,
-            self.mean_left + left * share,
-            self.mean_right + right * share,
-            self.sum_products + other.sum_products + left * right * self.count * share,
-        )
+
+class StepSums:
+    """The values of the sums of one step, over whichever ranks took part."""
+
+    def __init__(self, values: Mapping[Sum[Any], Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, one: Sum[T_co]) -> T_co:
+        value: T_co = self._values[one]
+        return value
+
+    def __contains__(self, one: Sum[Any]) -> bool:
+        return one in self._values
 
     @property
-    def value(self) -> float:
-        """Of the population; NaN when empty."""
-        return self.sum_products / self.count if self.count else math.nan
+    def tokens(self) -> int:
+        """How many tokens count: the mask names them and all their numbers are finite."""
+        return self[TOKENS]
+
+    def metrics(self) -> dict[str, float]:
+        """Those of all sums; at least one token must count."""
+        return {name: value for one, of in self._values.items() for name, value in one.metrics(of, self).items()}
 
 
-def device_constant(numbers: Sequence[float], device: torch.device) -> Tensor:
-    """Numbers on the device, float64, from pinned memory, so that the training thread does not wait. Keep what it gives."""
-    numbers_here = torch.tensor(numbers, dtype=torch.float64)
-    return numbers_here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers_here.to(device)
+class RankHeader(NamedTuple):
+    """What a rank's vector begins with, before the sums."""
+
+    step: float
+    took_part: float
+    """0: measuring failed, and all sums are zeros."""
+    failures: float
+    """Inside the probe so far."""
+    gate_calls: float
+
+
+class Layout:
+    """Where the numbers of each sum are in a rank's vector: the header, the sums that are merged, those that add up."""
+
+    def __init__(self, *sums: Sum[Any]) -> None:
+        self.sums = sorted((TOKENS, *sums), key=lambda one: one.merge is None)
+        ends = [*accumulate((one.size for one in self.sums), initial=len(RankHeader._fields))]
+        self.place = {one: slice(*ends[i : i + 2]) for i, one in enumerate(self.sums)}
+        self.size = ends[-1]
+        self.additive_from = next((self.place[one].start for one in self.sums if one.merge is None), self.size)
+        """From this column on the vectors of ranks may be added up."""
+
+    def pack(self, header: RankHeader, tokens: StepTokens | None, device: torch.device | None) -> Tensor:
+        """A rank's vector, float64, on the device.
+
+        Args:
+            header: What it begins with.
+            tokens: What is measured; None on a rank without tokens.
+            device: Where the vector is to be made.
+        """
+        # Filled on the device; copying Python numbers there would wait for it.
+        parts = [torch.full((), number, dtype=torch.float64, device=device) for number in header]
+        if tokens is None:
+            parts.append(torch.zeros(self.size - len(header), dtype=torch.float64, device=device))
+        else:
+            for one in self.sums:
+                measured = one.measure(tokens)
+                parts += [measured] if isinstance(measured, Tensor) else measured
+        vector = torch.hstack(parts)
+        assert len(vector) == self.size, "a sum measures as many numbers as it declares"
+        return vector
+
+    def read(self, rows: Mapping[int, Sequence[float]], added: Sequence[float]) -> StepSums:
+        """The sums of a step.
+
+        Args:
+            rows: The vector of each rank that took part, at least one, up to `additive_from`.
+            added: The rest of all ranks' vectors, added up.
+        """
+
+        def value(one: Sum[T_co]) -> T_co:
+            place = self.place[one]
+            if one.merge is None:
+                return one.read(added[place.start - self.additive_from : place.stop - self.additive_from], 0)
+            return reduce(one.merge, (one.read(row[place], rank) for rank, row in rows.items()))
+
+        return StepSums({one: value(one) for one in self.sums})
+
+    def columns(self, rows: Tensor, *sums: Sum[Any]) -> Tensor:
+        """The numbers of some sums on each rank, still on the device.
+
+        Args:
+            rows: The vectors of all ranks, one a row.
+        """
+        return torch.cat([rows[:, self.place[one]] for one in sums], dim=1)
+
+
+def total(
+    measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
+) -> Sum[float]:
+    """A number that adds up over the ranks."""
+    return Sum(size=1, measure=lambda tokens: [measure(tokens)], read=_first, merge=add, metrics=metrics)
+
+
+def count(
+    measure: Callable[[StepTokens], Tensor], metrics: Callable[[int, StepSums], Metrics] = no_metrics
+) -> Sum[int]:
+    """A whole number that adds up over the ranks."""
+    return Sum(
+        size=1,
+        measure=lambda tokens: [measure(tokens)],
+        read=lambda numbers, _: int(numbers[0]),
+        merge=add,
+        metrics=metrics,
+    )
+
+
+def largest(measure: Callable[[StepTokens], Tensor]) -> Sum[float]:
+    """The largest value, at least 0."""
+    return Sum(
+        size=1, measure=lambda tokens: [measure(tokens)], read=lambda numbers, _: max(numbers[0], 0.0), merge=max
+    )
+
+
+def moments(
+    measure: Callable[[StepTokens], tuple[Tensor, Tensor, Tensor]],
+    metrics: Callable[[Moments, StepSums], Metrics] = no_metrics,
+) -> Sum[Moments]:
+    """Count, mean and sum of squared deviations of some of the tokens' values."""
+    return Sum(
+        size=3,
+        measure=measure,
+        read=lambda numbers, _: Moments(int(numbers[0]), numbers[1], numbers[2]),
+        merge=Moments.merge,
+        metrics=metrics,
+    )
+
+
+def covariance(
+    left: str, right: str, metrics: Callable[[Covariance, StepSums], Metrics] = no_metrics
+) -> Sum[Covariance]:
+    """Count, both means and the sum of products of two rows of `StepTokens`."""
+    return Sum(
+        size=4,
+        measure=lambda tokens: (tokens.count, tokens.mean(left), tokens.mean(right), tokens.product_sum(left, right)),
+        read=lambda numbers, _: Covariance(int(numbers[0]), *numbers[1:]),
+        merge=Covariance.merge,
+        metrics=metrics,
+    )
+
+
+def _first(numbers: Sequence[float], rank: int) -> float:
+    return numbers[0]
+
+
+TOKENS = count(lambda tokens: tokens.count)
+"""Every layout has it."""

@@ -9,7 +9,7 @@ import torch
 
 from isentrope.methods.base import Centres
 from isentrope.methods.covariance import covariance_scores
-from isentrope.statistics.thresholds import threshold_statistics
+from isentrope.statistics.moments import threshold_statistics
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
 

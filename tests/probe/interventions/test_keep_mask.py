@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isentrope.methods.base import in_scope
 from isentrope.scores import TokenScores
-from isentrope.statistics.thresholds import threshold_statistics
+from isentrope.statistics.moments import threshold_statistics
 from isentrope_wire.control import Control, Scope
 from tests.probe.interventions.tokens import keep_mask
 

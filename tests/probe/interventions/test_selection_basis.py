@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.statistics.step import MEANS_COLUMNS, measure
+from isentrope.statistics.global_step import centre_moments, rank_vector
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
 from tests.probe.interventions.tokens import many, tokens
@@ -148,7 +148,8 @@ def test_the_tokens_of_a_step_are_let_go_at_the_next_gate_and_never_held_where_n
 
 def test_the_means_stand_where_the_sums_of_a_step_say_they_do() -> None:
     of = many(200)
-    count, mean_advantage, mean_logprob = measure(batches(of), None)[MEANS_COLUMNS].tolist()
+    rows = rank_vector(0, 0, batches(of), None, None).unsqueeze(0)
+    count, mean_advantage, mean_logprob, _ = centre_moments(rows)[0].tolist()
     assert count == int(of.mask.sum())
     assert mean_advantage == pytest.approx(of.advantages[of.mask].double().mean().item())
     assert mean_logprob == pytest.approx(of.scores.logprobs[of.mask].double().mean().item())

@@ -11,7 +11,7 @@ import isentrope
 from isentrope.errors import InputError
 from isentrope.methods.reference import ThresholdSources
 from isentrope.scores import TokenScores, token_scores
-from isentrope.statistics.thresholds import ThresholdStatistics, no_threshold_sums, threshold_statistics, threshold_sums
+from isentrope.statistics.moments import ThresholdStatistics, no_threshold_sums, threshold_statistics, threshold_sums
 from isentrope.transport.transport import InMemoryTransport
 from tests.probe.tiny_loop import CLIP, VOCABULARY, probe_and_transport, reports
 

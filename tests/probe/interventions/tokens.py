@@ -10,7 +10,7 @@ from torch import Tensor
 from isentrope.methods.base import Centres, GatedTokens, Selection
 from isentrope.methods.gate import METHODS, select_tokens
 from isentrope.scores import TokenScores
-from isentrope.statistics.thresholds import ThresholdStatistics, threshold_statistics
+from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
 from isentrope_wire.control import Control
 
 Numbers = Sequence[float] | Tensor

@@ -12,7 +12,6 @@ from isentrope.distributed import Gathered
 from isentrope.scores import TokenScores, token_scores
 from isentrope.statistics import global_step
 from isentrope.statistics.global_step import ADDITIVE_FROM, failed_rank_vector, rank_vector
-from isentrope.statistics.thresholds import ThresholdStatistics
 from isentrope.statistics.tokens import TokenBatch
 from isentrope.step_report import ClosedStep, ReportBuilder
 from isentrope_wire.control import Control
@@ -54,6 +53,11 @@ def random_batch(g: torch.Generator, rows: int, kind: int) -> TokenBatch:
     return batch
 
 
+def thresholds_of(parts: Tensor) -> Any:
+    code: Any = global_step
+    return code.ThresholdStatistics.of_sums(parts)
+
+
 def random_step(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
 
@@ -62,7 +66,7 @@ def random_step(seed: int) -> None:
 
     ranks, kind, control = 1 + seed % 4, below(6), CONTROLS[below(3)]
     alone = ranks == 1 and below(2) == 0
-    thresholds = ThresholdStatistics.of_sums(torch.rand(2, 6, generator=g, dtype=torch.float64) + 0.1)
+    thresholds = thresholds_of(torch.rand(2, 6, generator=g, dtype=torch.float64) + 0.1)
     centre = None if alone or below(2) else (torch.tensor(-1.5, dtype=torch.float64), torch.tensor(0.1).double())
     vectors = []
     for rank in range(ranks):

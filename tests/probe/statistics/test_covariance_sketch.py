@@ -7,11 +7,19 @@ import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
-from isentrope.statistics.covariance import BIN_RATIO, TOP_SHARES, read_sketch
+from isentrope.statistics.covariance import (
+    ADVANTAGE_LOGPROB,
+    BIN_RATIO,
+    COVARIANCE_BINS,
+    TOP_SHARES,
+    means_from_bins,
+    top_shares_binned,
+)
 from isentrope.statistics.global_step import rank_vector, read_ranks
-from isentrope.statistics.step import summary_scalars
+from isentrope.statistics.moments import Covariance
+from isentrope.statistics.step import step_metrics
 from isentrope.statistics.tokens import TokenBatch
-from tests.probe.statistics.test_step_summary import summary_of
+from tests.probe.statistics.test_step_summary import sums_of
 
 
 def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
@@ -27,13 +35,13 @@ def heavy_tailed(tokens: int, seed: int, drift: float = 0.0) -> TokenBatch:
 def together(parts: list[TokenBatch], centre: tuple[Tensor, Tensor] | None = None) -> dict[str, float]:
     rows = [rank_vector(0, 0, [part], None, None, alone=False, centre=centre).tolist() for part in parts]
     found = read_ranks([*rows, rank_vector(0, 0, [], None, None, alone=False).tolist()])
-    assert found.top_shares_binned
-    assert found.summary is not None
-    return {name: value for name, value in summary_scalars(found.summary).items() if name in TOP_SHARES}
+    assert found.sums is not None
+    assert top_shares_binned(found.sums)
+    return {name: value for name, value in step_metrics(found.sums).items() if name in TOP_SHARES}
 
 
 def exact(parts: list[TokenBatch]) -> dict[str, float]:
-    return {name: value for name, value in summary_scalars(summary_of(*parts)).items() if name in TOP_SHARES}
+    return {name: value for name, value in step_metrics(sums_of(parts)).items() if name in TOP_SHARES}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -53,7 +61,7 @@ def test_ranks_whose_own_means_differ_agree_once_the_means_of_the_step_before_ar
     parts = [heavy_tailed(5000, 1), heavy_tailed(5000, 2, drift=1.0)]
     nothing_yet = (torch.tensor(torch.nan), torch.tensor(torch.nan))
     assert together(parts, nothing_yet) == together(parts)
-    whole = summary_of(*parts).advantage_logprob
+    whole = sums_of(parts)[ADVANTAGE_LOGPROB]
     centre = (torch.tensor(whole.mean_right), torch.tensor(whole.mean_left))
     for name, value in exact(parts).items():
         assert together(parts, centre)[name] == pytest.approx(value, rel=BIN_RATIO - 1)
@@ -63,8 +71,9 @@ def test_tokens_on_one_rank_alone_are_counted_exactly() -> None:
     part = heavy_tailed(500, 3)
     rows = [rank_vector(0, 0, batches, None, None, alone=False).tolist() for batches in ([], [part])]
     found = read_ranks(rows)
-    assert not found.top_shares_binned
-    assert found.summary == summary_of(part)
+    assert found.sums is not None
+    assert not top_shares_binned(found.sums)
+    assert step_metrics(found.sums) == step_metrics(sums_of([part]))
 
 
 def test_a_rank_that_is_alone_sends_no_bins() -> None:
@@ -80,14 +89,11 @@ def test_bins_are_worked_by_hand() -> None:
     zero, valid = torch.zeros(4), torch.ones(4, dtype=torch.bool)
     batch = TokenBatch(TokenScores(logprobs, zero, zero, zero, zero), advantages, valid, valid, None)
     row = rank_vector(0, 0, [batch], None, None, alone=False, centre=(torch.tensor(0.0), torch.tensor(0.0))).tolist()
-    summary = summary_of(batch).advantage_logprob
-    from isentrope.statistics.covariance import SKETCH_NUMBERS
-    from isentrope.statistics.sums import Covariance
-
-    shares = read_sketch(row[-SKETCH_NUMBERS:], Covariance(4, 0.0, 0.0, 4.0))
+    sums = read_ranks([row]).sums
+    assert sums is not None
+    shares = means_from_bins(sums[COVARIANCE_BINS], Covariance(4, 0.0, 0.0, 4.0))
     assert shares is not None
     assert dict(zip(TOP_SHARES, shares, strict=True)) == pytest.approx(
         {name: {0.2: 4.0, 0.5: 2.5, 1.0: 1.0}.get(share, 4.0) for name, share in TOP_SHARES.items()}
     )
-    assert summary.count == 4
-    assert read_sketch([0.0] * SKETCH_NUMBERS, summary) is None
+    assert means_from_bins([0.0] * COVARIANCE_BINS.size, Covariance()) is None

@@ -13,10 +13,10 @@ import isentrope
 from isentrope.errors import InputError
 from isentrope.inputs import group_ids_of
 from isentrope.scores import TokenScores
-from isentrope.statistics import covariance
-from isentrope.statistics.covariance import group_scalars
-from isentrope.statistics.global_step import rank_vector, read_ranks
-from isentrope.statistics.tokens import TokenBatch
+from isentrope.statistics.covariance import GROUPS, Groups
+from isentrope.statistics.covariance import groups as sum_of_groups
+from isentrope.statistics.sums import Layout, RankHeader, Sum
+from isentrope.statistics.tokens import StepTokens, TokenBatch
 from tests.probe.scores.exact_heads import FIELDS
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
@@ -46,7 +46,14 @@ def some(seed: int = 0, rows: int = 60) -> TokenBatch:
 
 
 def scalars_of(*ranks: list[TokenBatch]) -> dict[str, float]:
-    return group_scalars(read_ranks([rank_vector(0, 0, part, None, None).tolist() for part in ranks]).groups)
+    return metrics_of(GROUPS, *ranks)
+
+
+def metrics_of(groups: Sum[Groups], *ranks: list[TokenBatch]) -> dict[str, float]:
+    """Of all ranks together."""
+    layout = Layout(groups)
+    rows = [layout.pack(RankHeader(0, 1, 0, 1), StepTokens(part) if part else None, None).tolist() for part in ranks]
+    return layout.read(dict(enumerate(rows)), []).metrics()
 
 
 def brute_force(batch: TokenBatch) -> dict[str, float]:
@@ -102,42 +109,26 @@ def test_a_group_spread_over_micro_batches_and_ranks_is_one_group() -> None:
     assert scalars_of([rows(0, 11), rows(11, 30)], [], [rows(30, 60)]) == pytest.approx(whole, abs=1e-12)
 
 
-def test_a_rank_with_more_groups_than_it_may_tell_of_counts_none_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(covariance, "MOST_GROUPS", 4)
-    monkeypatch.setattr(covariance, "GROUP_NUMBERS", 1 + 4 * 7)
+def test_a_rank_with_more_groups_than_it_reports_counts_none_in_part() -> None:
     batch = some(4)
-    first = rank_vector(0, 0, [batch], None, None).tolist()
     only_low = sequences(torch.tensor([7, 1007, 3007, 3007]), torch.tensor([1.0, -1.0, 1.0, -1.0]), 5)
-    scalars = group_scalars([read_groups(first), read_groups(rank_vector(0, 0, [only_low], None, None).tolist())])
+    scalars = metrics_of(sum_of_groups(4), [batch], [only_low])
     assert scalars["group/count"] == 4
-    # The first rank tells of 7, 1007, 2007 and 3007: what the second one knows of 11007 is left out on both.
+    # The first rank reports 7, 1007, 2007 and 3007: the 11007 of the second is dropped on both.
     high = sequences(torch.tensor([11007, 11007]), torch.tensor([1.0, -1.0]), 6)
-    both = group_scalars([read_groups(first), read_groups(rank_vector(0, 0, [only_low, high], None, None).tolist())])
-    assert both == scalars
+    assert metrics_of(sum_of_groups(4), [batch], [only_low, high]) == scalars
 
 
-def test_groups_named_by_size_are_told_of_by_every_rank_though_one_has_more_than_it_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(covariance, "MOST_GROUPS", 4)
-    monkeypatch.setattr(covariance, "GROUP_NUMBERS", 1 + 4 * 7)
-    vectors = []
+def test_every_rank_reports_groups_named_by_size_though_one_has_more_than_it_may() -> None:
+    ranks = []
     for rank, rows in ((0, 6), (1, 12)):
         ids = group_ids_of(2, torch.zeros(rows, 7), rank, 0)
         assert ids is not None
-        batch = sequences(ids, torch.tensor([1.0, -1.0]).repeat(rows // 2), rank)
-        vectors.append(read_groups(rank_vector(0, 0, [batch], None, None).tolist()))
-    assert group_scalars(vectors)["group/count"] == 3 + 4
-    # The last of these that is told of stands for rows of its rank: numbers that the loop gave are left out.
+        ranks.append([sequences(ids, torch.tensor([1.0, -1.0]).repeat(rows // 2), rank)])
+    assert metrics_of(sum_of_groups(4), *ranks)["group/count"] == 3 + 4
+    # The last one reported names rows of its rank: numbers that the loop passed are dropped.
     numbered = sequences(torch.tensor([7, 7]), torch.tensor([1.0, -1.0]), 5)
-    vectors.append(read_groups(rank_vector(0, 0, [numbered], None, None).tolist()))
-    assert group_scalars(vectors)["group/count"] == 3 + 4
-
-
-def read_groups(row: list[float]) -> list[float]:
-    from isentrope.statistics import global_step
-
-    return row[global_step._GROUPS_FROM : global_step._GROUPS_FROM + 1 + 4 * 7]
+    assert metrics_of(sum_of_groups(4), *ranks, [numbered])["group/count"] == 3 + 4
 
 
 def test_sequences_of_unknown_groups_and_groups_of_one_say_nothing() -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import isentrope
 from isentrope.scores import inside_clip, kl_strengths, token_scores
-from isentrope.statistics.step import summary_scalars
+from isentrope.statistics.step import step_metrics
 from isentrope.statistics.tokens import TokenBatch
-from tests.probe.statistics.test_step_summary import batch_of, summary_of
+from tests.probe.statistics.test_step_summary import batch_of, sums_of
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
 
 PARTS = ("change/with_nothing_in_force", "change/by_ratio_clip", "change/by_intervention")
@@ -33,7 +33,7 @@ def told(seed: int, rows: int = 6) -> TokenBatch:
 
 def test_the_parts_are_what_brute_force_says_and_sum_to_the_unit_prediction() -> None:
     batch = told(0)
-    scalars = summary_scalars(summary_of(batch), intervening=True)
+    scalars = step_metrics(sums_of([batch]), intervening=True)
     assert batch.importance_ratios is not None
     assert batch.gradient_factors is not None
     assert batch.loss_weights is not None
@@ -54,10 +54,10 @@ def test_the_parts_are_what_brute_force_says_and_sum_to_the_unit_prediction() ->
 
 def test_they_merge_exactly_over_micro_batches_and_ranks() -> None:
     batches = [told(1), told(2, rows=3), told(3, rows=1)]
-    whole = summary_scalars(summary_of(*batches), intervening=True)
-    first, second, third = (summary_of(batch) for batch in batches)
-    for merged in (first.merge(second).merge(third), third.merge(second.merge(first))):
-        found = summary_scalars(merged, intervening=True)
+    whole = step_metrics(sums_of(batches), intervening=True)
+    first, second, third = batches
+    for merged in (sums_of([first], [second], [third]), sums_of([third], [second, first])):
+        found = step_metrics(merged, intervening=True)
         for part in (*PARTS, "change/by_kl_penalty"):
             assert found[part] == pytest.approx(whole[part], rel=1e-12)
 
@@ -65,12 +65,12 @@ def test_they_merge_exactly_over_micro_batches_and_ranks() -> None:
 def test_what_the_loop_did_not_say_is_absent_and_never_zero() -> None:
     batch = told(4)
     silent = replace(batch, loss_weights=None, kl_strengths=None)
-    scalars = summary_scalars(summary_of(silent), intervening=True)
+    scalars = step_metrics(sums_of([silent]), intervening=True)
     assert {"change/by_ratio_clip", "change/by_kl_penalty"}.isdisjoint(scalars)
     known = scalars["change/with_nothing_in_force"] + scalars["change/by_intervention"]
     assert known == pytest.approx(scalars["entropy/unit_predicted_change"], rel=1e-12)
     # Said of one micro-batch and not of the other: neither what it took nor what there was before is known.
-    partly = summary_scalars(summary_of(batch, replace(told(5), loss_weights=None, kl_strengths=None)))
+    partly = step_metrics(sums_of([batch, replace(told(5), loss_weights=None, kl_strengths=None)]))
     assert set(partly) & {*PARTS, "change/by_kl_penalty"} == set()
 
 

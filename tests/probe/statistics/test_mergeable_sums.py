@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isentrope.statistics.histogram import BINS, Histogram, bin_counts
-from isentrope.statistics.sums import Covariance, Moments
+from isentrope.statistics.moments import Covariance, Moments
 
 values = st.lists(st.floats(-100, 100), min_size=1, max_size=40)
 

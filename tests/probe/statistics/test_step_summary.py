@@ -9,16 +9,12 @@ import pytest
 import torch
 
 from isentrope.scores import TokenScores, token_scores
-from isentrope.statistics.covariance import TOP_SHARES
-from isentrope.statistics.step import (
-    QUADRANTS,
-    StepSummary,
-    measure,
-    nothing_measured,
-    read_measurement,
-    summary_scalars,
-)
+from isentrope.statistics.covariance import TOP_MEANS, TOP_SHARES
+from isentrope.statistics.global_step import rank_vector, read_ranks
+from isentrope.statistics.step import NOT_FINITE, QUADRANTS, TOKEN_HISTOGRAMS, report_histograms, step_metrics
+from isentrope.statistics.sums import StepSums
 from isentrope.statistics.tokens import TokenBatch
+from isentrope.statistics.what_if import WHAT_IF
 from tests.probe.scores.exact_heads import FIELDS
 
 
@@ -35,14 +31,22 @@ def batch_of(rows: int, tokens: int, seed: int) -> TokenBatch:
     )
 
 
-def summary_of(*batches: TokenBatch, after: list[torch.Tensor] | None = None) -> StepSummary:
-    return read_measurement(measure(batches, after).tolist())
+def sums_of(*ranks: list[TokenBatch], after: list[torch.Tensor] | None = None) -> StepSums:
+    """Of all ranks together."""
+    sums = read_ranks([rank_vector(0, 0, batches, after, None).tolist() for batches in ranks]).sums
+    assert sums is not None
+    return sums
+
+
+def reported(sums: StepSums) -> tuple[object, ...]:
+    """What does not name a rank."""
+    return step_metrics(sums), report_histograms(sums), sums[WHAT_IF]
 
 
 def test_scalars_are_what_numpy_says() -> None:
     batch = batch_of(6, 9, 0)
     after = batch.scores.entropies - 0.25 + 0.1 * torch.rand(6, 9)
-    scalars = summary_scalars(summary_of(batch, after=[after]))
+    scalars = step_metrics(sums_of([batch], after=[after]))
     m = batch.mask.numpy()
     a, c, lp, h, s, r, k = (
         x.double().numpy()[m]
@@ -87,22 +91,19 @@ def test_scalars_are_what_numpy_says() -> None:
 
 
 def test_the_four_parts_of_the_change_sum_to_the_unit_prediction() -> None:
-    scalars = summary_scalars(summary_of(batch_of(8, 8, 1)))
+    scalars = step_metrics(sums_of([batch_of(8, 8, 1)]))
     parts = [scalars[f"change/{quadrant}"] for quadrant in QUADRANTS]
     assert sum(parts) == pytest.approx(scalars["entropy/unit_predicted_change"], rel=1e-12)
 
 
 def test_summaries_of_micro_batches_merge_to_the_summary_of_the_step() -> None:
-    batches = [batch_of(3, 7, 2), batch_of(5, 4, 3), batch_of(1, 9, 4)]
-    whole = summary_of(*batches)
-    first, second, third = (summary_of(batch) for batch in batches)
-    for merged in (first.merge(second).merge(third), third.merge(first.merge(second))):
-        assert merged.covariance_top is None
-        expected = {n: v for n, v in summary_scalars(whole).items() if not n.startswith("covariance/top_")}
-        assert summary_scalars(merged) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-        assert {name: sum(h.counts) for name, h in merged.histograms.items()} == dict.fromkeys(
-            merged.histograms, whole.tokens
-        )
+    first, second, third = batches = [batch_of(3, 7, 2), batch_of(5, 4, 3), batch_of(1, 9, 4)]
+    whole = sums_of(batches)
+    expected = {n: v for n, v in step_metrics(whole).items() if not n.startswith("covariance/top_")}
+    for merged in (sums_of([first], [second], [third]), sums_of([third], [first, second])):
+        assert merged[TOP_MEANS] is None
+        assert step_metrics(merged) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert {sum(histogram.counts) for histogram in merged[TOKEN_HISTOGRAMS]} == {whole.tokens}
 
 
 def test_whatever_stands_on_padding_never_enters_a_sum() -> None:
@@ -115,37 +116,36 @@ def test_whatever_stands_on_padding_never_enters_a_sum() -> None:
         batch.keep_mask,
         batch.importance_ratios,
     )
-    assert summary_scalars(summary_of(poisoned)) == summary_scalars(summary_of(batch))
+    assert step_metrics(sums_of([poisoned])) == step_metrics(sums_of([batch]))
 
 
 def test_tokens_that_are_not_finite_are_counted_apart() -> None:
     batch = batch_of(4, 6, 6)
     valid = batch.mask.nonzero()[0]
     batch.scores.entropies[tuple(valid)] = math.nan
-    summary = summary_of(batch)
-    assert summary.not_finite == 1
-    assert summary.tokens == int(batch.mask.sum()) - 1
-    assert math.isfinite(summary_scalars(summary)["entropy/mean"])
+    sums = sums_of([batch])
+    assert sums[NOT_FINITE] == 1
+    assert sums.tokens == int(batch.mask.sum()) - 1
+    assert math.isfinite(step_metrics(sums)["entropy/mean"])
 
 
 def test_what_was_not_measured_is_absent() -> None:
     batch = batch_of(4, 6, 7)
     on_policy = TokenBatch(batch.scores, batch.advantages.abs(), batch.mask, batch.keep_mask, None)
-    scalars = summary_scalars(summary_of(on_policy))
+    scalars = step_metrics(sums_of([on_policy]))
     assert not {"ratio/mean", "entropy/observed_change", "clip/fraction_negative", "token/not_finite"} & set(scalars)
 
 
 def test_a_step_whose_mask_is_empty_says_so_and_nothing_more() -> None:
     batch = batch_of(4, 6, 8)
     empty = TokenBatch(batch.scores, batch.advantages, torch.zeros_like(batch.mask), batch.keep_mask, None)
-    assert summary_scalars(summary_of(empty)) == {"token/count": 0.0, "token/not_finite": 0.0}
+    assert step_metrics(sums_of([empty])) == {"token/count": 0.0, "token/not_finite": 0.0}
 
 
 def test_the_largest_share_of_all_is_the_covariance_and_a_rank_without_tokens_changes_no_share() -> None:
-    summary = summary_of(batch_of(30, 40, 9))
-    scalars = summary_scalars(summary)
+    batch = batch_of(30, 40, 9)
+    scalars = step_metrics(sums_of([batch]))
     assert scalars["covariance/top_100"] == pytest.approx(scalars["covariance/advantage_logprob"], rel=1e-9)
     tops = [scalars[name] for name in TOP_SHARES]
     assert tops == sorted(tops, reverse=True)
-    empty = read_measurement(nothing_measured().tolist())
-    assert summary.merge(empty).covariance_top == empty.merge(summary).covariance_top == summary.covariance_top
+    assert reported(sums_of([batch], [])) == reported(sums_of([], [batch])) == reported(sums_of([batch]))

@@ -11,14 +11,9 @@ from torch import Tensor
 
 from isentrope.methods.threshold import distance_beyond
 from isentrope.scores import TokenScores, entropy_contributions, token_scores
-from isentrope.statistics.thresholds import (
-    WHAT_IF_NUMBERS,
-    ThresholdStatistics,
-    measure_what_if,
-    read_what_if,
-    threshold_statistics,
-)
-from isentrope.statistics.tokens import TokenBatch, step_tokens
+from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
+from isentrope.statistics.tokens import StepTokens, TokenBatch
+from isentrope.statistics.what_if import WHAT_IF, measure_what_if, read_what_if
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
 from tests.probe.interventions.tokens import keep_mask
@@ -43,9 +38,8 @@ class Tokens:
 
     def sums(self, statistics: ThresholdStatistics | None) -> Tensor:
         everything_dropped = torch.zeros_like(self.mask)
-        tokens = step_tokens([TokenBatch(self.scores, self.advantages, self.mask, everything_dropped, self.ratios)])
-        assert tokens is not None
-        return measure_what_if(tokens, statistics)
+        batch = TokenBatch(self.scores, self.advantages, self.mask, everything_dropped, self.ratios)
+        return torch.hstack(measure_what_if(StepTokens([batch], thresholds=statistics)))
 
     def by_force(self, control: Control, statistics: ThresholdStatistics) -> tuple[float, float]:
         """Clip fraction and unit prediction of the gate itself under this control."""
@@ -222,4 +216,4 @@ def test_without_spread_every_token_off_the_centre_lies_beyond_every_threshold()
 
 
 def test_a_step_without_tokens_has_no_answer() -> None:
-    assert read_what_if([0.0] * WHAT_IF_NUMBERS) is None
+    assert read_what_if([0.0] * WHAT_IF.size) is None

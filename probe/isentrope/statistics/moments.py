@@ -1,0 +1,192 @@
+"""Count, mean and spread of a stream: values that merge exactly on the host, and the same computed on the device.
+
+`ThresholdStatistics` is what the thresholds of Clip_B and Clip_V are counted from; it stays on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from isentrope.plain_state import Plain, plain
+from isentrope.scores import TokenScores
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and spread of a stream; `merge` is exact, so ranks and chunks may be joined in any order."""
+
+    count: int = 0
+    mean: float = 0.0
+    sum_squares: float = 0.0
+    """Sum of squared deviations from the mean, not of the values."""
+
+    def merge(self, other: Moments) -> Moments:
+        count = self.count + other.count
+        if count == 0:
+            return self
+        shift = other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + shift * other.count / count,
+            self.sum_squares + other.sum_squares + shift * shift * self.count * other.count / count,
+        )
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the population, as sigma in Clip_B and Clip_V; NaN when empty."""
+        return math.sqrt(self.sum_squares / self.count) if self.count else math.nan
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean; NaN with fewer than two values."""
+        return math.sqrt(self.sum_squares / (self.count - 1) / self.count) if self.count > 1 else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Covariance:
+    """Co-moment of two streams; `merge` is exact."""
+
+    count: int = 0
+    mean_left: float = 0.0
+    mean_right: float = 0.0
+    sum_products: float = 0.0
+    """Sum of products of deviations from the means."""
+
+    def merge(self, other: Covariance) -> Covariance:
+        count = self.count + other.count
+        if count == 0:
+            return self
+        left, right = other.mean_left - self.mean_left, other.mean_right - self.mean_right
+        share = other.count / count
+        return Covariance(
+            count,
+            self.mean_left + left * share,
+            self.mean_right + right * share,
+            self.sum_products + other.sum_products + left * right * self.count * share,
+        )
+
+    @property
+    def value(self) -> float:
+        """Of the population; NaN when empty."""
+        return self.sum_products / self.count if self.count else math.nan
+
+
+def device_moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Count, mean and sum of squared deviations of the valid values; zeros where there are none.
+
+    Args:
+        values: Any shape; anything, NaN included, where `valid` is False.
+        valid: The same shape.
+
+    Returns:
+        Three scalars, still on the device.
+    """
+    count = valid.sum()
+    mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
+    return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
+
+
+def device_constant(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """Numbers on the device, float64, from pinned memory, so that the training thread does not wait.
+
+    Call it once for a constant and keep the result.
+    """
+    numbers_here = torch.tensor(numbers, dtype=torch.float64)
+    return numbers_here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers_here.to(device)
+
+
+def flat(parts: Sequence[Tensor]) -> Tensor:
+    """One vector in the order of the parts; a view of the only one."""
+    return parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+
+
+THRESHOLD_SUMS = 6
+"""How many numbers a part adds: count, mean and sum of squared deviations of S*, then the same of S_c."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdStatistics:
+    """Over all valid tokens of a batch, both signs of the advantage; float64 scalars that stay on the device.
+
+    Without a valid token both deviations are NaN, and no token lies outside a threshold counted from NaN.
+    """
+
+    count: Tensor
+    """Of valid tokens."""
+    discriminator_mean: Tensor
+    """mean_B(S*) in nats."""
+    discriminator_std: Tensor
+    """sigma of Clip_B: population standard deviation of S*."""
+    vocab_centered_std: Tensor
+    """sigma' of Clip_V: population standard deviation of S_c."""
+
+    @classmethod
+    def of_sums(cls, parts: Tensor) -> ThresholdStatistics:
+        """Merge the sums of micro-batches or ranks. The same parts in the same order give the same bits everywhere.
+
+        Args:
+            parts: Float64, one row of THRESHOLD_SUMS numbers per part.
+        """
+        # [parts, score]: of S* and of S_c.
+        counts, means, squares = parts.reshape(-1, 2, 3).unbind(dim=-1)
+        if len(parts) == 1:
+            count, mean, square = counts[0], means[0], squares[0]
+        else:
+            count = counts.sum(0)
+            mean = (counts * means).sum(0) / count
+            square = (squares + counts * (means - mean).square()).sum(0)
+        deviations = (square / count).sqrt()
+        return cls(count[0], mean[0], deviations[0], deviations[1])
+
+    def to_plain(self) -> Plain:
+        """As a checkpoint takes it, in the order of the fields. Waits for the device."""
+        return plain(torch.stack([getattr(self, field.name).double() for field in fields(self)]).tolist())
+
+    @classmethod
+    def of_plain(cls, numbers: Sequence[float | str]) -> ThresholdStatistics:
+        """The statistics that `to_plain` wrote, on the CPU: scalars from there join with tensors of any device."""
+        return cls(*(torch.tensor(float(number), dtype=torch.float64) for number in numbers))
+
+    def or_else(self, earlier: ThresholdStatistics | None) -> ThresholdStatistics:
+        """These, or the earlier ones where these are of no token. Decided on the device."""
+        if earlier is None:
+            return self
+        counted = self.count > 0
+        return ThresholdStatistics(
+            *(
+                torch.where(counted, getattr(self, field.name), getattr(earlier, field.name).to(counted.device))
+                for field in fields(self)
+            )
+        )
+
+
+def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Tensor:
+    """The sums of micro-batches taken together.
+
+    Args:
+        scores: One per micro-batch, at least one.
+        masks: True where the token counts; of the scores' shapes. Tokens whose scores are not finite do not count.
+
+    Returns:
+        THRESHOLD_SUMS numbers, float64, on the device.
+    """
+    discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
+    centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
+    valid = flat(masks) & (discriminator + centred).isfinite()
+    sums = (*device_moments(discriminator, valid), *device_moments(centred, valid))
+    return torch.stack([number.double() for number in sums])
+
+
+def no_threshold_sums(device: torch.device | None) -> Tensor:
+    """The sums of a rank without tokens."""
+    return torch.zeros(THRESHOLD_SUMS, dtype=torch.float64, device=device)
+
+
+def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> ThresholdStatistics:
+    """Those of `threshold_sums` of the same arguments."""
+    return ThresholdStatistics.of_sums(threshold_sums(scores, masks).unsqueeze(0))

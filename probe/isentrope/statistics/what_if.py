@@ -1,0 +1,114 @@
+"""The sums from which `isentrope_wire.what_if` answers for any thresholds, counted on the device."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cache
+from itertools import compress
+from math import inf
+from operator import neg
+
+import torch
+from torch import Tensor
+
+from isentrope.statistics.moments import ThresholdStatistics, device_constant
+from isentrope.statistics.sums import Sum
+from isentrope.statistics.tokens import CODES, StepTokens
+from isentrope_wire.what_if import CELLS, CHANGING_GROUPS, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
+
+_CHANGING_CELLS = CHANGING_GROUPS * SIDES * len(EDGES)
+_CELLS_PER_SIGMA = 20
+"""The finest edges lie a twentieth apart."""
+_GRID_CELLS = int(EDGES[-1] * _CELLS_PER_SIGMA) + 1
+_FIRST_BIN = len(EDGES)
+"""Of the middle one of three sides."""
+
+
+def measure_what_if(tokens: StepTokens) -> list[Tensor]:
+    """Tokens and effects of the step, then counts and effects by cell for Clip_B and for Clip_V.
+
+    A token lies beyond an edge exactly when Clip_B or Clip_V with that mu, and thresholds counted from the tokens'
+    statistics, would have clipped it. Whether the active control kept it plays no part.
+    """
+    statistics = own_thresholds(tokens) if tokens.thresholds is None else tokens.thresholds
+    # Where they are of no token any finite number will do: `reached` removes everything again.
+    means = statistics.discriminator_mean.nan_to_num()
+    spreads = torch.stack([statistics.discriminator_std, statistics.vocab_centered_std]).unsqueeze(1).to(tokens.ones)
+    reached = (spreads * EDGES[-1]).isfinite()
+    centred = torch.stack([tokens["S*"] - means, tokens["S_c"]])
+    cells = _bins(centred.abs(), spreads).add_(centred.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
+    cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
+    sources = tokens.rows("valid", "u A S_c").unsqueeze(1).expand(2, 2, -1)
+    table = sources.new_zeros(2, 2, CODES * 3 * len(EDGES)).scatter_add_(2, cells.expand(2, 2, -1), sources)
+    table = torch.where(reached, table, 0.0).reshape(2, 2, CODES, 3, len(EDGES))
+    # What lies in the centre, the middle one of three sides, is beyond nothing.
+    counts, effects = table[:, :, :, ::2].index_select(2, _groups(centred.device)).reshape(2, 2, CELLS)
+    effects = effects[:, :_CHANGING_CELLS]
+    return [tokens.count, tokens.total("u A S_c"), counts[0], effects[0], counts[1], effects[1]]
+
+
+def own_thresholds(tokens: StepTokens) -> ThresholdStatistics:
+    """Those counted from the tokens themselves."""
+    return ThresholdStatistics.of_sums(torch.stack([*tokens.moments("S*"), *tokens.moments("S_c")]).unsqueeze(0))
+
+
+def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums | None:
+    """The sums in the numbers of `measure_what_if`; None for a step without tokens."""
+    if not numbers[0]:
+        return None
+    method = CELLS + _CHANGING_CELLS
+    return WhatIfSums(
+        tokens=int(numbers[0]),
+        change_sum=-numbers[1],
+        clip_b=_read_bins(numbers[2 : 2 + method]),
+        clip_v=_read_bins(numbers[2 + method : 2 + 2 * method]),
+    )
+
+
+def _bins(distances: Tensor, spreads: Tensor) -> Tensor:
+    """The bin of each distance, float64: the number of the last edge whose product with the spread is less."""
+    last_edge, next_edge = _grid(distances.device)
+    # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the next edge is in doubt.
+    scale = (_CELLS_PER_SIGMA * (1 - 1e-9) / spreads).nan_to_num(nan=0.0)
+    place = (distances * scale).clamp_(max=len(last_edge) - 1).long()
+    # The products mu sigma, as the gate compares with them: dividing the scores instead would round elsewhere.
+    is_beyond_next = next_edge.take(place).mul_(spreads) < distances
+    return last_edge.take(place).add_(is_beyond_next)
+
+
+@cache
+def _grid(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of each cell of a grid over |u|: the last edge that lies before all of it, by number, and the next one's value."""
+    last = [max(bisect_right(EDGES, cell / _CELLS_PER_SIGMA + 1e-6) - 1, 0) for cell in range(_GRID_CELLS)]
+    following = [(*EDGES, inf)[edge + 1] for edge in last]
+    return device_constant(last, device), device_constant(following, device)
+
+
+@cache
+def _groups(device: torch.device) -> Tensor:
+    """The code of each TokenGroup, in their order: 3 (sign of A) + (sign of A S_c) + 4."""
+    codes = {
+        TokenGroup.NEGATIVE_DECREASING: 2,
+        TokenGroup.NEGATIVE_INCREASING: 0,
+        TokenGroup.POSITIVE_DECREASING: 8,
+        TokenGroup.POSITIVE_INCREASING: 6,
+        TokenGroup.NEGATIVE_NEUTRAL: 1,
+        TokenGroup.POSITIVE_NEUTRAL: 7,
+        TokenGroup.ZERO: 4,
+    }
+    return device_constant([codes[group] for group in TokenGroup], device).long()
+
+
+def _read_bins(numbers: Sequence[float]) -> BinSums:
+    # By iterators alone: the writer thread, which reads them, holds up the training thread while it runs Python.
+    counts, effects = numbers[:CELLS], [*numbers[CELLS:], *[-0.0] * (CELLS - _CHANGING_CELLS)]
+    return BinSums(
+        cells=tuple(compress(range(CELLS), counts)),
+        counts=tuple(map(int, compress(counts, counts))),
+        change_sums=tuple(map(neg, compress(effects, counts))),
+    )
+
+
+WHAT_IF = Sum(size=2 + 2 * (CELLS + _CHANGING_CELLS), measure=measure_what_if, read=read_what_if, merge=None)
+"""None without tokens. Most of the numbers of a rank's vector; they add up."""
