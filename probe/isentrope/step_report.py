@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
-"""Waits for one vector of numbers per rank, as `global_step.rank_vector` made it. For the writer thread."""
+"""Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,15 +252,15 @@ def _dead(sums: StepSums | None, control: Control, what_if: WhatIfSums | None) -
     if sums is None or not sums.tokens:
         return {}
     counts, ratios, scores = sums[SIGNS], sums[RATIOS], sums[DISCRIMINATOR]
-    outside_low, outside_high = _outside(control, what_if) if counts.candidates else (0.0, 0.0)
+    outside_low, outside_high = _outside(control, what_if) if counts.selected else (0.0, 0.0)
     reasons = dead_knobs(
         control,
         StepEvidence(
             tokens=sums.tokens,
             positive=counts.positive,
             negative=counts.negative,
-            candidates=counts.candidates,
-            spared=counts.spared,
+            candidates=counts.selected,
+            spared=counts.kept,
             decreasing=counts.decreasing,
             increasing=counts.increasing,
             discriminator_mean=scores.mean,

@@ -11,54 +11,12 @@ from torch import Tensor
 from isentrope.statistics.contributions import TOP_TOKENS
 from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, COVARIANCE_BINS, GROUPS, TOP_MEANS
 from isentrope.statistics.moments import ThresholdStatistics
-from isentrope.statistics.step import (
-    AFTER_RATIO_CLIP,
-    DISCRIMINATOR,
-    ENTROPIES,
-    KL_KNOWN,
-    KL_PENALTY,
-    LARGEST_ENTROPY,
-    LARGEST_EXPECTED_SCORE,
-    LOSS_KNOWN,
-    NOT_FINITE,
-    OBSERVED_CHANGE,
-    PUSHED,
-    RATIOS,
-    SIGNS,
-    SOURCES,
-    TOKEN_HISTOGRAMS,
-    VOCAB_CENTERED,
-    WITH_NOTHING_IN_FORCE,
-)
+from isentrope.statistics.step import DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope.statistics.what_if import WHAT_IF
 
-SUMS = (
-    ENTROPIES,
-    DISCRIMINATOR,
-    VOCAB_CENTERED,
-    RATIOS,
-    OBSERVED_CHANGE,
-    NOT_FINITE,
-    LARGEST_ENTROPY,
-    LARGEST_EXPECTED_SCORE,
-    PUSHED,
-    LOSS_KNOWN,
-    WITH_NOTHING_IN_FORCE,
-    AFTER_RATIO_CLIP,
-    KL_KNOWN,
-    KL_PENALTY,
-    SOURCES,
-    SIGNS,
-    TOKEN_HISTOGRAMS,
-    ADVANTAGE_LOGPROB,
-    ADVANTAGE_SCORE,
-    TOP_MEANS,
-    GROUPS,
-    TOP_TOKENS,
-    WHAT_IF,
-)
+SUMS = (*STEP_SUMS, ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, TOP_MEANS, GROUPS, TOP_TOKENS, WHAT_IF)
 """Everything measured in a step."""
 
 ALONE, SEVERAL = Layout(*SUMS), Layout(*SUMS, COVARIANCE_BINS)

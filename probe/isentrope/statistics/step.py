@@ -122,15 +122,13 @@ def change(
     effect: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
 ) -> Sum[float]:
     """What an update changes: minus the sum of what it takes from the entropy."""
-    return Sum(
-        size=1, measure=lambda tokens: [effect(tokens)], read=lambda numbers, _: -numbers[0], merge=add, metrics=metrics
-    )
+    return Sum(size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=metrics)
 
 
 LOSS_KNOWN = count(lambda tokens: tokens.weights_known)
 """Tokens for which the loop passed w."""
 
-WITH_NOTHING_IN_FORCE = change(
+UNCLIPPED = change(
     lambda tokens: tokens.unclipped_effect,
     lambda value, step: (
         {CHANGE_WITH_NOTHING_IN_FORCE: value / step.tokens} if step[LOSS_KNOWN] in (0, step.tokens) else {}
@@ -138,12 +136,10 @@ WITH_NOTHING_IN_FORCE = change(
 )
 """Sum of -r A S_c."""
 
-AFTER_RATIO_CLIP = change(
+RATIO_CLIPPED = change(
     lambda tokens: tokens.total("u A S_c"),
     lambda value, step: (
-        {CHANGE_BY_RATIO_CLIP: (value - step[WITH_NOTHING_IN_FORCE]) / step.tokens}
-        if step[LOSS_KNOWN] == step.tokens
-        else {}
+        {CHANGE_BY_RATIO_CLIP: (value - step[UNCLIPPED]) / step.tokens} if step[LOSS_KNOWN] == step.tokens else {}
     ),
 )
 """Sum of -w r A S_c."""
@@ -200,12 +196,12 @@ class SignSums:
     """Sums of -f u A S_c by QUADRANTS, in nats per unit gain; f multiplies the gradient, 0 where it takes no part."""
     positive: int = 0
     negative: int = 0
-    dropped_positive: int = 0
-    dropped_negative: int = 0
-    dropped: int = 0
-    candidates: int = 0
+    clipped_positive: int = 0
+    clipped_negative: int = 0
+    clipped: int = 0
+    selected: int = 0
     """Tokens the intervention selected."""
-    spared: int = 0
+    kept: int = 0
     """Selected tokens whose gradient took part all the same: weighted, or kept by a cap or a draw."""
     decreasing: int = 0
     """Tokens whose update lowers entropy: A S_c > 0."""
@@ -214,7 +210,7 @@ class SignSums:
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
         """From the numbers of `_by_code`."""
-        tokens, effects, dropped, candidates, spared = (numbers[row * CODES :][:CODES] for row in range(5))
+        tokens, effects, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(5))
 
         def of(counts: Sequence[float], codes: Sequence[int]) -> int:
             return int(sum(counts[code] for code in codes))
@@ -223,11 +219,11 @@ class SignSums:
             changes=tuple(-sum(effects[code] for code in codes) for codes in _QUADRANT_CODES),
             positive=of(tokens, _POSITIVE),
             negative=of(tokens, _NEGATIVE),
-            dropped_positive=of(dropped, _POSITIVE),
-            dropped_negative=of(dropped, _NEGATIVE),
-            dropped=int(sum(dropped)),
-            candidates=int(sum(candidates)),
-            spared=int(sum(spared)),
+            clipped_positive=of(clipped, _POSITIVE),
+            clipped_negative=of(clipped, _NEGATIVE),
+            clipped=int(sum(clipped)),
+            selected=int(sum(selected)),
+            kept=int(sum(kept)),
             decreasing=of(tokens, _DECREASING),
             increasing=of(tokens, _INCREASING),
         )
@@ -263,14 +259,14 @@ def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     }
     metrics |= {
         ENTROPY_UNIT_PREDICTED_CHANGE: unit_sum / tokens,
-        CHANGE_BY_INTERVENTION: (unit_sum - step[AFTER_RATIO_CLIP]) / tokens,
-        CLIP_CANDIDATE_FRACTION: sums.candidates / tokens,
-        CLIP_FRACTION: sums.dropped / tokens,
+        CHANGE_BY_INTERVENTION: (unit_sum - step[RATIO_CLIPPED]) / tokens,
+        CLIP_CANDIDATE_FRACTION: sums.selected / tokens,
+        CLIP_FRACTION: sums.clipped / tokens,
     }
     if sums.positive:
-        metrics[CLIP_FRACTION_POSITIVE] = sums.dropped_positive / sums.positive
+        metrics[CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
     if sums.negative:
-        metrics[CLIP_FRACTION_NEGATIVE] = sums.dropped_negative / sums.negative
+        metrics[CLIP_FRACTION_NEGATIVE] = sums.clipped_negative / sums.negative
     return metrics
 
 
@@ -304,6 +300,26 @@ TOKEN_HISTOGRAMS = Sum[tuple[Histogram, ...]](
     merge=lambda left, right: tuple(map(Histogram.merge, left, right)),
 )
 """Of HISTOGRAMS, in their order."""
+
+STEP_SUMS = (
+    ENTROPIES,
+    DISCRIMINATOR,
+    VOCAB_CENTERED,
+    RATIOS,
+    OBSERVED_CHANGE,
+    NOT_FINITE,
+    LARGEST_ENTROPY,
+    LARGEST_EXPECTED_SCORE,
+    PUSHED,
+    LOSS_KNOWN,
+    UNCLIPPED,
+    RATIO_CLIPPED,
+    KL_KNOWN,
+    KL_PENALTY,
+    SOURCES,
+    SIGNS,
+    TOKEN_HISTOGRAMS,
+)
 
 _OF_AN_INTERVENTION = (CHANGE_BY_INTERVENTION, CLIP_CANDIDATE_FRACTION)
 

@@ -1,5 +1,5 @@
 """Declared sums: one declaration states how a statistic of a step is measured, merged over the ranks and read, and
-which metrics come of it. A new statistic is a declaration here or in `step.py`, named in `global_step.SUMS`:
+which metrics come of it. A new statistic is a declaration in `step.py`, named in the list at its end:
 
     SURPRISE = total(
         lambda tokens: -tokens["log p"].sum(),
@@ -41,7 +41,7 @@ class Sum(Generic[T_co]):
     size: int
     """How many numbers it takes in the vector. Those of a rank without tokens are zeros."""
     measure: Callable[[StepTokens], Tensor | Iterable[Tensor]]
-    """Its numbers on the device, float64: one vector, or scalars in order."""
+    """Its numbers on the device, float64: a scalar, a vector, or several of them in order."""
     read: Callable[[Sequence[float], int], T_co]
     """Its value on the host, from its numbers and the rank they are of."""
     merge: Callable[[T_co, T_co], T_co] | None
@@ -145,27 +145,19 @@ def total(
     measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
 ) -> Sum[float]:
     """A number that adds up over the ranks."""
-    return Sum(size=1, measure=lambda tokens: [measure(tokens)], read=_first, merge=add, metrics=metrics)
+    return Sum(size=1, measure=measure, read=lambda numbers, _: numbers[0], merge=add, metrics=metrics)
 
 
 def count(
     measure: Callable[[StepTokens], Tensor], metrics: Callable[[int, StepSums], Metrics] = no_metrics
 ) -> Sum[int]:
     """A whole number that adds up over the ranks."""
-    return Sum(
-        size=1,
-        measure=lambda tokens: [measure(tokens)],
-        read=lambda numbers, _: int(numbers[0]),
-        merge=add,
-        metrics=metrics,
-    )
+    return Sum(size=1, measure=measure, read=lambda numbers, _: int(numbers[0]), merge=add, metrics=metrics)
 
 
 def largest(measure: Callable[[StepTokens], Tensor]) -> Sum[float]:
     """The largest value, at least 0."""
-    return Sum(
-        size=1, measure=lambda tokens: [measure(tokens)], read=lambda numbers, _: max(numbers[0], 0.0), merge=max
-    )
+    return Sum(size=1, measure=measure, read=lambda numbers, _: max(numbers[0], 0.0), merge=max)
 
 
 def moments(
@@ -193,10 +185,6 @@ def covariance(
         merge=Covariance.merge,
         metrics=metrics,
     )
-
-
-def _first(numbers: Sequence[float], rank: int) -> float:
-    return numbers[0]
 
 
 TOKENS = count(lambda tokens: tokens.count)
