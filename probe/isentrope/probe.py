@@ -580,7 +580,7 @@ class Probe:
                 keep_mask=selection.factors != 0,
                 threshold_source=source,
                 gradient_factors=selection.factors,
-                candidates=selection.candidates,
+                selected=selection.selected,
             )
         )
         return selection.factors

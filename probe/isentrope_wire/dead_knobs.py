@@ -27,7 +27,7 @@ class StepEvidence:
     """Tokens with A > 0."""
     negative: int
     candidates: int
-    """Tokens the method asked for, see `Selection.candidates`."""
+    """Tokens the method selected, see `Selection.selected`."""
     spared: int
     """Candidates whose gradient took part all the same."""
     decreasing: int

@@ -1,10 +1,9 @@
-"""Which tokens' gradients take part, and with what weight.
+"""Which tokens' gradients take part in the update, and with what factor.
 
-- `gradient_factors`: the one door to every method, and how a factor reaches the gradient; `gated_tokens`: what a method
-  is given and gives back
-- `clip_b`, `clip_v`, `clip_cov`, `kl_cov`, `score_sign`, `top_entropy`, `unlikely`, `ratio_clip`: one method a file, the
-  paper's equation in its docstring. Their parts: `threshold_clip`, `covariance_scores`, `top_share`, `token_draw`
-- `scope`: on which tokens a method acts
-- `selection_basis`: what is counted from which tokens; `threshold_source`, `threshold_statistics`: the sigmas
-- `dead_knobs`: what can't act in the present set-up, and why
+- `base.py`: what a method is given and returns; `gate.py`: the table of methods, and how a factor reaches the gradient
+- `threshold.py` (Clip_B, Clip_V), `covariance.py` (Clip-Cov, KL-Cov), `entropy.py`, `sign.py`, `unlikely.py`, `ratio.py`:
+  the methods, each with its equation
+- `reference.py`: which tokens thresholds, means and shares are counted from
+
+A method is an `Intervention` in one of these files, its line in `gate.METHODS`, and its row in the wire's METHODS.
 """

@@ -1,9 +1,4 @@
-"""What a method looks at, and what it answers.
-
-On which tokens a method acts.
-
-The value above which a share of the tokens lies, found without waiting for the device.
-"""
+"""What a method is given, what it returns, and how it finds the top share of the tokens."""
 
 from __future__ import annotations
 
@@ -27,18 +22,35 @@ class GatedTokens:
     mask: Tensor
     """True where the token counts."""
     importance_ratios: Tensor | None = None
-    """r = p / p_old. None: the loop did not give the log-probs the tokens were sampled with."""
+    """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
     loss_weights: Tensor | None = None
-    """By what the loop's own loss multiplies r A: 0 where its clip silences the token. None: not known."""
+    """Factor that the loop's own loss puts on r A: 0 where its clip silences the token. None: not known."""
     step: int = 0
     rank: int = 0
     first_position: int = 0
     """How many tokens of this step, padding included, this rank gated before."""
 
+    def in_scope(self, scope: Scope) -> Tensor:
+        """True where a method of this scope acts.
+
+        The update of a token lowers the entropy where A S_c > 0 and raises it where A S_c < 0.
+        """
+        match scope:
+            case Scope.ALL:
+                return torch.ones_like(self.advantages, dtype=torch.bool)
+            case Scope.NEGATIVE:
+                return self.advantages < 0
+            case Scope.POSITIVE:
+                return self.advantages > 0
+            case Scope.DECREASING:
+                return self.advantages * self.scores.vocab_centered_scores > 0
+            case Scope.INCREASING:
+                return self.advantages * self.scores.vocab_centered_scores < 0
+
 
 @dataclass(frozen=True, slots=True)
 class Centres:
-    """Where counting starts: means and spreads of the tokens the thresholds refer to. Scalars that stay on the device."""
+    """Means and spreads that methods count from: of a whole step or batch. Scalars that stay on the device."""
 
     thresholds: ThresholdStatistics
     mean_logprob: Tensor
@@ -49,41 +61,39 @@ class Centres:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a method makes of the tokens; both of their shape."""
+    """A method's decision; both tensors have the tokens' shape."""
 
     factors: Tensor
-    """What the gradient of a token's log-prob is multiplied by. Bool where that is 0 or 1 alone: True = takes part."""
-    candidates: Tensor
-    """Bool: the tokens the method asks for. Those it acts on are among them: a cap or a draw may leave some in peace."""
+    """Of the gradient of each token's log-prob. Bool where they are 0 or 1 alone: True = takes part."""
+    selected: Tensor
+    """Bool: the tokens the method asks for. It acts on no others; a cap or a draw may keep some of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
-    """One method: how it selects tokens, and, where it ranks them, how the cutoff of its rank is counted."""
+    """One method: how it selects tokens and, where it ranks them, how the cutoff of its rank is counted."""
 
     select: Callable[[Control, GatedTokens, Centres, Tensor | None], Selection]
-    """The factor of each token. The last argument is the cutoff, over the tokens the thresholds refer to."""
-    count_cutoff: Callable[[Control, GatedTokens, Centres], Tensor | None] = lambda control, tokens, centres: None
-    """The value above which the share of tokens lies that the control names, counted over these tokens.
+    """Its decision about tokens. The last argument is the cutoff, None where the control ranks no tokens."""
+    count_cutoff: Callable[[Control, GatedTokens, Centres], Tensor] | None = None
+    """The value above which the share of tokens lies that the control names, counted over these tokens: a scalar on the
+    device. It serves for other tokens than it was counted from: those of the next step. None: the method never ranks."""
+    ranks_with: str = ""
+    """The parameter without which the method ranks no tokens; empty: it always does."""
+    count_first_pass: Callable[[Control, Tensor, Tensor], Tensor] | None = None
+    """The same cutoff from the entropies and the mask of a first pass, where these are enough."""
+    uses_means: bool = False
+    """Whether it counts from the means of log p and A."""
 
-    A scalar on the device that may be used for other tokens than it was counted from: those of the next step.
-    None: the method, as the control asks for it, ranks no tokens.
-    """
+    def ranks(self, control: Control) -> bool:
+        """Whether it ranks tokens, as the control asks for it."""
+        return self.count_cutoff is not None and (not self.ranks_with or control.value(self.ranks_with) is not None)
 
-
-def in_scope(scope: Scope, advantages: Tensor, vocab_centered_scores: Tensor) -> Tensor:
-    """True where the method acts. The update of a token lowers entropy where A S_c > 0 and raises it where A S_c < 0."""
-    match scope:
-        case Scope.ALL:
-            return torch.ones_like(advantages, dtype=torch.bool)
-        case Scope.NEGATIVE:
-            return advantages < 0
-        case Scope.POSITIVE:
-            return advantages > 0
-        case Scope.DECREASING:
-            return advantages * vocab_centered_scores > 0
-        case Scope.INCREASING:
-            return advantages * vocab_centered_scores < 0
+    def cutoff(self, control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
+        """The cutoff over these tokens; None where no tokens are ranked."""
+        if self.count_cutoff is None or not self.ranks(control):
+            return None
+        return self.count_cutoff(control, tokens, centres)
 
 
 def top_share_cutoff(
@@ -91,14 +101,18 @@ def top_share_cutoff(
 ) -> Tensor:
     """The least value that belongs to the top share: `values >= cutoff` holds on so many tokens, ties apart.
 
+    It does not wait for the device.
+
     Args:
-        values: to rank by, any shape; those that are not finite count as the least.
-        mask: bool, the tokens whose share is meant.
-        fraction: of the tokens in `mask`, rounded to the nearest whole number of tokens.
-        among: bool, the tokens that are ranked, where they are fewer than those counted. When they are fewer than the
-            share too, all of them belong to it: the cutoff is -inf.
-        at_most: round down instead.
-    Returns: float64 scalar; +inf when the share is less than a token.
+        values: To rank by, any shape; those that are not finite count as the least.
+        mask: The tokens whose share is meant.
+        fraction: Of the tokens in `mask`, rounded to the nearest whole number of tokens.
+        among: The tokens that are ranked, where they are fewer than those counted. When they are fewer than the share
+            too, all of them belong to it: the cutoff is -inf.
+        at_most: Round down instead.
+
+    Returns:
+        Float64 scalar; +inf when the share is less than a token.
     """
     if not values.numel():
         return torch.full((), torch.inf, dtype=torch.float64, device=values.device)

@@ -1,12 +1,8 @@
-"""How much a token adds to the covariance of log p and advantage, which is what drives the entropy down.
+"""Clip-Cov and KL-Cov: act on the tokens that add most to the covariance of log p and advantage, which lowers entropy.
 
-Clip-Cov: a random few of the tokens with a high covariance of log p and advantage give no gradient.
-
-KL-Cov: the tokens with the highest covariance of log p and advantage are held near the policy they came from.
-
-A random number for each token that depends on nothing but seed, step, rank and position.
-
-Counted, not drawn: the run's own random numbers stay as they are, and the same step decides the same again.
+Clip-Cov removes the gradient of a random few of them; KL-Cov holds those with the highest covariance near the policy
+they were sampled from. The random number of a token depends on seed, step, rank and position alone: the run's own
+random numbers stay as they are, and the same step decides the same again.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Selection, in_scope, top_share_cutoff
+from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
 from isentrope_wire.control import Control
 
 
@@ -24,17 +20,41 @@ def covariance_scores(tokens: GatedTokens, centres: Centres) -> Tensor:
     The means are those of the whole batch: over one micro-batch of one sequence with one advantage c_t would be 0
     everywhere.
 
-    Returns: nats times the advantage's unit, float64; NaN where log p or A is not finite.
+    Returns:
+        In nats times the advantage's unit, float64; NaN where log p or A is not finite.
     """
-    logprobs, advantages = tokens.scores.logprobs.detach().double(), tokens.advantages.double()
+    logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages.double()
     return (logprobs - centres.mean_logprob) * (advantages - centres.mean_advantage)
 
 
+def select_clip_cov(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+    """Detach the tokens of
+
+        I_clip ~ Uniform({t : omega_low < c_t < omega_high}),  |I_clip| = r N      arXiv:2505.22617, eq. 11, 12
+
+    c_t of `covariance_scores`, N the tokens that count. Each candidate is drawn for itself with the probability
+    r N / candidates, so that r N is what is detached on average, however small the micro-batch; the paper's code
+    detaches at least one token of each micro-batch. The draw is `token_draw` of seed, step, rank and position.
+
+    When fewer than r N tokens are candidates, all of them are detached.
+    """
+    covariances = covariance_scores(tokens, centres)
+    candidates = (covariances > control.number("omega_low")) & (covariances < control.number("omega_high"))
+    candidates &= tokens.mask & tokens.in_scope(control.scope)
+    wanted = tokens.mask.sum() * control.number("ratio")
+    drawn = token_draw(
+        int(control.number("seed")), tokens.step, tokens.rank, positions_of(tokens.mask, tokens.first_position)
+    )
+    # Multiplied out: with no candidate there is nothing to divide by.
+    detached = candidates & (drawn * candidates.sum() < wanted)
+    return Selection(~detached, candidates)
+
+
 LARGEST_LOG_RATIO = 20.0
-"""Beyond it 1/r is no number to compute with."""
+"""Larger |log r| are taken as this: 1/r would overflow."""
 
 
-def kl_cov_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
+def kl_cov_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
     """The c_t above which the top k share of the tokens lies."""
     return top_share_cutoff(covariance_scores(tokens, centres), tokens.mask, control.number("k"))
 
@@ -44,20 +64,19 @@ def select_kl_cov(control: Control, tokens: GatedTokens, centres: Centres, cutof
 
         -A r + beta KL(pi_old || pi),   I_KL = {t : Rank(c_t) <= k N}             arXiv:2505.22617, eq. 13, 14
 
-    The loop keeps its loss; the penalty comes in through the gradient. KL is estimated on the sampled token by
+    The loop keeps its loss; the penalty enters through the gradient. KL is estimated on the sampled token by
     r - 1 - log r, r = p / p_old, which is unbiased and never negative; its gradient is (r - 1) grad log p. A loss term
     of -A r has the gradient -A r grad log p, so that the sum of both is the loop's own gradient times
 
         1 - beta (1 - 1 / r) / (w A)
 
-    with w what the loop's own loss makes of r A (1 where it did not say), in whatever way the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to
-    first order in r - 1. A token with A = 0, or one the loop's own clip has silenced, has no gradient to multiply and
-    is not penalised. Strictly on-policy r is 1 and so is the factor: the method can't act. Nor can it when the loop
-    gives no sampler log-probs.
+    with w the weight of the loop's own loss on r A (1 where it is not known), in whatever way the loop averages, scales
+    or accumulates. This holds for the surrogate -A r, and for -A log p to first order in r - 1. A token with A = 0, or
+    one the loop's own clip has silenced, has no gradient to multiply and is not penalised. Strictly on-policy r is 1
+    and so is the factor: the method can't act. Nor can it when the loop passes no sampler log-probs.
     """
     assert cutoff is not None, "KL-Cov ranks tokens"
-    chosen = tokens.mask & (covariance_scores(tokens, centres) >= cutoff)
-    chosen &= in_scope(control.scope, tokens.advantages, tokens.scores.vocab_centered_scores)
+    chosen = tokens.mask & (covariance_scores(tokens, centres) >= cutoff) & tokens.in_scope(control.scope)
     factors = torch.ones_like(tokens.scores.logprobs)
     if tokens.importance_ratios is None:
         return Selection(factors, chosen)
@@ -77,14 +96,17 @@ def token_draw(seed: int, step: int, rank: int, positions: Tensor) -> Tensor:
     """Uniform in [0, 1), float64, one per position.
 
     Args:
-        positions: int64, of the tokens within the step on this rank.
+        seed: Of the control.
+        step: The step's number.
+        rank: This rank.
+        positions: Of the tokens within the step on this rank, int64.
     """
     key = 0
     for number in (seed, step, rank):
         key = _mixed((key + number + 1) * _ODD % _WORD)
     words = positions.long() * _signed(_ODD) + _signed(key)
     for shift, multiplier in _MIXERS:
-        # `>>` copies the sign bit down; the mask takes the copies away.
+        # `>>` copies the sign bit down; the mask removes the copies.
         words = (words ^ ((words >> shift) & ((1 << (64 - shift)) - 1))) * _signed(multiplier)
     return ((words >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
 
@@ -105,24 +127,5 @@ def _signed(word: int) -> int:
     return word - _WORD if word >= _WORD // 2 else word
 
 
-def select_clip_cov(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
-    """Detach the tokens of
-
-        I_clip ~ Uniform({t : omega_low < c_t < omega_high}),  |I_clip| = r N      arXiv:2505.22617, eq. 11, 12
-
-    c_t of `covariance_scores`, N the tokens that count. Each candidate is drawn for itself with the probability
-    r N / candidates, so that r N is what is detached on average, however small the micro-batch; the paper's code
-    detaches at least one token of each micro-batch. The draw is `token_draw` of seed, step, rank and position.
-
-    When fewer than r N tokens are candidates, all of them are detached.
-    """
-    covariances = covariance_scores(tokens, centres)
-    candidates = (covariances > control.number("omega_low")) & (covariances < control.number("omega_high"))
-    candidates &= tokens.mask & in_scope(control.scope, tokens.advantages, tokens.scores.vocab_centered_scores)
-    wanted = tokens.mask.sum() * control.number("ratio")
-    drawn = token_draw(
-        int(control.number("seed")), tokens.step, tokens.rank, positions_of(tokens.mask, tokens.first_position)
-    )
-    # Multiplied out: with no candidate there is nothing to divide by.
-    detached = candidates & (drawn * candidates.sum() < wanted)
-    return Selection(~detached, candidates)
+CLIP_COV = Intervention(select=select_clip_cov, uses_means=True)
+KL_COV = Intervention(select=select_kl_cov, count_cutoff=kl_cov_cutoff, uses_means=True)

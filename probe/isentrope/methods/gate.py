@@ -1,7 +1,7 @@
-"""The one door to every method: by what the gradient of each token's log-prob is multiplied under a control.
+"""The table of methods, and the gradient gate: each token's log-prob keeps its value, its gradient gets a factor.
 
-0 leaves the token out, 1 leaves it as it is, anything else weights it. The log-probs keep their values, and so does the
-loss. Two methods together multiply their factors, in either order.
+0 clips the token, 1 keeps it as it is, anything else weights it. The loss keeps its value, too. Two methods together
+multiply their factors, in either order.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope_wire.control import Control, Method
 
 METHODS: Mapping[Method, Intervention] = {
-    Method.CLIP_B: Intervention(threshold.select_clip_b, threshold.clip_b_cutoff),
-    Method.CLIP_V: Intervention(threshold.select_clip_v, threshold.clip_v_cutoff),
-    Method.CLIP_COV: Intervention(covariance.select_clip_cov),
-    Method.KL_COV: Intervention(covariance.select_kl_cov, covariance.kl_cov_cutoff),
-    Method.SCORE_SIGN: Intervention(sign.select_score_sign),
-    Method.TOP_ENTROPY: Intervention(entropy.select_top_entropy, entropy.top_entropy_cutoff),
-    Method.UNLIKELY: Intervention(unlikely.select_unlikely),
-    Method.RATIO_CLIP: Intervention(ratio.select_ratio_clip),
+    Method.CLIP_B: threshold.CLIP_B,
+    Method.CLIP_V: threshold.CLIP_V,
+    Method.CLIP_COV: covariance.CLIP_COV,
+    Method.KL_COV: covariance.KL_COV,
+    Method.SCORE_SIGN: sign.SCORE_SIGN,
+    Method.TOP_ENTROPY: entropy.TOP_ENTROPY,
+    Method.UNLIKELY: unlikely.UNLIKELY,
+    Method.RATIO_CLIP: ratio.RATIO_CLIP,
 }
 
 
 def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
-    """What `control` makes of the tokens: its method, then the ratio clip it may bring along, then the denominator.
+    """Apply the control's method, then its ratio clip where it has one, then its denominator.
 
     Args:
-        control: with a method in `METHODS`.
-        cutoff: of `METHODS[control.method].count_cutoff`.
+        control: With a method in `METHODS`.
+        tokens: Those of one `gate` call.
+        centres: What the method counts from.
+        cutoff: That of `METHODS[control.method]`, over the tokens it counts from.
     """
     own = METHODS[control.method].select(control, tokens, centres, cutoff)
     factors = own.factors
-    if control.method != Method.RATIO_CLIP:
-        low, high = control.value("epsilon_low"), control.value("epsilon_high")
-        if low is not None or high is not None:
-            factors = factors * ~ratio.outside_ratios(tokens, low, high)
+    bounds = (control.value("epsilon_low"), control.value("epsilon_high"))
+    if control.method != Method.RATIO_CLIP and bounds != (None, None):
+        factors = factors * ~ratio.outside_ratios(control, tokens)
     if control.value("denominator") == "shrink":
         factors = with_shrunken_denominator(factors, tokens.mask)
-    return Selection(factors, own.candidates)
+    return Selection(factors, own.selected)
 
 
 def with_shrunken_denominator(factors: Tensor, mask: Tensor) -> Tensor:
-    """As if the tokens left out had not been there: the factors times valid / kept tokens of this `gate` call.
+    """The factors times valid / kept tokens of this `gate` call, as if the clipped tokens had not been there.
 
     A loss that is a mean over these tokens then has the gradient of the mean over the kept ones alone. Its value stays,
     and with it what the loop logs. (With a mean over several calls the tokens kept in each count as that call's share.)
@@ -57,7 +58,7 @@ def with_shrunken_denominator(factors: Tensor, mask: Tensor) -> Tensor:
 
 
 def gated_logprobs(logprobs: Tensor, factors: Tensor) -> Tensor:
-    """The same values; the gradient that comes back is multiplied by the factors. A NaN in it stops at a factor of 0."""
+    """The same values; their gradient is multiplied by the factors. A NaN in it stops at a factor of 0."""
     if factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())
     return _Gated.apply(logprobs, factors)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,72 +1,61 @@
-"""What Clip_B and Clip_V have in common: two thresholds, a scope, and a cap on how much is left out.
+"""Clip_B and Clip_V: clip the tokens whose score lies beyond a threshold, in standard deviations.
 
-Clip_B: leave out the tokens whose discriminator score is an outlier of the batch.
+    Clip_B: keep while  -mu_low sigma <= S* - mean_B(S*) <= mu_high sigma              arXiv:2602.03392, eq. 15
+    Clip_V: keep while  -mu_low sigma' <= S_c <= mu_high sigma',  sigma' = std_B(S_c)  arXiv:2602.03392, eq. 16
 
-    keep while  -mu_low sigma <= S* - mean_B(S*) <= mu_high sigma                  arXiv:2602.03392, eq. 15
+in nats, with mean and sigma over the batch's tokens. Clip_B clips the tokens whose discriminator score is an outlier of
+the batch, Clip_V those whose vocabulary-centred score is large. S_c = S* - E[S] is centred once, as in the paper's text
+(eq. 16 as printed subtracts E[S] twice). A side whose mu is None does not clip, and a score that is not finite is kept.
 
-with mean and sigma over the batch's tokens, in nats. A side that is None does not clip; a score that is not finite is
-kept.
-
-Clip_V: leave out the tokens whose vocabulary-centred score is large.
-
-    keep while  -mu_low sigma' <= S_c <= mu_high sigma',   sigma' = std_B(S_c)     arXiv:2602.03392, eq. 16
-
-in nats. S_c = S* - E[S] is centred once, as in the paper's text (eq. 16 as printed subtracts E[S] twice). A side that is
-None does not clip; a score that is not finite is kept.
+With `max_fraction` only the tokens furthest beyond their threshold are clipped, at most that share of all. The selected
+tokens are those that would be clipped without that cap: while it binds, moving mu changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import Centres, GatedTokens, Selection, in_scope, top_share_cutoff
+from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
 from isentrope.scores import batch_centered_scores
 from isentrope_wire.control import Control
 
 
-def outside_thresholds(centred: Tensor, sigma: Tensor, control: Control) -> Tensor:
-    """True where a centred score lies below -mu_low sigma or above mu_high sigma. A side that is None does not clip.
+def clip_b_scores(tokens: GatedTokens, centres: Centres) -> tuple[Tensor, Tensor]:
+    """S* - mean_B(S*) and sigma, nats."""
+    scores = tokens.scores.discriminator_scores.double()
+    return batch_centered_scores(scores, centres.thresholds.discriminator_mean), centres.thresholds.discriminator_std
+
+
+def clip_v_scores(tokens: GatedTokens, centres: Centres) -> tuple[Tensor, Tensor]:
+    """S_c and sigma', nats."""
+    return tokens.scores.vocab_centered_scores.double(), centres.thresholds.vocab_centered_std
+
+
+def beyond_thresholds(scores: Tensor, sigma: Tensor, control: Control) -> Tensor:
+    """True where a centred score lies below -mu_low sigma or above mu_high sigma.
 
     Args:
-        centred: in nats, any shape; what is not finite lies outside nothing.
-        sigma: in nats, a scalar.
+        scores: In nats, any shape; one that is not finite is beyond nothing.
+        sigma: In nats, a scalar.
+        control: A mu that is None does not clip.
     """
-    outside = torch.zeros_like(centred, dtype=torch.bool)
+    beyond = torch.zeros_like(scores, dtype=torch.bool)
     if control.mu_low is not None:
-        outside |= centred < -control.mu_low * sigma
+        beyond |= scores < -control.mu_low * sigma
     if control.mu_high is not None:
-        outside |= centred > control.mu_high * sigma
-    return outside
-
-
-def threshold_cutoff(control: Control, tokens: GatedTokens, centred: Tensor, sigma: Tensor) -> Tensor | None:
-    """Where the `max_fraction` furthest out begin, in standard deviations beyond the threshold."""
-    if control.value("max_fraction") is None:
-        return None
-    among = _in_scope(control, tokens, outside_thresholds(centred, sigma, control))
-    distances = distance_beyond(control, centred / sigma)
-    return top_share_cutoff(distances, tokens.mask, control.number("max_fraction"), among=among, at_most=True)
-
-
-def select_by_threshold(
-    control: Control, tokens: GatedTokens, centred: Tensor, sigma: Tensor, cutoff: Tensor | None
-) -> Selection:
-    """Leave out what lies outside the thresholds, in scope, and among the furthest `max_fraction` if there is such.
-
-    What would have been left out without that cap are the candidates: while it binds, moving µ changes nothing.
-    """
-    asked = dropped = _in_scope(control, tokens, outside_thresholds(centred, sigma, control))
-    if cutoff is not None:
-        dropped = asked & (distance_beyond(control, centred / sigma) >= cutoff)
-    return Selection(~dropped, asked)
+        beyond |= scores > control.mu_high * sigma
+    return beyond
 
 
 def distance_beyond(control: Control, standardised: Tensor) -> Tensor:
     """How far beyond its threshold a score lies, in standard deviations; -inf with no threshold at all.
 
     Args:
-        standardised: the score from its centre, in standard deviations.
+        control: Has the thresholds.
+        standardised: The centred score, in standard deviations.
     """
     none = torch.full_like(standardised, -torch.inf)
     below = none if control.mu_low is None else -control.mu_low - standardised
@@ -74,33 +63,26 @@ def distance_beyond(control: Control, standardised: Tensor) -> Tensor:
     return torch.maximum(below, above)
 
 
-def _in_scope(control: Control, tokens: GatedTokens, outside: Tensor) -> Tensor:
-    return outside & in_scope(control.scope, tokens.advantages, tokens.scores.vocab_centered_scores)
+def _by_threshold(scores_and_sigma: Callable[[GatedTokens, Centres], tuple[Tensor, Tensor]]) -> Intervention:
+    """The intervention that clips what lies beyond the thresholds of these scores."""
+
+    def selected(control: Control, tokens: GatedTokens, scores: Tensor, sigma: Tensor) -> Tensor:
+        return beyond_thresholds(scores, sigma, control) & tokens.in_scope(control.scope)
+
+    def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+        scores, sigma = scores_and_sigma(tokens, centres)
+        asked = clipped = selected(control, tokens, scores, sigma)
+        if cutoff is not None:
+            clipped = asked & (distance_beyond(control, scores / sigma) >= cutoff)
+        return Selection(~clipped, asked)
+
+    def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
+        """Where the `max_fraction` furthest beyond begin, in standard deviations beyond the threshold."""
+        scores, sigma = scores_and_sigma(tokens, centres)
+        among, distances = selected(control, tokens, scores, sigma), distance_beyond(control, scores / sigma)
+        return top_share_cutoff(distances, tokens.mask, control.number("max_fraction"), among=among, at_most=True)
+
+    return Intervention(select=select, count_cutoff=count_cutoff, ranks_with="max_fraction")
 
 
-def clip_b_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
-    """Where the `max_fraction` furthest out begin, in standard deviations beyond the threshold."""
-    return threshold_cutoff(control, tokens, _clip_b_centred(tokens, centres), centres.thresholds.discriminator_std)
-
-
-def select_clip_b(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
-    """Leave out what lies outside the thresholds, in scope, and among the furthest `max_fraction` if there is such."""
-    sigma = centres.thresholds.discriminator_std
-    return select_by_threshold(control, tokens, _clip_b_centred(tokens, centres), sigma, cutoff)
-
-
-def _clip_b_centred(tokens: GatedTokens, centres: Centres) -> Tensor:
-    scores = tokens.scores.discriminator_scores.detach().double()
-    return batch_centered_scores(scores, centres.thresholds.discriminator_mean)
-
-
-def clip_v_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor | None:
-    """Where the `max_fraction` furthest out begin, in standard deviations beyond the threshold."""
-    centred = tokens.scores.vocab_centered_scores.detach().double()
-    return threshold_cutoff(control, tokens, centred, centres.thresholds.vocab_centered_std)
-
-
-def select_clip_v(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
-    """Leave out what lies outside the thresholds, in scope, and among the furthest `max_fraction` if there is such."""
-    centred = tokens.scores.vocab_centered_scores.detach().double()
-    return select_by_threshold(control, tokens, centred, centres.thresholds.vocab_centered_std, cutoff)
+CLIP_B, CLIP_V = _by_threshold(clip_b_scores), _by_threshold(clip_v_scores)

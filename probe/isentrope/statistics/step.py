@@ -243,11 +243,11 @@ def _by_code(tokens: StepTokens) -> Tensor:
         table[:2].scatter_add_(1, codes.expand(2, -1), tokens.rows("valid", "u A S_c"))
         return table.reshape(-1)
     kept = tokens.kept
-    candidates = flat(
-        [torch.zeros_like(batch.mask) if batch.candidates is None else batch.candidates for batch in tokens.batches]
+    selected = flat(
+        [torch.zeros_like(batch.mask) if batch.selected is None else batch.selected for batch in tokens.batches]
     )
     effects = torch.where(kept, tokens.effects * tokens.factors, 0.0)
-    rows = torch.stack([tokens.ones, effects, ~kept, candidates, candidates & kept])
+    rows = torch.stack([tokens.ones, effects, ~kept, selected, selected & kept])
     rows[2:].mul_(tokens.ones)
     return rows.new_zeros(5, CODES).scatter_add_(1, codes.expand(5, -1), rows).reshape(-1)
 

@@ -43,7 +43,7 @@ class TokenBatch:
     """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when it was counted from nothing."""
     gradient_factors: Tensor | None = None
     """Factor of the token's gradient; None: 1 where it takes part."""
-    candidates: Tensor | None = None
+    selected: Tensor | None = None
     """True where the intervention selected the token; None with no intervention."""
     token_ids: Tensor | None = None
     """None where the loop made its scores without them."""

@@ -42,7 +42,7 @@ def test_all_between_the_bounds_go_when_as_many_are_asked_for() -> None:
 def test_ratio_0_keeps_all() -> None:
     selection = selected(clip_cov(ratio=0, omega_low=-100), HAND)
     assert kept(selection) == list(range(6))
-    assert selection.candidates.all()
+    assert selection.selected.all()
 
 
 def test_only_tokens_between_the_bounds_and_in_the_mask_are_left_out() -> None:
@@ -50,7 +50,7 @@ def test_only_tokens_between_the_bounds_and_in_the_mask_are_left_out() -> None:
     selection = selected(clip_cov(ratio=0.01, omega_low=0.5, omega_high=2), of)
     covariances = covariance_scores(of, own_centres(of))
     candidates = of.mask & (covariances > 0.5) & (covariances < 2)
-    assert torch.equal(selection.candidates, candidates)
+    assert torch.equal(selection.selected, candidates)
     assert not (~selection.factors & ~candidates).any()
     assert 0 < int((~selection.factors).sum()) < int(candidates.sum())
 

@@ -60,9 +60,7 @@ def test_values_stay_and_the_gradient_is_multiplied_by_the_factors(one: Control)
 @pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
 def test_only_candidates_are_acted_on(one: Control) -> None:
     selection = selected(one, many(400))
-    assert torch.equal(
-        selection.factors[~selection.candidates], torch.ones_like(selection.factors[~selection.candidates])
-    )
+    assert torch.equal(selection.factors[~selection.selected], torch.ones_like(selection.factors[~selection.selected]))
 
 
 @pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
@@ -158,7 +156,7 @@ def test_while_a_cap_binds_moving_mu_changes_nothing_and_the_candidates_tell() -
     )
     assert torch.equal(near.factors & of.mask, far.factors & of.mask)
     assert int((~near.factors & of.mask).sum()) == int(0.01 * int(of.mask.sum()))
-    assert near.candidates.sum() > far.candidates.sum()
+    assert near.selected.sum() > far.selected.sum()
 
 
 def test_the_cap_ranks_within_the_scope() -> None:
@@ -182,6 +180,6 @@ def test_scopes_partition_what_is_left_out(method: str) -> None:
 def test_a_cutoff_counted_from_other_tokens_can_be_used() -> None:
     one = control("kl_cov", k=0.1)
     before, now = many(500, seed=1), many(500, seed=2)
-    cutoff = METHODS[one.method].count_cutoff(one, before, own_centres(before))
-    share = select_tokens(one, now, own_centres(now), cutoff).candidates.sum() / now.mask.sum()
+    cutoff = METHODS[one.method].cutoff(one, before, own_centres(before))
+    share = select_tokens(one, now, own_centres(now), cutoff).selected.sum() / now.mask.sum()
     assert share.item() == pytest.approx(0.1, abs=0.04)

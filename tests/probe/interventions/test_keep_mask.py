@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope.methods.base import in_scope
+from isentrope.methods.base import GatedTokens
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import threshold_statistics
 from isentrope_wire.control import Control, Scope
@@ -112,4 +112,5 @@ def test_a_score_that_is_not_finite_is_kept_not_hidden() -> None:
 
 def test_every_scope_of_the_wire_is_known() -> None:
     for scope in Scope:
-        assert in_scope(scope, ADVANTAGES, CENTRED).dtype == torch.bool
+        of = GatedTokens(scores(), ADVANTAGES, torch.ones(8, dtype=torch.bool))
+        assert of.in_scope(scope).dtype == torch.bool

@@ -24,7 +24,7 @@ def kl_cov(k: float, beta: float = 1.0, **fields: str) -> Control:
 
 def test_the_top_share_is_chosen_and_weighted_as_worked_by_hand() -> None:
     selection = selected(kl_cov(1 / 3), HAND)
-    assert selection.candidates.tolist() == [False] * 4 + [True, True]
+    assert selection.selected.tolist() == [False] * 4 + [True, True]
     # 1 - (1 - 1/2) / 2 and 1 - (1 - 2) / -2
     assert selection.factors.tolist() == [1, 1, 1, 1, 0.75, 0.5]
     assert selected(kl_cov(1 / 3, beta=0.1), HAND).factors[4].item() == pytest.approx(1 - 0.1 / 4)
@@ -35,16 +35,16 @@ def test_the_gradient_is_that_of_the_loss_with_the_penalty_however_the_loop_aver
     control = kl_cov(0.1, beta=0.7)
     selection = selected(control, of)
     old = of.scores.logprobs.double() - of.importance_ratios.double().log()  # type: ignore[union-attr]
-    exact = torch.where(selection.candidates, selection.factors.double(), 1.0)
+    exact = torch.where(selection.selected, selection.factors.double(), 1.0)
     for scale in (1.0, 1 / 180, 65536.0):
         logprobs = of.scores.logprobs.double().requires_grad_()
         ratios = (logprobs - old).exp()
-        estimate = torch.where(selection.candidates, ratios - 1 - ratios.log(), 0.0)
+        estimate = torch.where(selection.selected, ratios - 1 - ratios.log(), 0.0)
         (wanted,) = torch.autograd.grad(scale * (-of.advantages * ratios + 0.7 * estimate).sum(), logprobs)
         gated = gated_logprobs(logprobs, exact)
         (ours,) = torch.autograd.grad(scale * (-of.advantages * (gated - old).exp()).sum(), logprobs)
         torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=scale * 1e-6)
-    assert int(selection.candidates.sum()) == round(0.1 * int(of.mask.sum()))
+    assert int(selection.selected.sum()) == round(0.1 * int(of.mask.sum()))
 
 
 def test_the_penalty_is_the_same_whatever_the_loops_loss_makes_of_r_a() -> None:
@@ -71,12 +71,12 @@ def test_strictly_on_policy_it_changes_nothing(ratios: list[float] | None) -> No
     of = tokens(HAND.advantages, logprobs=HAND.scores.logprobs, ratios=ratios)
     selection = selected(kl_cov(1 / 3), of)
     assert selection.factors.tolist() == [1.0] * 6
-    assert int(selection.candidates.sum()) == 2
+    assert int(selection.selected.sum()) == 2
 
 
 def test_beta_0_changes_nothing_and_k_0_chooses_nothing() -> None:
     assert selected(kl_cov(0.5, beta=0), HAND).factors.tolist() == [1.0] * 6
-    assert not selected(kl_cov(0), HAND).candidates.any()
+    assert not selected(kl_cov(0), HAND).selected.any()
 
 
 def test_a_token_without_advantage_or_with_an_endless_ratio_stays_finite() -> None:

@@ -49,7 +49,7 @@ def test_padding_does_not_move_the_threshold() -> None:
 
 def test_the_threshold_of_one_batch_serves_another() -> None:
     control = top(0.4)
-    cutoff = entropy.top_entropy_cutoff(control, HAND, own_centres(HAND))
+    cutoff = entropy.TOP_ENTROPY.cutoff(control, HAND, own_centres(HAND))
     next_step = tokens([1.0] * 3, entropies=[0.71, 0.69, 0.7])
     assert kept(entropy.select_top_entropy(control, next_step, own_centres(next_step), cutoff)) == [0, 2]
 
@@ -57,4 +57,4 @@ def test_the_threshold_of_one_batch_serves_another() -> None:
 def test_an_entropy_that_is_not_finite_is_kept() -> None:
     of = tokens([1.0, 1.0, 1.0], entropies=[math.nan, 0.2, 0.3])
     assert kept(selected(top(0.3), of)) == [0, 2]
-    assert torch.equal(selected(top(0.3), of).candidates, torch.tensor([False, True, False]))
+    assert torch.equal(selected(top(0.3), of).selected, torch.tensor([False, True, False]))

@@ -19,7 +19,7 @@ def test_the_factors_worked_by_hand() -> None:
     of = tokens([1.0, 1.0, 1.0, -1.0, 0.0, 2.0], logprobs=[math.log(p) for p in (0.05, 0.25, 0.9, 0.05, 0.05, 1e-9)])
     selection = selected(unlikely(strength=2, below=0.2), of)
     assert selection.factors.tolist() == pytest.approx([2.5, 1, 1, 1, 1, 3])
-    assert selection.candidates.tolist() == [True, False, False, False, False, True]
+    assert selection.selected.tolist() == [True, False, False, False, False, True]
 
 
 def test_factors_lie_between_1_and_1_plus_strength_and_fall_with_the_probability() -> None:

@@ -66,7 +66,7 @@ def own_centres(of: GatedTokens) -> Centres:
 def selected(control: Control, of: GatedTokens, centres: Centres | None = None) -> Selection:
     """What the control makes of tokens that are the whole batch."""
     centres = own_centres(of) if centres is None else centres
-    cutoff = METHODS[control.method].count_cutoff(control, of, centres)
+    cutoff = METHODS[control.method].cutoff(control, of, centres)
     return select_tokens(control, of, centres, cutoff)
 
 
