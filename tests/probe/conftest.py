@@ -1,4 +1,4 @@
-"""One real server for the tests of the client and the command line."""
+"""One real server for the tests of the client and the command line; shapes in signatures are checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.probe.shapes import check_shapes
 from tests.system.running_server import RunningServer
+
+check_shapes()
 
 
 @pytest.fixture(scope="session")

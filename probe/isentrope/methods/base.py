@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,25 +13,28 @@ from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics
 from isentrope_wire.control import Control, Scope
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float64, Shaped
+
 
 @dataclass(frozen=True, slots=True)
 class GatedTokens:
     """The tokens of one `gate` call; every tensor has the token ids' shape and is detached."""
 
     scores: TokenScores
-    advantages: Tensor
-    mask: Tensor
+    advantages: Float[Tensor, "*tokens"]
+    mask: Bool[Tensor, "*tokens"]
     """True where the token counts."""
-    importance_ratios: Tensor | None = None
+    importance_ratios: Float[Tensor, "*tokens"] | None = None
     """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
-    loss_weights: Tensor | None = None
+    loss_weights: Shaped[Tensor, "*tokens"] | None = None
     """Factor that the loop's own loss puts on r A: 0 where its clip silences the token. None: not known."""
     step: int = 0
     rank: int = 0
     first_position: int = 0
     """How many tokens of this step, padding included, this rank gated before."""
 
-    def in_scope(self, scope: Scope) -> Tensor:
+    def in_scope(self, scope: Scope) -> Bool[Tensor, "*tokens"]:
         """True where a method of this scope acts.
 
         The update of a token lowers the entropy where A S_c > 0 and raises it where A S_c < 0.
@@ -53,9 +57,9 @@ class Centres:
     """Means and spreads that methods count from: of a whole step or batch. Scalars that stay on the device."""
 
     thresholds: ThresholdStatistics
-    mean_logprob: Tensor
+    mean_logprob: Float[Tensor, ""]
     """mean_B(log p), for the covariance of log p and A."""
-    mean_advantage: Tensor
+    mean_advantage: Float[Tensor, ""]
     """mean_B(A)."""
 
 
@@ -63,10 +67,10 @@ class Centres:
 class Selection:
     """A method's decision; both tensors have the tokens' shape."""
 
-    factors: Tensor
+    factors: Shaped[Tensor, "*tokens"]
     """Of the gradient of each token's log-prob. Bool where they are 0 or 1 alone: True = takes part."""
-    selected: Tensor
-    """Bool: the tokens the method asks for. It acts on no others; a cap or a draw may keep some of them."""
+    selected: Bool[Tensor, "*tokens"]
+    """The tokens the method asks for. It acts on no others; a cap or a draw may keep some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +101,13 @@ class Intervention:
 
 
 def top_share_cutoff(
-    values: Tensor, mask: Tensor, fraction: float, *, among: Tensor | None = None, at_most: bool = False
-) -> Tensor:
+    values: Float[Tensor, "*tokens"],
+    mask: Bool[Tensor, "*tokens"],
+    fraction: float,
+    *,
+    among: Bool[Tensor, "*tokens"] | None = None,
+    at_most: bool = False,
+) -> Float64[Tensor, ""]:
     """The least value that belongs to the top share: `values >= cutoff` holds on so many tokens, ties apart.
 
     It does not wait for the device.
@@ -112,7 +121,7 @@ def top_share_cutoff(
         at_most: Round down instead.
 
     Returns:
-        Float64 scalar; +inf when the share is less than a token.
+        A scalar; +inf when the share is less than a token.
     """
     if not values.numel():
         return torch.full((), torch.inf, dtype=torch.float64, device=values.device)

@@ -7,21 +7,26 @@ random numbers stay as they are, and the same step decides the same again.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
 from isentrope_wire.control import Control
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64, Int
 
-def covariance_scores(tokens: GatedTokens, centres: Centres) -> Tensor:
+
+def covariance_scores(tokens: GatedTokens, centres: Centres) -> Float64[Tensor, "*tokens"]:
     """c_t = (log p_t - mean_B(log p)) (A_t - mean_B(A))                        arXiv:2505.22617, eq. 10
 
     The means are those of the whole batch: over one micro-batch of one sequence with one advantage c_t would be 0
     everywhere.
 
     Returns:
-        In nats times the advantage's unit, float64; NaN where log p or A is not finite.
+        In nats times the advantage's unit; NaN where log p or A is not finite.
     """
     logprobs, advantages = tokens.scores.logprobs.double(), tokens.advantages.double()
     return (logprobs - centres.mean_logprob) * (advantages - centres.mean_advantage)
@@ -92,14 +97,14 @@ _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 """The rounds of splitmix64: shift right, exclusive or, multiply."""
 
 
-def token_draw(seed: int, step: int, rank: int, positions: Tensor) -> Tensor:
-    """Uniform in [0, 1), float64, one per position.
+def token_draw(seed: int, step: int, rank: int, positions: Int[Tensor, "*tokens"]) -> Float64[Tensor, "*tokens"]:
+    """Uniform in [0, 1), one per position.
 
     Args:
         seed: Of the control.
         step: The step's number.
         rank: This rank.
-        positions: Of the tokens within the step on this rank, int64.
+        positions: Of the tokens within the step on this rank.
     """
     key = 0
     for number in (seed, step, rank):
@@ -111,7 +116,7 @@ def token_draw(seed: int, step: int, rank: int, positions: Tensor) -> Tensor:
     return ((words >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
 
 
-def positions_of(mask: Tensor, first: int) -> Tensor:
+def positions_of(mask: Bool[Tensor, "*tokens"], first: int) -> Int[Tensor, "*tokens"]:
     """0, 1, 2 ... in the order of the tokens from `first` on, of the mask's shape."""
     return torch.arange(first, first + mask.numel(), device=mask.device).reshape(mask.shape)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
 from isentrope_wire.control import Control
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float64
 
 
 def select_top_entropy(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
@@ -22,7 +27,9 @@ def select_top_entropy(control: Control, tokens: GatedTokens, centres: Centres, 
     return Selection(~clipped, clipped)
 
 
-def entropy_cutoff(control: Control, entropies: Tensor, mask: Tensor) -> Tensor:
+def entropy_cutoff(
+    control: Control, entropies: Float[Tensor, "*tokens"], mask: Bool[Tensor, "*tokens"]
+) -> Float64[Tensor, ""]:
     """tau: the entropy above which the wanted share of the tokens lies, in nats."""
     return top_share_cutoff(entropies, mask, control.number("fraction"))
 

@@ -7,7 +7,7 @@ multiply their factors, in either order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from torch import Tensor
 from isentrope.methods import covariance, entropy, ratio, sign, threshold, unlikely
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope_wire.control import Control, Method
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Shaped
 
 METHODS: Mapping[Method, Intervention] = {
     Method.CLIP_B: threshold.CLIP_B,
@@ -47,7 +50,9 @@ def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutof
     return Selection(factors, own.selected)
 
 
-def with_shrunken_denominator(factors: Tensor, mask: Tensor) -> Tensor:
+def with_shrunken_denominator(
+    factors: Shaped[Tensor, "*tokens"], mask: Bool[Tensor, "*tokens"]
+) -> Float[Tensor, "*tokens"]:
     """The factors times valid / kept tokens of this `gate` call, as if the clipped tokens had not been there.
 
     A loss that is a mean over these tokens then has the gradient of the mean over the kept ones alone. Its value stays,
@@ -57,7 +62,7 @@ def with_shrunken_denominator(factors: Tensor, mask: Tensor) -> Tensor:
     return factors * (mask.sum() / kept.clamp_min(1))
 
 
-def gated_logprobs(logprobs: Tensor, factors: Tensor) -> Tensor:
+def gated_logprobs(logprobs: Float[Tensor, "*tokens"], factors: Shaped[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
     """The same values; their gradient is multiplied by the factors. A NaN in it stops at a factor of 0."""
     if factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())

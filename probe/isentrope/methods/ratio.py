@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope_wire.control import Control
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
 
 
 def select_ratio_clip(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
@@ -22,7 +27,7 @@ def select_ratio_clip(control: Control, tokens: GatedTokens, centres: Centres, c
     return Selection(~clipped, clipped)
 
 
-def outside_ratios(control: Control, tokens: GatedTokens) -> Tensor:
+def outside_ratios(control: Control, tokens: GatedTokens) -> Bool[Tensor, "*tokens"]:
     """True where the clip removes the gradient, in any scope; a bound that is None does not clip."""
     outside = torch.zeros_like(tokens.mask)
     ratios, low, high = tokens.importance_ratios, control.value("epsilon_low"), control.value("epsilon_high")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +66,7 @@ class ThresholdSources:
         """
         self._previous_step.set(sums)
 
-    def choose(self, scores: TokenScores, mask: Tensor) -> tuple[str, ThresholdStatistics]:
+    def choose(self, scores: TokenScores, mask: Bool[Tensor, "*tokens"]) -> tuple[str, ThresholdStatistics]:
         """The source to count the thresholds of this micro-batch from, and its statistics.
 
         Args:
@@ -226,7 +229,7 @@ class SelectionBasis:
             return None, centres, None
         return "micro_batch" if own else "previous_step", centres, cutoff
 
-    def means(self) -> tuple[Tensor, Tensor] | None:
+    def means(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]] | None:
         """Mean log p and mean A of the step before over all ranks; None before the first. Scalars on the device.
 
         Raises:
@@ -299,7 +302,7 @@ def _ranks_tokens(control: Control) -> bool:
     return control.method in METHODS and METHODS[control.method].ranks(control)
 
 
-def _merged_means(parts: Tensor, before: Tensor | None) -> Tensor:
+def _merged_means(parts: Float[Tensor, "ranks columns"], before: Float[Tensor, " two"] | None) -> Float[Tensor, " two"]:
     """mean_B(A) and mean_B(log p) over all ranks; those of before when none had a token.
 
     Args:

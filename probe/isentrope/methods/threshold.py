@@ -14,6 +14,7 @@ tokens are those that would be clipped without that cap: while it binds, moving 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,19 +23,24 @@ from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope.scores import batch_centered_scores
 from isentrope_wire.control import Control
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
-def clip_b_scores(tokens: GatedTokens, centres: Centres) -> tuple[Tensor, Tensor]:
+
+def clip_b_scores(tokens: GatedTokens, centres: Centres) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ""]]:
     """S* - mean_B(S*) and sigma, nats."""
     scores = tokens.scores.discriminator_scores.double()
     return batch_centered_scores(scores, centres.thresholds.discriminator_mean), centres.thresholds.discriminator_std
 
 
-def clip_v_scores(tokens: GatedTokens, centres: Centres) -> tuple[Tensor, Tensor]:
+def clip_v_scores(tokens: GatedTokens, centres: Centres) -> tuple[Float[Tensor, "*tokens"], Float[Tensor, ""]]:
     """S_c and sigma', nats."""
     return tokens.scores.vocab_centered_scores.double(), centres.thresholds.vocab_centered_std
 
 
-def beyond_thresholds(scores: Tensor, sigma: Tensor, control: Control) -> Tensor:
+def beyond_thresholds(
+    scores: Float[Tensor, "*tokens"], sigma: Float[Tensor, ""], control: Control
+) -> Bool[Tensor, "*tokens"]:
     """True where a centred score lies below -mu_low sigma or above mu_high sigma.
 
     Args:
@@ -50,7 +56,7 @@ def beyond_thresholds(scores: Tensor, sigma: Tensor, control: Control) -> Tensor
     return beyond
 
 
-def distance_beyond(control: Control, standardised: Tensor) -> Tensor:
+def distance_beyond(control: Control, standardised: Float[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
     """How far beyond its threshold a score lies, in standard deviations; -inf with no threshold at all.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch import Tensor
 from isentrope.kernels.dispatch import backend_for
 from isentrope.kernels.moments import Temperature
 from isentrope.scores.head_tiles import HeadTiles, widens_products
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Upstream(NamedTuple):
@@ -23,7 +26,9 @@ class Upstream(NamedTuple):
     logprob_gradient: Tensor | None
     entropy_gradient: Tensor | None
 
-    def by_tile(self, tile: Tensor, rows: slice, start: int, temperature: Temperature) -> Tensor:
+    def by_tile(
+        self, tile: Float[Tensor, "rows columns"], rows: slice, start: int, temperature: Temperature
+    ) -> Float[Tensor, "rows columns"]:
         """The gradient by a tile's entries: one new tensor."""
         logprob_gradient = None if self.logprob_gradient is None else self.logprob_gradient[rows]
         entropy_gradient = None if self.entropy_gradient is None else self.entropy_gradient[rows]
@@ -134,7 +139,9 @@ def _factor(weight: Tensor) -> Tensor:
     return weight if widens_products(weight.device, weight.dtype) else weight.to(_sum_dtype(weight))
 
 
-def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _add_product_(
+    total: Float[Tensor, "rows columns"], left: Float[Tensor, "rows inner"], right: Float[Tensor, "inner columns"]
+) -> None:
     """total += left right, summed in the total's type whatever the factors' is.
 
     A narrow product added up tile by tile would be rounded once a tile, which biases the gradient.

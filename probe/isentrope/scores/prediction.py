@@ -5,11 +5,18 @@ Which way the entropy moves when a sampled token's logit rises, and how that is 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
-def importance_ratios(trainer_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
+
+def importance_ratios(
+    trainer_logprobs: Float[Tensor, "*tokens"], sampler_logprobs: Float[Tensor, "*tokens"]
+) -> Float[Tensor, "*tokens"]:
     """r = p_trainer / p_sampler per token.
 
     Args:
@@ -19,8 +26,11 @@ def importance_ratios(trainer_logprobs: Tensor, sampler_logprobs: Tensor) -> Ten
 
 
 def entropy_contributions(
-    vocab_centered_scores: Tensor, advantages: Tensor, importance_ratios: Tensor | float, keep_mask: Tensor
-) -> Tensor:
+    vocab_centered_scores: Float[Tensor, "*tokens"],
+    advantages: Float[Tensor, "*tokens"],
+    importance_ratios: Float[Tensor, "*tokens"] | float,
+    keep_mask: Bool[Tensor, "*tokens"],
+) -> Float[Tensor, "*tokens"]:
     """-keep r A S_c per token; its mean over the step's tokens is the unit prediction  arXiv:2602.03392, Cor. 4, 4.1
 
     Multiply by the (unknown) gain of optimiser and model to get nats. A token whose gradient does not take part
@@ -35,7 +45,13 @@ def entropy_contributions(
     return torch.where(keep_mask, -(importance_ratios * advantages * vocab_centered_scores), 0.0)
 
 
-def inside_clip(advantages: Tensor, ratios: Tensor, low: float, high: float, either: float | None = None) -> Tensor:
+def inside_clip(
+    advantages: Float[Tensor, "*tokens"],
+    ratios: Float[Tensor, "*tokens"],
+    low: float,
+    high: float,
+    either: float | None = None,
+) -> Bool[Tensor, "*tokens"]:
     """True where the surrogate of PPO has a gradient.
 
         min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A)        arXiv:1707.06347, eq. 7
@@ -55,7 +71,9 @@ def inside_clip(advantages: Tensor, ratios: Tensor, low: float, high: float, eit
     return ~outside
 
 
-def kl_strengths(logprobs: Tensor, reference_logprobs: Tensor, coefficient: float) -> Tensor:
+def kl_strengths(
+    logprobs: Float[Tensor, "*tokens"], reference_logprobs: Float[Tensor, "*tokens"], coefficient: float
+) -> Float[Tensor, "*tokens"]:
     """-beta (1 - p_ref / p): the update strength that the KL term of a loss adds to r A, per token.
 
     The gradient of beta (p_ref / p - log(p_ref / p) - 1), the estimator of KL(policy || reference) that GRPO adds to
@@ -68,7 +86,9 @@ def kl_strengths(logprobs: Tensor, reference_logprobs: Tensor, coefficient: floa
     return -coefficient * (1 - (reference_logprobs - logprobs).exp())
 
 
-def entropy_discriminator(token_logprobs: Tensor, token_entropies: Tensor) -> Tensor:
+def entropy_discriminator(
+    token_logprobs: Float[Tensor, "*tokens"], token_entropies: Float[Tensor, "*tokens"]
+) -> Float[Tensor, "*tokens"]:
     """S* = p (H + log p)                                                     arXiv:2602.03392, Theorem 1
 
     Raising the sampled token's logit by eps changes the entropy by -eps S*: positive S* means that rewarding the token
@@ -82,7 +102,9 @@ def entropy_discriminator(token_logprobs: Tensor, token_entropies: Tensor) -> Te
     return token_logprobs.exp() * (token_entropies + token_logprobs)
 
 
-def vocab_centered_scores(discriminator_scores: Tensor, expected_scores: Tensor) -> Tensor:
+def vocab_centered_scores(
+    discriminator_scores: Float[Tensor, "*tokens"], expected_scores: Float[Tensor, "*tokens"]
+) -> Float[Tensor, "*tokens"]:
     """S_c = S* - E_p[S]                                                      arXiv:2602.03392, Corollary 1
 
     Its mean over tokens sampled from p is exactly 0, and a policy-gradient step of strength alpha on the token changes
@@ -94,6 +116,8 @@ def vocab_centered_scores(discriminator_scores: Tensor, expected_scores: Tensor)
     return discriminator_scores - expected_scores
 
 
-def batch_centered_scores(discriminator_scores: Tensor, batch_mean: Tensor | float) -> Tensor:
+def batch_centered_scores(
+    discriminator_scores: Float[Tensor, "*tokens"], batch_mean: Float[Tensor, ""] | float
+) -> Float[Tensor, "*tokens"]:
     """S* - mean_B(S*): what Clip_B compares with its thresholds              arXiv:2602.03392, eq. 15"""
     return discriminator_scores - batch_mean

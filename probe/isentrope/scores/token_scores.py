@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for, row_scores
 from isentrope.kernels.moments import RowScores, Temperature
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
@@ -49,18 +52,18 @@ class TokenScores:
     float32, or float64 when the logits were float64.
     """
 
-    logprobs: Tensor
+    logprobs: Float[Tensor, "*tokens"]
     """log p of the sampled tokens; differentiable with respect to the logits."""
-    entropies: Tensor
+    entropies: Float[Tensor, "*tokens"]
     """H of the distributions the tokens were drawn from; detached unless its gradient was asked for."""
-    discriminator_scores: Tensor
+    discriminator_scores: Float[Tensor, "*tokens"]
     """S* = p (H + log p) (detached)."""
-    expected_scores: Tensor
+    expected_scores: Float[Tensor, "*tokens"]
     """E_p[S] (detached)."""
-    vocab_centered_scores: Tensor
+    vocab_centered_scores: Float[Tensor, "*tokens"]
     """S_c = S* - E_p[S] (detached), subtracted in float64."""
-    token_ids: Tensor | None = None
-    """Ids of the scored tokens, integer, as they were given; None where only merged moments of them are known."""
+    token_ids: Int[Tensor, "*tokens"] | None = None
+    """Ids of the scored tokens, as they were given; None where only merged moments of them are known."""
 
 
 def token_scores(
@@ -190,7 +193,7 @@ def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> T
     )
 
 
-def savable_ids(token_ids: Tensor) -> Tensor:
+def savable_ids(token_ids: Int[Tensor, "*tokens"]) -> Int[Tensor, "*tokens"]:
     """The ids as backward keeps them: int64, and a copy where they were made in inference mode."""
     return token_ids.clone().long() if token_ids.is_inference() else token_ids.long()
 

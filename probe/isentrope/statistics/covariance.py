@@ -30,7 +30,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from operator import add
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,9 @@ from isentrope_wire.metrics import (
     COVARIANCE_GROUP,
     GROUP_COUNT,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADVANTAGE_LOGPROB: value.value})
 """Of the tokens' A and log p; its means are the centre that the next step's covariances are counted about."""
@@ -99,7 +102,7 @@ TOP_MEANS = Sum[TopMeans](
 """Means of the largest c_t, by TOP_SHARES; empty without tokens, None where they are spread over several ranks."""
 
 
-def _sorted(values: Tensor) -> Tensor:
+def _sorted(values: Float64[Tensor, " tokens"]) -> Float64[Tensor, " tokens"]:
     """Rising. On the CPU by integer keys, which torch sorts five times as fast as floating point."""
     if values.device.type != "cpu":
         return values.sort().values
@@ -338,7 +341,7 @@ def _sequences(tokens: StepTokens, place: slice, batch: TokenBatch, group_ids: T
     )
 
 
-def _by_group(sequences: Tensor, most: int) -> Tensor:
+def _by_group(sequences: Float64[Tensor, "fields sequences"], most: int) -> Float64[Tensor, " numbers"]:
     """How many groups there are, then `_FIELDS` numbers of each, in the order of their ids.
 
     All shapes are known beforehand, the number of groups is not: it stays on the device.

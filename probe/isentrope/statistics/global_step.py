@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from isentrope.statistics.step import DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope.statistics.what_if import WHAT_IF
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 SUMS = (*STEP_SUMS, ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, TOP_MEANS, GROUPS, TOP_TOKENS, WHAT_IF)
 """Everything measured in a step."""
@@ -50,7 +54,7 @@ def rank_vector(
     *,
     alone: bool = True,
     centre: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
+) -> Float64[Tensor, " numbers"]:
     """The vector of this rank's step, float64, on the device of its tokens.
 
     Args:
@@ -95,7 +99,7 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     )
 
 
-def threshold_moments(rows: Tensor) -> Tensor:
+def threshold_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 6"]:
     """What `ThresholdStatistics.of_sums` merges: the moments of S* and S_c on each rank, on the device.
 
     Args:
@@ -104,7 +108,7 @@ def threshold_moments(rows: Tensor) -> Tensor:
     return SEVERAL.columns(rows, DISCRIMINATOR, VOCAB_CENTERED)
 
 
-def centre_moments(rows: Tensor) -> Tensor:
+def centre_moments(rows: Float64[Tensor, "ranks numbers"]) -> Float64[Tensor, "ranks 4"]:
     """What the next step's centre is merged from: tokens, mean A, mean log p and more on each rank, on the device.
 
     Args:

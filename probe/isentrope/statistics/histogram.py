@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from isentrope.statistics.moments import device_constant
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 BINS = 64
 SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
@@ -49,13 +53,18 @@ class Histogram:
         return Histogram(self.symmetric, exponent, counts)
 
 
-def bin_counts(values: Tensor, included: Tensor, symmetric: Iterable[bool]) -> Tensor:
-    """Exponent and counts of the included values of several histograms, [rows, 1 + BINS], without waiting for the device.
+def bin_counts(
+    values: Float64[Tensor, "rows tokens"], included: Float64[Tensor, " tokens"], symmetric: Iterable[bool]
+) -> Float64[Tensor, "rows numbers"]:
+    """Exponent and counts of the included values of several histograms, without waiting for the device.
 
     Args:
-        values: [rows, values], float64, 0 where not included.
-        included: [values], 1 or 0, float64.
-        symmetric: of each row.
+        values: One row per histogram, 0 where not included.
+        included: 1 or 0.
+        symmetric: Of each row.
+
+    Returns:
+        One row of 1 + BINS numbers per histogram.
     """
     largest = torch.linalg.vector_norm(values, torch.inf, dim=1)
     exponents = largest.clamp(min=2.0**SMALLEST_EXPONENT, max=2.0**LARGEST_EXPONENT).log2().ceil()

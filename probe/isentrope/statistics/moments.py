@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float64, Int, Shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,9 @@ class Covariance:
         return self.sum_products / self.count if self.count else math.nan
 
 
-def device_moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def device_moments(
+    values: Float[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
+) -> tuple[Int[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
     """Count, mean and sum of squared deviations of the valid values; zeros where there are none.
 
     Args:
@@ -91,8 +97,8 @@ def device_moments(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tenso
     return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
 
 
-def device_constant(numbers: Sequence[float], device: torch.device) -> Tensor:
-    """Numbers on the device, float64, from pinned memory, so that the training thread does not wait.
+def device_constant(numbers: Sequence[float], device: torch.device) -> Float64[Tensor, " numbers"]:
+    """Numbers on the device, from pinned memory, so that the training thread does not wait.
 
     Call it once for a constant and keep the result.
     """
@@ -100,7 +106,7 @@ def device_constant(numbers: Sequence[float], device: torch.device) -> Tensor:
     return numbers_here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers_here.to(device)
 
 
-def flat(parts: Sequence[Tensor]) -> Tensor:
+def flat(parts: Sequence[Shaped[Tensor, ...]]) -> Shaped[Tensor, " all"]:
     """One vector in the order of the parts; a view of the only one."""
     return parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
 
@@ -111,26 +117,26 @@ THRESHOLD_SUMS = 6
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStatistics:
-    """Over all valid tokens of a batch, both signs of the advantage; float64 scalars that stay on the device.
+    """Over all valid tokens of a batch, both signs of the advantage; scalars that stay on the device.
 
     Without a valid token both deviations are NaN, and no token lies outside a threshold counted from NaN.
     """
 
-    count: Tensor
+    count: Float64[Tensor, ""]
     """Of valid tokens."""
-    discriminator_mean: Tensor
+    discriminator_mean: Float64[Tensor, ""]
     """mean_B(S*) in nats."""
-    discriminator_std: Tensor
+    discriminator_std: Float64[Tensor, ""]
     """sigma of Clip_B: population standard deviation of S*."""
-    vocab_centered_std: Tensor
+    vocab_centered_std: Float64[Tensor, ""]
     """sigma' of Clip_V: population standard deviation of S_c."""
 
     @classmethod
-    def of_sums(cls, parts: Tensor) -> ThresholdStatistics:
+    def of_sums(cls, parts: Float64[Tensor, "parts 6"]) -> ThresholdStatistics:
         """Merge the sums of micro-batches or ranks. The same parts in the same order give the same bits everywhere.
 
         Args:
-            parts: Float64, one row of THRESHOLD_SUMS numbers per part.
+            parts: One row of THRESHOLD_SUMS numbers per part.
         """
         # [parts, score]: of S* and of S_c.
         counts, means, squares = parts.reshape(-1, 2, 3).unbind(dim=-1)
@@ -165,7 +171,7 @@ class ThresholdStatistics:
         )
 
 
-def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Tensor:
+def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> Float64[Tensor, " 6"]:
     """The sums of micro-batches taken together.
 
     Args:
@@ -173,7 +179,7 @@ def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Te
         masks: True where the token counts; of the scores' shapes. Tokens whose scores are not finite do not count.
 
     Returns:
-        THRESHOLD_SUMS numbers, float64, on the device.
+        THRESHOLD_SUMS numbers, on the device.
     """
     discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
     centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
@@ -182,11 +188,11 @@ def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> Te
     return torch.stack([number.double() for number in sums])
 
 
-def no_threshold_sums(device: torch.device | None) -> Tensor:
+def no_threshold_sums(device: torch.device | None) -> Float64[Tensor, " 6"]:
     """The sums of a rank without tokens."""
     return torch.zeros(THRESHOLD_SUMS, dtype=torch.float64, device=device)
 
 
-def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Tensor]) -> ThresholdStatistics:
+def threshold_statistics(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, ...]]) -> ThresholdStatistics:
     """Those of `threshold_sums` of the same arguments."""
     return ThresholdStatistics.of_sums(threshold_sums(scores, masks).unsqueeze(0))

@@ -11,12 +11,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, flat
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float64, Int, Shaped
 
 logger = logging.getLogger(__name__)
 
@@ -32,28 +36,28 @@ class TokenBatch:
     """One micro-batch; every tensor has the token ids' shape and is detached."""
 
     scores: TokenScores
-    advantages: Tensor
-    mask: Tensor
+    advantages: Float[Tensor, "*tokens"]
+    mask: Bool[Tensor, "*tokens"]
     """True where the token counts: no padding, prompt or tool token."""
-    keep_mask: Tensor
+    keep_mask: Bool[Tensor, "*tokens"]
     """True where the token's gradient takes part, with whatever weight. The same object as `mask` with no intervention."""
-    importance_ratios: Tensor | None
+    importance_ratios: Float[Tensor, "*tokens"] | None
     """None when the loop did not pass the sampler's log-probs; predictions then take the ratio as 1."""
     threshold_source: str | None = None
     """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when it was counted from nothing."""
-    gradient_factors: Tensor | None = None
+    gradient_factors: Shaped[Tensor, "*tokens"] | None = None
     """Factor of the token's gradient; None: 1 where it takes part."""
-    selected: Tensor | None = None
+    selected: Bool[Tensor, "*tokens"] | None = None
     """True where the intervention selected the token; None with no intervention."""
-    token_ids: Tensor | None = None
+    token_ids: Int[Tensor, "*tokens"] | None = None
     """None where the loop made its scores without them."""
-    loss_weights: Tensor | None = None
+    loss_weights: Shaped[Tensor, "*tokens"] | None = None
     """Factor that the loop's own loss puts on the plain surrogate's r A: 0 where its clip silences the token. None: not
     known, and taken as 1."""
-    kl_strengths: Tensor | None = None
+    kl_strengths: Float[Tensor, "*tokens"] | None = None
     """What the KL term of the loop's loss adds to r A; None: not known."""
-    group_ids: Tensor | None = None
-    """[sequences], float64: the same number for the rollouts of one prompt. None: not known."""
+    group_ids: Float64[Tensor, " sequences"] | None = None
+    """The same number for the rollouts of one prompt. None: not known."""
 
 
 @dataclass(slots=True)
@@ -189,63 +193,63 @@ class StepTokens:
     def __contains__(self, name: str) -> bool:
         return name in self._row
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Float64[Tensor, " tokens"]:
         """A row of the matrix."""
         return self._rows[name]
 
-    def rows(self, first: str, last: str) -> Tensor:
+    def rows(self, first: str, last: str) -> Float64[Tensor, "rows tokens"]:
         """The rows from one to another, both included; a view."""
         return self._values[self._row[first] : self._row[last] + 1]
 
-    def of(self, chosen: Tensor) -> dict[str, Tensor]:
+    def of(self, chosen: Int[Tensor, " chosen"]) -> dict[str, Float64[Tensor, " chosen"]]:
         """The rows of some tokens alone, by name.
 
         Args:
-            chosen: Which columns, int64.
+            chosen: Which columns.
         """
         rows = self._values.index_select(1, chosen).unbind()
         return {name: rows[row] for name, row in self._row.items()}
 
     @cached_property
-    def plain_effects(self) -> Tensor:
+    def plain_effects(self) -> Float64[Tensor, " tokens"]:
         """A S_c."""
         return self.effects if self._pushed is None else self["A"] * self["S_c"]
 
     @cached_property
-    def codes(self) -> Tensor:
-        """3 (sign of A) + (sign of A S_c) + 4 of each token, int64."""
+    def codes(self) -> Int[Tensor, " tokens"]:
+        """3 (sign of A) + (sign of A S_c) + 4 of each token."""
         return (torch.add(self.plain_effects.sign(), self["A"].sign(), alpha=3) + 4).long()
 
     @cached_property
-    def behind_all(self) -> Tensor:
+    def behind_all(self) -> Float[Tensor, " tokens"]:
         """Infinite where a token is not valid, else 0."""
         return torch.where(self.valid, 0.0, torch.inf)
 
     @cached_property
-    def factors(self) -> Tensor | None:
+    def factors(self) -> Float64[Tensor, " tokens"] | None:
         """Factor of each token's gradient; None where no intervention was active."""
         if all(batch.keep_mask is batch.mask and batch.gradient_factors is None for batch in self.batches):
             return None
         return flat([b.keep_mask if b.gradient_factors is None else b.gradient_factors for b in self.batches]).double()
 
     @cached_property
-    def kept(self) -> Tensor:
+    def kept(self) -> Bool[Tensor, " tokens"]:
         """True where the token's gradient takes part, whether or not the token is valid."""
         return flat([batch.keep_mask for batch in self.batches])
 
     @cached_property
-    def none(self) -> Tensor:
+    def none(self) -> Float64[Tensor, ""]:
         """0, a scalar."""
         return torch.zeros_like(self.count)
 
-    def total(self, name: str) -> Tensor:
+    def total(self, name: str) -> Float64[Tensor, ""]:
         """Sum of a row."""
         return self._totals[self._row[name]]
 
-    def mean(self, name: str) -> Tensor:
+    def mean(self, name: str) -> Float64[Tensor, ""]:
         return self._means[self._row[name]]
 
-    def product_sum(self, left: str, right: str) -> Tensor:
+    def product_sum(self, left: str, right: str) -> Float64[Tensor, ""]:
         """Sum of the products of two rows' deviations from their means."""
         return self._products[self._row[left], self._row[right]]
 

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import compress
 from math import inf
 from operator import neg
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from isentrope.statistics.moments import ThresholdStatistics, device_constant
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import CODES, StepTokens
 from isentrope_wire.what_if import CELLS, CHANGING_GROUPS, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 _CHANGING_CELLS = CHANGING_GROUPS * SIDES * len(EDGES)
 _CELLS_PER_SIGMA = 20
@@ -66,7 +70,9 @@ def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums | None:
     )
 
 
-def _bins(distances: Tensor, spreads: Tensor) -> Tensor:
+def _bins(
+    distances: Float64[Tensor, "scores tokens"], spreads: Float64[Tensor, "scores 1"]
+) -> Float64[Tensor, "scores tokens"]:
     """The bin of each distance, float64: the number of the last edge whose product with the spread is less."""
     last_edge, next_edge = _grid(distances.device)
     # The place on a grid so fine that no two edges share a cell; a hair too low, so that only the next edge is in doubt.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -316,7 +317,9 @@ def test_masked_logits_get_no_gradient_and_spoil_none() -> None:
     assert (leaf.grad[:, 4] == 0).all()
 
 
-def test_scores_can_be_taken_inside_a_compiled_function() -> None:
+def test_scores_can_be_taken_inside_a_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The compiler can't trace what checks the shapes.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     logits, token_ids = random_case((3,), 9)
 
     @torch.compile(backend="eager")
