@@ -1,13 +1,12 @@
 """Pure tensor functions, one per equation.
 
-- `token_scores(logits, token_ids, temperature)` -> `TokenScores`: what everything else is made from (token_scores.py)
+- `token_scores(logits, token_ids, temperature)` -> `TokenScores`: the input of everything else (token_scores.py)
 - `linear_token_scores(hidden, weight, token_ids, ...)`: the same without ever holding the logits
   (linear_token_scores.py; head_tiles.py, head_gradients.py)
-- `linear_head_parts(head)`: what to pass for a head module, adapters included (linear_heads.py)
+- `linear_head_parts(head)`: the arguments for a head module, adapters included (linear_heads.py)
 - `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
-- `vocab_centered_scores`, `batch_centered_scores` (discriminator.py)
-- `entropy_contributions`, `importance_ratios`; `inside_clip`, `kl_strengths`: what the loss makes of a token (prediction.py)
-- `differentiable_once`: backward passes that refuse `create_graph=True` (differentiable_once.py)
+- `entropy_discriminator`, `vocab_centered_scores`, `batch_centered_scores`, `entropy_contributions`, `importance_ratios`;
+  `inside_clip`, `kl_strengths`: a token's weight in the loss (prediction.py)
 """
 
 from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Upstream(NamedTuple):
-    """What backward is given and what forward kept, one number per row."""
+    """The upstream gradients and what forward kept, one number per row."""
 
     token_ids: Tensor
     log_normalizer: Tensor
@@ -47,7 +47,7 @@ class Upstream(NamedTuple):
 def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients of the tiles' operands, in the operands' order and types; None where not needed.
 
-    Vocabulary outside, tokens inside: what belongs to a slice of the vocabulary is complete, and rounded to its own
+    Vocabulary outside, tokens inside: whatever belongs to a slice of the vocabulary is complete, and rounded to its own
     type, before the next slice begins. So a bfloat16 weight needs no float32 gradient of its size.
     """
     operands = tiles.operands
@@ -79,7 +79,7 @@ def head_gradients(tiles: HeadTiles, upstream: Upstream, needed: Sequence[bool])
                 _add_product_(adapter_inputs.total(rows), gradient, operands.adapter_up[columns])
             if adapter_up is not None and operands.adapter_inputs is not None:
                 _add_product_(adapter_up.total(columns), gradient.T, operands.adapter_inputs[rows])
-            del gradient  # or the next tile's would stand beside it
+            del gradient  # or two would be in memory at once
     return tuple(
         None if part is None else part.finished() for part in (hidden, weight, bias, adapter_inputs, adapter_up)
     )
@@ -135,7 +135,7 @@ def _sum_dtype(operand: Tensor) -> torch.dtype:
 
 
 def _factor(weight: Tensor) -> Tensor:
-    """The weight of a tile as `_add_product_` wants it, cast once for all rows."""
+    """The weight of a tile in the type `_add_product_` needs, cast once for all rows."""
     return weight if widens_products(weight.device, weight.dtype) else weight.to(_sum_dtype(weight))
 
 

@@ -1,4 +1,4 @@
-"""The logits of hidden @ weight.T in tiles of tokens x vocabulary: one buffer, written anew for every tile.
+"""The logits of hidden @ weight.T in tiles of tokens x vocabulary: one buffer, reused for every tile.
 
     y = hidden W^T + x B^T + bias            (x B^T: low-rank adapters, if any)
     z = c tanh(a y / c)  with a soft cap c,  else  z = a y            p = softmax(z / T)
@@ -102,7 +102,13 @@ class HeadTiles:
     """Tiles of one head's logits."""
 
     def __init__(self, operands: HeadOperands, rule: LogitRule, logits_dtype: torch.dtype, *, widen: bool) -> None:
-        """`widen`: tiles in float32 even where the product is narrower (backward on a CPU)."""
+        """
+        Args:
+            operands: Of the head.
+            rule: From products to logits.
+            logits_dtype: What the products are computed in.
+            widen: Whether tiles are float32 even where the product is narrower (backward on a CPU).
+        """
         self.operands, self.rule, self.logits_dtype = operands, rule, logits_dtype
         device = operands.hidden.device
         inputs = torch.promote_types(operands.hidden.dtype, operands.weight.dtype)
@@ -154,7 +160,13 @@ class HeadTiles:
         return self.operands.hidden[rows].to(self.operand_dtype)
 
     def tile(self, rows: slice, columns: slice, weight: Tensor) -> Tensor:
-        """[rows, columns] of what `rule` reads, in the reused buffer. `weight` is `self.weight(columns)`."""
+        """A tile as `rule` reads it, in the reused buffer.
+
+        Args:
+            rows: Slice of the tokens.
+            columns: Slice of the vocabulary.
+            weight: `self.weight(columns)`.
+        """
         operands = self.operands
         hidden = self.hidden(rows)
         shape = (len(hidden), len(weight))

@@ -1,4 +1,4 @@
-"""Language-model heads as people have them: what to hand to `linear_token_scores` for a head module.
+"""Language-model heads as they occur in practice, and the arguments of `linear_token_scores` for each.
 
 Only attributes are read, so that no adapter library is needed here: a plain `nn.Linear` (tied to the embedding or not,
 cast to float32 or not), one wrapped for full training, one with low-rank adapters, and any of them sharded.
@@ -27,8 +27,8 @@ class LowRankAdapter:
     scaling: float = 1.0
     """s"""
     dropout: Callable[[Tensor], Tensor] | None = None
-    """What the hidden states go through before A, as in the model's own forward: in training mode the scores are those
-    of a forward with dropout."""
+    """Applied to the hidden states before A, as in the model's own forward: in training mode the scores are those of a
+    forward with dropout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,22 @@ class AdaptedWeight:
 
 
 def linear_head_parts(head: nn.Module) -> tuple[Tensor | AdaptedWeight, Tensor | None]:
-    """The weight and bias to score hidden states with, so that they give what `head(hidden)` would.
+    """The weight and bias that score hidden states as `head(hidden)` would.
 
         weight, bias = linear_head_parts(model.get_output_embeddings())
         scores = linear_token_scores(hidden, weight, token_ids, bias)
 
     Gradient flows to whatever of the head is trained: weight, bias, the adapters' A and B. Adapters that are merged or
-    disabled are respected. Ask again for every forward: what a wrapper does may have changed.
+    disabled are respected. Call it for every forward: a wrapper's state may have changed.
+
+    Args:
+        head: An `nn.Linear`, plain, trained whole beside adapters, or with LoRA adapters.
+
+    Returns:
+        The weight, with its adapters where it has some, and the bias or None.
 
     Raises:
-        InputError: the head computes something else than hidden @ (W + sum s B A).T + bias.
+        InputError: The head computes something else than hidden @ (W + sum s B A).T + bias.
     """
     if hasattr(head, "modules_to_save"):
         return linear_head_parts(_trained_copy(head))
@@ -138,7 +144,7 @@ def whole(tensor: Any) -> Tensor:
     if not hasattr(tensor, "full_tensor"):
         plain: Tensor = tensor
         return plain
-    # By default `full_tensor` takes the gradient for the same on all ranks, and each keeps its own rows of its own.
+    # By default `full_tensor` assumes the same gradient on all ranks, and each keeps its own rows of its own gradient.
     averaged = [torch.distributed.tensor.Partial("avg")] * tensor.device_mesh.ndim
     gathered: Tensor = tensor.full_tensor(grad_placements=averaged)
     return gathered

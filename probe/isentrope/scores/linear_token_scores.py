@@ -44,28 +44,29 @@ def linear_token_scores(
 
         y = hidden W^T + bias     z = c tanh(a y / c) with a soft cap c, else a y     p = softmax(z / T)
 
-    and from there on as `token_scores`. Forward folds each tile of logits into six numbers a token; backward computes
+    then as `token_scores`. Forward folds each tile of logits into six numbers a token; backward computes
     the tiles again. Gradient goes to hidden states, weight and bias, each only where it is needed, and is summed over
     the tiles in float32 (float64 for float64 inputs). Differentiable once.
 
     Args:
         hidden: [..., width], floating point; row t is the state that token_ids[t] was predicted from.
-        weight: W [vocabulary, width], or what `linear_head_parts` gives for a head with adapters. A sharded one
+        weight: W [vocabulary, width], or the result of `linear_head_parts` for a head with adapters. A sharded one
             (DTensor) is gathered, which every rank of its mesh must take part in.
-        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device. Give
-            ignored positions (-100) any id and leave them out of the loss by its mask.
+        token_ids: [...], integer, each in [0, vocabulary). Not checked here: that would wait for the device. Replace
+            ignored ids (-100) by any real id and exclude these positions by the mask of the loss.
         bias: [vocabulary].
-        temperature: as for `token_scores`.
+        temperature: As for `token_scores`.
         softcap: c, positive; a model's `final_logit_softcapping`.
         scale: a, positive; a model's `logit_scale`, or 1 / `logits_scaling`.
-        entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
-        logits_dtype: the type the tiles are computed in. By default what `nn.functional.linear` would compute in,
+        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term.
+        logits_dtype: The type the tiles are computed in. By default the type `nn.functional.linear` would compute in,
             autocast respected. bfloat16 tiles put up to 7e-2 nats into an entropy; torch.float32 does not.
 
-    Returns: scores of the token ids' shape.
+    Returns:
+        Scores of the token ids' shape.
 
     Raises:
-        InputError: shapes, types or numbers that can't be meant.
+        InputError: Shapes, types or numbers that do not fit.
     """
     base, adapters = (weight.base, weight.adapters) if isinstance(weight, AdaptedWeight) else (weight, ())
     check_head_inputs(hidden, base, token_ids, bias)
@@ -185,7 +186,12 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
 
 
 def _score_tiles(tiles: HeadTiles, token_ids: Tensor) -> RowScores:
-    """Fold every tile into six numbers a token; `token_ids` [rows]."""
+    """Fold every tile into six numbers a token.
+
+    Args:
+        tiles: Of the head's logits.
+        token_ids: One per row.
+    """
     rows = list(tiles.rows())
     moments: list[list[Moments]] = [[] for _ in rows]
     for columns in tiles.columns():

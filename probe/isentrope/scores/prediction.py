@@ -1,7 +1,5 @@
-"""What one policy-gradient step does to the entropy, to first order and per unit of step strength.
-
-Which way the entropy moves when a sampled token's logit rises, and how that is centred.
-"""
+"""What one policy-gradient step does to the entropy, to first order and per unit of step strength: scores of sampled
+tokens, how they are centred, and the contributions that follow."""
 
 from __future__ import annotations
 
@@ -20,7 +18,8 @@ def importance_ratios(
     """r = p_trainer / p_sampler per token.
 
     Args:
-        trainer_logprobs, sampler_logprobs: log-probs of the sampled tokens in nats, same shape.
+        trainer_logprobs: Log-probs of the sampled tokens under the current policy, in nats.
+        sampler_logprobs: Those the tokens were drawn with, in nats.
     """
     return (trainer_logprobs - sampler_logprobs).exp()
 
@@ -38,9 +37,12 @@ def entropy_contributions(
 
     Args:
         vocab_centered_scores: S_c in nats.
-        advantages: A, same shape.
-        importance_ratios: r, same shape; 1 when strictly on-policy.
+        advantages: A.
+        importance_ratios: r; 1 when strictly on-policy.
         keep_mask: True where the token's gradient takes part.
+
+    Returns:
+        In nats per unit gain.
     """
     return torch.where(keep_mask, -(importance_ratios * advantages * vocab_centered_scores), 0.0)
 
@@ -56,10 +58,11 @@ def inside_clip(
 
         min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A)        arXiv:1707.06347, eq. 7
 
-    What a loop that clips so gives `Probe.gate` as `loss_weights`.
+    A loop that clips so passes it to `Probe.gate` as `loss_weights`.
 
     Args:
-        advantages, ratios: A and r, of one shape.
+        advantages: A.
+        ratios: r.
         low: epsilon: flat below 1 - epsilon where A < 0.
         high: epsilon_high: flat above 1 + epsilon_high where A > 0.
         either: delta, of losses that have one: flat above it whatever the sign of A.
@@ -77,10 +80,11 @@ def kl_strengths(
     """-beta (1 - p_ref / p): the update strength that the KL term of a loss adds to r A, per token.
 
     The gradient of beta (p_ref / p - log(p_ref / p) - 1), the estimator of KL(policy || reference) that GRPO adds to
-    its loss (arXiv:2402.03300, eq. 4), with respect to log p, sign turned: what the term pushes the token by.
+    its loss (arXiv:2402.03300, eq. 4), with respect to log p, sign turned.
 
     Args:
-        logprobs, reference_logprobs: of the sampled tokens in nats, same shape.
+        logprobs: Of the sampled tokens under the current policy, in nats.
+        reference_logprobs: Of the same tokens under the reference policy, in nats.
         coefficient: beta.
     """
     return -coefficient * (1 - (reference_logprobs - logprobs).exp())
@@ -95,9 +99,11 @@ def entropy_discriminator(
     lowers entropy. It never lies below -0.22388.
 
     Args:
-        token_logprobs: log p of the sampled tokens, in nats, any shape.
-        token_entropies: H of the same distributions, in nats, same shape.
-    Returns: S* in nats, of the same shape and dtype (upcast before calling; `token_scores` is the accurate way).
+        token_logprobs: log p of the sampled tokens, in nats.
+        token_entropies: H of the same distributions, in nats.
+
+    Returns:
+        S* in nats, of the same dtype (upcast before calling; `token_scores` is the accurate way).
     """
     return token_logprobs.exp() * (token_entropies + token_logprobs)
 
@@ -111,7 +117,8 @@ def vocab_centered_scores(
     the entropy by -alpha S_c.
 
     Args:
-        discriminator_scores, expected_scores: S* and E[S] in nats, same shape.
+        discriminator_scores: S* in nats.
+        expected_scores: E[S] in nats.
     """
     return discriminator_scores - expected_scores
 

@@ -1,6 +1,6 @@
 """Log-prob, entropy and entropy-change scores of sampled tokens, from the logits they were drawn from.
 
-Backward passes that can't themselves be differentiated, and say so.
+The scores are differentiable once: a second derivative is refused.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def differentiable_once(backward: Backward) -> Backward:
     torch's own `once_differentiable` lets a second derivative pass as zero where the upstream gradient is a constant,
     as it is for any loss linear in the scores: a gradient penalty would silently do nothing.
 
-    Raises, from within backward:
-        InputError: backward was asked to be differentiable.
+    Raises:
+        InputError: From within backward, when it is called with `create_graph=True`.
     """
 
     @functools.wraps(backward)
@@ -84,10 +84,13 @@ def token_scores(
             NaN: replace padding ids such as -100 by any real id.
         temperature: T of the sampler, positive: a number, or a tensor that broadcasts to the tokens' shape, such as
             [batch, 1], which gets no gradient.
-        entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
+        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term.
+
+    Returns:
+        Scores of the token ids' shape.
 
     Raises:
-        InputError: shapes, types or temperature that can't be meant.
+        InputError: Shapes, types or a temperature that do not fit.
     """
     check_token_inputs(logits, token_ids, temperature)
     results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
@@ -176,8 +179,8 @@ def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> T
     Every field is a tensor of its own and no view, so that a loop may change its log-probs in place.
 
     Args:
-        rows: float64, one number per token.
-        shape: of the token ids.
+        rows: One float64 number per token and field.
+        shape: That of the token ids.
         dtype: float32, or float64 for float64 logits.
     """
 

@@ -1,7 +1,7 @@
 """Exact scores of tensor-parallel logits: each rank holds a slice of the vocabulary, and none ever sees a whole row.
 
-A slice becomes six numbers a token. One MAX all-reduce tells every rank the row's maximum, and one SUM all-reduce of
-the numbers counted from it gives every rank the same whole row; no logits travel.
+A slice becomes six numbers a token. One MAX all-reduce gives every rank the row's maximum, and one SUM all-reduce of
+the numbers counted from it gives every rank the same whole row; no logits are sent.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperatu
     Args:
         logits_shard: [..., columns], the logits of tokens `start` to `start + columns`.
         token_ids: [...], integer, counted over the whole vocabulary; most lie outside this slice.
-        start: the token of the shard's first column. A wrong one shows as tokens that no shard holds: log p = -inf.
-        temperature: as for `token_scores`; the same for every shard.
+        start: The token of the shard's first column. A wrong one shows as tokens that no shard holds: log p = -inf.
+        temperature: As for `token_scores`; the same for every shard.
 
-    Returns: float64 numbers [rows], rows in the token ids' order, detached. `merge` takes them together.
+    Returns:
+        Float64 numbers [rows], rows in the token ids' order, detached. `merge` joins them.
 
     Raises:
-        InputError: shapes, types or numbers that can't be meant.
+        InputError: Shapes, types or numbers that do not fit.
     """
     _check_shard(logits_shard, token_ids, start, temperature)
     logits_shard = logits_shard.detach()
@@ -54,22 +55,23 @@ def merge(*shards: Moments, group: Group | None = None) -> TokenScores:
     """Scores of whole rows from the moments of their slices, exact in any order.
 
     Args:
-        shards: of the same tokens and of disjoint slices.
-        group: without one, `shards` are the whole vocabulary. With one, they are this rank's part of it: every rank of
+        shards: Of the same tokens and of disjoint slices.
+        group: Without one, `shards` are the whole vocabulary. With one, they are this rank's part of it: every rank of
             the group calls this with its own, and all get the same scores (one MAX and one SUM all-reduce).
 
-    Returns: float64 [rows], detached. A row that holds NaN or +inf in any slice, or is masked in all, is NaN in every
-    field on every rank. A token that no slice holds has probability 0.
+    Returns:
+        Float64 [rows], detached. A row that holds NaN or +inf in any slice, or is masked in all, is NaN in every field
+        on every rank. A token that no slice holds has probability 0.
 
     Raises:
-        InputError: no shards, or shards of different tokens.
+        InputError: No shards, or shards of different tokens.
     """
     if not shards:
         raise InputError("merge takes the moments of at least one shard, got none. shard_moments makes them.")
     for shard in shards:
         if not isinstance(shard, Moments):
             raise InputError(
-                f"merge takes what shard_moments gives, one argument a shard (merge(*shards)), got {type(shard).__name__}."
+                f"merge takes the results of shard_moments, one argument a shard (merge(*shards)), got {type(shard).__name__}."
             )
     rows = {shard.total.numel() for shard in shards}
     if len(rows) > 1:
@@ -91,19 +93,22 @@ def sharded_token_scores(
     """`token_scores` of logits whose vocabulary is split over the ranks of a group; the same scores on every rank.
 
     Costs one MAX all-reduce of one number and one SUM all-reduce of six numbers a token, and no communication in
-    backward: from scores that are the same everywhere every rank must go on to the same loss, and gets the gradient of
-    its own slice. Shards may differ in width.
+    backward: every rank must compute the same loss from the scores, which are the same everywhere, and gets the gradient
+    of its own slice. Shards may differ in width.
 
     Args:
         logits_shard: [..., columns], this rank's slice of the logits.
         token_ids: [...], integer, counted over the whole vocabulary; the same on every rank.
-        start: the token of the shard's first column.
-        temperature: as for `token_scores`.
-        group: the tensor-parallel group; the default group if not given. Every rank of it must call.
-        entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
+        start: The token of the shard's first column.
+        temperature: As for `token_scores`.
+        group: The tensor-parallel group; the default group if not given. Every rank of it must call.
+        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term.
+
+    Returns:
+        Scores of the token ids' shape.
 
     Raises:
-        InputError: shapes, types or numbers that can't be meant.
+        InputError: Shapes, types or numbers that do not fit.
     """
     _check_shard(logits_shard, token_ids, start, temperature)
     results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
@@ -120,7 +125,7 @@ def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperatur
 
 def _merged_over(group: Group | None, part: Moments) -> Moments:
     """The moments of whole rows on every rank, from each rank's part of them."""
-    # What MAX makes of a NaN differs between backends; +inf ends as NaN everywhere, which such a row is meant to be.
+    # MAX of a NaN differs between backends; +inf ends as NaN everywhere, as such a row must.
     maximum = torch.where(part.maximum.isnan() | part.total.isnan(), torch.inf, part.maximum)
     torch.distributed.all_reduce(maximum, torch.distributed.ReduceOp.MAX, group)
     shifted = shift(part, maximum)

@@ -1,8 +1,8 @@
-"""When to call a person: alerts, each with its reason and the numbers behind it.
+"""Alerts: which steps need a person's attention, each with its reason and the numbers behind it.
 
-They are found where the steps are closed, and not in the server: every step is seen once, in order and of all ranks, a
-run without a server has them too, and what was said at the time stays said. No threshold is in nats or in steps: a run
-is compared with its own early level and its own age, a prediction with its own past.
+They are found where the steps are closed, and not in the server: every step passes here once, in order and over all
+ranks, a run without a server has alerts too, and an alert is never withdrawn. No threshold is in nats or in steps: a
+run is compared with its own early level and its own age, a prediction with its own past.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FLOOR, CEILING = 0.25, 2.0
 """Of the early entropy: where a collapse, or an explosion, has arrived."""
 
 PART_OF_THE_WAY = 0.25
-"""From the early level to the floor or ceiling: nearer to home nothing is said."""
+"""From the early level to the floor or ceiling: before that part is covered there is no alert."""
 
 FOLLOWED = 0.25
-"""Of the predicted rate: what the entropy itself must have moved at, or the prediction foretells nothing."""
+"""Of the predicted rate: the entropy itself must have moved at least so fast, or the prediction does not count."""
 
 ARRIVAL_STEPS = 10
 """Steps whose mean must be at the floor or ceiling for it to have arrived there."""
@@ -46,10 +46,10 @@ LONGEST_WINDOW = 250
 """Steps over which a rate is taken at most, however old the run."""
 
 PERSISTENCE = 5
-"""Steps in a row that a condition must hold before anything is said."""
+"""Steps in a row that a condition must hold before its alert."""
 
 REARM = 20
-"""Steps in a row without it, before the same is said again."""
+"""Steps in a row without it before the same alert may come again."""
 
 SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
@@ -57,19 +57,19 @@ SIGMAS = 5.0
 
 @dataclass(slots=True)
 class _Trigger:
-    """Says a thing once, when it has held for a while."""
+    """Fires once, when a condition has held for a while."""
 
     held: int = 0
     clear: int = REARM
-    said: bool = False
+    fired: bool = False
 
     def fires(self, holds: bool, *, after: int = PERSISTENCE) -> bool:
         self.held, self.clear = (self.held + 1, 0) if holds else (0, self.clear + 1)
         if self.clear >= REARM:
-            self.said = False
-        if self.held < after or self.said:
+            self.fired = False
+        if self.held < after or self.fired:
             return False
-        self.said = True
+        self.fired = True
         return True
 
 
@@ -97,7 +97,7 @@ Found = tuple[str, dict[str, float]]
 
 @dataclass(slots=True)
 class AlertWatch:
-    """Feed it the scalars and labels of each report, in order."""
+    """Finds the alerts of a run; call `step` with each report, in order."""
 
     _age: int = 0
     _entropy: _Early = field(default_factory=_Early)
@@ -112,7 +112,7 @@ class AlertWatch:
     _triggers: dict[str, _Trigger] = field(default_factory=dict)
 
     def step(self, scalars: Mapping[str, float], labels: Mapping[str, str]) -> tuple[Alert, ...]:
-        """What is new to say of this step; usually nothing."""
+        """The new alerts of this step; usually none."""
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._age += 1
         found = {
@@ -139,12 +139,12 @@ class AlertWatch:
 
         The rate is the mean of the calibrated predictions over the last quarter of the run, or what the entropy moved
         at over that same quarter, whichever is less: a prediction lags behind a course that slows down. It is a share of
-        the entropy that is left, as entropies fall by shares and not by amounts:
+        the remaining entropy, as entropies fall by shares and not by amounts:
 
             steps left = H ln(H_goal / H) / rate
 
-        Before anything is said the entropy must have gone a part of the way, and must be following its prediction: one
-        fast stretch is no course.
+        First the entropy must have covered a part of the way, and must be following its prediction: one fast stretch is
+        no trend.
         """
         nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
         entropy, predicted = scalars.get(ENTROPY_MEAN), scalars.get(ENTROPY_PREDICTED_CHANGE)
@@ -174,7 +174,7 @@ class AlertWatch:
         if arrival > self._age / 2:
             return nothing
         reason = (
-            f"At {rate:+.3g} nats a step, {rate / now:+.1%} of what is left, the entropy reaches {goal:.3g} nats, {share:.0%} of its early "
+            f"At {rate:+.3g} nats a step, {rate / now:+.1%} of its level, the entropy reaches {goal:.3g} nats, {share:.0%} of its early "
             f"{early:.3g}, in {arrival:.0f} steps; the run is {self._age} steps old."
         )
         evidence = {"entropy": now, "early_entropy": early, "goal": goal, "rate": rate, "steps_left": arrival}
@@ -199,7 +199,7 @@ class AlertWatch:
         if len(self._checks) < WINDOW:
             return None
         mean, spread = fmean(self._checks), stdev(self._checks)
-        # Tokens of a sequence resemble each other, so z may scatter more than its own standard error says.
+        # Tokens of a sequence resemble each other, so z may scatter more than its own standard error.
         in_errors = mean * math.sqrt(WINDOW) / max(1.0, spread)
         if abs(in_errors) < SIGMAS:
             return None
@@ -251,6 +251,6 @@ def _not_finite(not_finite: float, measured: float) -> Found | None:
         return None
     reason = (
         f"{not_finite:.0f} of {not_finite + measured:.0f} tokens that the mask counts hold NaN or an infinity in their "
-        "advantage, score or ratio. They are left out of every number here; the loss may still hold them."
+        "advantage, score or ratio. No number here counts them; the loss may still contain them."
     )
     return reason, {"not_finite": not_finite, "tokens": not_finite + measured}

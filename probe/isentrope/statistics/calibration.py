@@ -1,7 +1,7 @@
 """From the unit prediction to nats: a gain fitted on the past only, with its R² and sign agreement.
 
-The unit prediction knows neither learning rate nor what Adam and shared weights make of it. Nor does it know that an
-optimiser with momentum moves along past gradients too, which is why it enters as its exponential average with the
+The unit prediction contains neither the learning rate nor the effects of Adam and of shared weights. An optimiser with
+momentum moves along past gradients too, which is why the prediction enters as its exponential average with the
 optimiser's own beta_1:
 
     m_t = beta_1 m_(t-1) + (1 - beta_1) u_t          x_t = m_t / (1 - beta_1^t)          (bias-corrected, as in Adam)
@@ -10,17 +10,15 @@ optimiser's own beta_1:
 
 with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the learning rate is
 known, and a gain was found to shrink as the policy grows certain, about as the entropy does (docs/prediction.md compares
-regressors). Every figure is prequential: step t is predicted before it is observed. The interval around a prediction is
-learnt from the residuals of earlier ones, see `prediction_interval.py`.
+regressors). Every figure is prequential: step t is predicted before it is observed.
 
-How far an observed change may lie from its prediction: a 90 % interval that learns from its own misses.
+The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with its own misses:
 
     half width_t = q_t z_n s_t      s^2 = sum w e^2 / sum w      ln q_(t+1) = ln q_t + RATE (missed_t - 0.1)
 
-with e the residuals of earlier predictions, weights w halving every HALF_LIFE residuals, and z_n Student's quantile for
-as many residuals as the weights amount to. Were the residuals normal and their scale constant, q would stay near 1; it
-takes up what they are not (heavy tails, a scale that moves), because in the long run it comes to rest only where one
-change in ten is missed.
+with e the residuals of earlier predictions, weights w halving every INTERVAL_HALF_LIFE residuals, and z_n Student's
+quantile for as many residuals as the weights amount to. With normal residuals of a constant scale q stays near 1; heavy
+tails and a moving scale move it, because in the long run it comes to rest only where one change in ten is missed.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ LEVEL = 0.9
 
 INTERVAL_HALF_LIFE = 6.0
 """Residuals after which one counts half. Much shorter than the gain's: a policy that soon solves its task makes residuals
-that halve every dozen steps, and an interval that remembered more of them would cover everything and say nothing."""
+that halve every dozen steps, and an interval that remembered more of them would cover everything."""
 
 COVERAGE_HALF_LIFE = 96.0
 """The same in the coverage, a share of rare events that needs many of them to mean anything."""
@@ -50,7 +48,7 @@ _NORMAL_QUANTILE = 1.6448536269514722
 
 @dataclass(slots=True)
 class PredictionInterval:
-    """Feed it each residual, in order, after asking for the width that was meant for it."""
+    """Call `half_width` before a step is observed and `learn` with its residual afterwards, in order."""
 
     _residuals: int = 0
     _weight: float = 0.0
@@ -74,7 +72,7 @@ class PredictionInterval:
         return self._inside / self._judged if self._judged else None
 
     def learn(self, residual: float) -> None:
-        """Take in observed minus predicted of a step; a residual that is not finite teaches nothing."""
+        """Add a step's observed minus predicted change; a residual that is not finite is ignored."""
         if not math.isfinite(residual):
             return
         half_width = self.half_width()
@@ -113,7 +111,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrediction:
-    """What can be said of a step. A value is None while there is too little past to say it."""
+    """The prediction of a step and its quality. A value is None while there are too few past steps."""
 
     predicted_change: float | None
     """In nats; made from the past alone."""
@@ -132,7 +130,7 @@ class CalibratedPrediction:
 
 @dataclass(slots=True)
 class Calibration:
-    """Feed it one step at a time, in order."""
+    """Call `step` once per step, in order."""
 
     _average: float = 0.0
     _average_weight: float = 0.0
@@ -155,9 +153,9 @@ class Calibration:
 
         Args:
             unit_prediction: -mean(keep r A S_c) of the step.
-            observed_change: mean change of H on the same tokens in nats, None when it was not measured.
-            momentum: the optimiser's beta_1, 0 for plain SGD.
-            size: what the step's gain is taken to be proportional to, a_t H_t, in any unit that stays.
+            observed_change: Mean change of H on the same tokens in nats, None when it was not measured.
+            momentum: The optimiser's beta_1, 0 for plain SGD.
+            size: a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change.
         """
         if not math.isfinite(unit_prediction) or not math.isfinite(size):
             return self._prediction(None, size=self._size)

@@ -122,7 +122,7 @@ def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer."""
+    """The part of a tokenizer that is used."""
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
@@ -132,12 +132,15 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         """
+        Args:
+            tokenizer: None: no texts.
+
         Raises:
-            ConfigurationError: the tokenizer has no `decode`.
+            ConfigurationError: The tokenizer has no `decode`.
         """
         if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
             raise ConfigurationError(
-                f"tokenizer must have decode([id]) -> str, got {type(tokenizer).__name__}. Leave it out to see ids only."
+                f"tokenizer must have decode([id]) -> str, got {type(tokenizer).__name__}. Pass none to see ids only."
             )
         self._tokenizer = tokenizer
         self._guard = Guard()

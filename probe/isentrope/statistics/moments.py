@@ -17,7 +17,7 @@ from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Float64, Int, Shaped
+    from jaxtyping import Bool, Float64, Shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Covariance:
 
 
 def device_moments(
-    values: Float[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
-) -> tuple[Int[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    values: Float64[Tensor, "*shape"], valid: Bool[Tensor, "*shape"]
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""], Float64[Tensor, ""]]:
     """Count, mean and sum of squared deviations of the valid values; zeros where there are none.
 
     Args:
@@ -92,7 +92,7 @@ def device_moments(
     Returns:
         Three scalars, still on the device.
     """
-    count = valid.sum()
+    count = valid.sum(dtype=torch.float64)
     mean = torch.where(valid, values, 0.0).sum() / count.clamp(min=1)
     return count, mean, torch.where(valid, values - mean, 0.0).square().sum()
 
@@ -184,8 +184,7 @@ def threshold_sums(scores: Sequence[TokenScores], masks: Sequence[Bool[Tensor, .
     discriminator = flat([part.discriminator_scores.detach() for part in scores]).double()
     centred = flat([part.vocab_centered_scores.detach() for part in scores]).double()
     valid = flat(masks) & (discriminator + centred).isfinite()
-    sums = (*device_moments(discriminator, valid), *device_moments(centred, valid))
-    return torch.stack([number.double() for number in sums])
+    return torch.stack([*device_moments(discriminator, valid), *device_moments(centred, valid)])
 
 
 def no_threshold_sums(device: torch.device | None) -> Float64[Tensor, " 6"]:
