@@ -325,6 +325,8 @@ def test_a_report_that_is_never_built_does_not_hold_up_the_checkpoint(
 
 def saved_on_rank(rank: int, control: isentrope.Control) -> tuple[list[StepReport], list[StepReport], dict[str, Any]]:
     whole, rest, checkpoint = interrupted(control, threshold_source="previous_step")
+    # Rank 0 has its reports only now; until then no other may end.
+    torch.distributed.barrier()
     return whole, rest, checkpoint.probe
 
 
