@@ -62,7 +62,7 @@ class TokenScores:
     """E_p[S] (detached)."""
     vocab_centered_scores: Float[Tensor, "*tokens"]
     """S_c = S* - E_p[S] (detached), subtracted in float64."""
-    token_ids: Int[Tensor, "..."] | None = None
+    token_ids: Int[Tensor, ...] | None = None
     """Ids of the scored tokens, as they were given; None where only merged moments of them are known."""
 
 
