@@ -50,7 +50,7 @@ class NoProbe:
     def score(self, logits: Tensor, token_ids: Tensor, temperature: float = 1.0, **_: Any) -> isentrope.TokenScores:
         logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
         chosen = logprobs.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
-        nothing = chosen.new_empty(0)
+        nothing = chosen.new_zeros(()).expand_as(chosen)
         return isentrope.TokenScores(chosen, nothing, nothing, nothing, nothing)
 
     def gate(self, scores: isentrope.TokenScores, *_: Any, **__: Any) -> Tensor:
