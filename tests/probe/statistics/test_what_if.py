@@ -16,7 +16,7 @@ from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope.statistics.what_if import WHAT_IF, measure_what_if, read_what_if
 from isentrope_wire.control import Control, Method, Scope
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums, what_if
-from tests.probe.interventions.tokens import keep_mask
+from tests.probe.methods.tokens import keep_mask
 
 METHODS = (Method.CLIP_B, Method.CLIP_V)
 

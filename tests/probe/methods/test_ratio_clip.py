@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import kept, many, selected, tokens
+from tests.probe.methods.tokens import kept, many, selected, tokens
 
 
 def test_the_tokens_worked_by_hand_are_left_out() -> None:

@@ -11,7 +11,7 @@ from isentrope.methods.base import Centres
 from isentrope.methods.covariance import covariance_scores
 from isentrope.statistics.moments import threshold_statistics
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
+from tests.probe.methods.tokens import kept, many, own_centres, selected, tokens
 
 # mean log p = -2, mean A = 0: c = (log p + 2) A
 HAND = tokens([1.0, 1.0, -1.0, -1.0, 2.0, -2.0], logprobs=[-1.0, -3.0, -1.0, -3.0, 0.0, -4.0])

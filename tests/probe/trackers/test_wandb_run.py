@@ -13,8 +13,8 @@ import pytest
 
 from isentrope.trackers.base import StepScalars
 from isentrope.trackers.known import WandbRun
-from tests.probe.mirrors.own_tracker import wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
+from tests.probe.trackers.own_tracker import wait_until
 
 pytestmark = pytest.mark.slow
 

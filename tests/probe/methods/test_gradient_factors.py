@@ -13,7 +13,7 @@ from isentrope.methods.gate import METHODS, gated_logprobs, select_tokens, with_
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS as ROWS
 from isentrope_wire.methods import threshold_methods
-from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
+from tests.probe.methods.tokens import kept, many, own_centres, selected, tokens
 from tests.probe.scores.exact_heads import FIELDS
 
 

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from isentrope.trackers.known import MOST_METRICS, requested_trackers
-from tests.probe.mirrors.mirrored_run import finish, mirrored_steps
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, run_steps
+from tests.probe.trackers.mirrored_run import finish, mirrored_steps
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from isentrope_wire.hold_decision import (
     decide,
 )
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
-from tests.probe.steering.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, step_sums
+from tests.probe.hold.collapsing_plant import GAIN, TRUSTED, CollapsingPlant, step_sums
 
 # With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats a step.
 FALLING = step_sums(lowering=0.09, raising=0.05)

@@ -12,7 +12,7 @@ from isentrope.methods.base import GatedTokens
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import threshold_statistics
 from isentrope_wire.control import Control, Scope
-from tests.probe.interventions.tokens import keep_mask
+from tests.probe.methods.tokens import keep_mask
 
 # mean(S*) = 1, population std 2;  S_c = S* - E[S] with std 1
 DISCRIMINATOR = torch.tensor([-2.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0])

@@ -6,8 +6,8 @@ import math
 import threading
 
 import isentrope
-from tests.probe.mirrors.own_tracker import wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+from tests.probe.trackers.own_tracker import wait_until
 
 
 def finish(probe: isentrope.Probe) -> None:

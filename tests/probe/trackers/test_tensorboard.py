@@ -12,8 +12,8 @@ from torch.utils.tensorboard import SummaryWriter
 from isentrope.errors import ConfigurationError
 from isentrope.trackers.known import requested_trackers
 from isentrope.transport.transport import InMemoryTransport
-from tests.probe.mirrors.mirrored_run import mirrored_steps, wait_for_trackers
 from tests.probe.tiny_loop import probe_and_transport
+from tests.probe.trackers.mirrored_run import mirrored_steps, wait_for_trackers
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -13,7 +13,7 @@ from isentrope.hold import HoldController
 from isentrope_wire.control import Control
 from isentrope_wire.hold_decision import SLEW_FACTOR, SLEW_STEP, Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot, StepReport
-from tests.probe.steering.collapsing_plant import step_sums
+from tests.probe.hold.collapsing_plant import step_sums
 
 HELD = ControlSnapshot(version=3, control=Control(hold={"target_entropy": 0.5}), author="ada", requested_at=0.0)
 SUMS = step_sums(lowering=0.09, raising=0.05)

@@ -13,7 +13,7 @@ from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.statistics.global_step import centre_moments, rank_vector
 from isentrope.statistics.tokens import TokenBatch
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import many, tokens
+from tests.probe.methods.tokens import many, tokens
 
 TOP = Control(method="top_entropy", parameters={"fraction": 0.25})
 KL = Control(method="kl_cov", parameters={"k": 0.25})

@@ -10,7 +10,7 @@ import torch
 
 from isentrope.methods.gate import gated_logprobs
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import many, selected, tokens
+from tests.probe.methods.tokens import many, selected, tokens
 
 # mean log p = -2, mean A = 0: c = 1, -1, -1, 1, 4, 6
 HAND = tokens(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.probe.mirrors.mirrored_run import mirrored_steps
+from tests.probe.trackers.mirrored_run import mirrored_steps
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from isentrope.errors import ConfigurationError
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.trackers.base import MOST_FAILURES, MOST_QUEUED
 from isentrope.trackers.known import allowed, requested_trackers
-from tests.probe.mirrors.own_tracker import OwnTracker, wait_until
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
+from tests.probe.trackers.own_tracker import OwnTracker, wait_until
 
 
 def test_a_mirror_gets_the_scalars_of_every_report_in_order_at_the_trainers_own_steps() -> None:

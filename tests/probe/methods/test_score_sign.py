@@ -7,7 +7,7 @@ import math
 import pytest
 
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import kept, many, selected, tokens
+from tests.probe.methods.tokens import kept, many, selected, tokens
 
 HAND = tokens([1.0, 1.0, -1.0, -1.0, 1.0], discriminator=[0.5, -0.1, 0.5, -0.1, 0.0], centred=[1, -1, 1, -1, 0])
 

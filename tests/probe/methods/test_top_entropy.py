@@ -9,7 +9,7 @@ import torch
 
 from isentrope.methods import entropy
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import kept, many, own_centres, selected, tokens
+from tests.probe.methods.tokens import kept, many, own_centres, selected, tokens
 
 
 def top(fraction: float, scope: str = "all") -> Control:

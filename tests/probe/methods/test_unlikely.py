@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isentrope_wire.control import Control
-from tests.probe.interventions.tokens import many, selected, tokens
+from tests.probe.methods.tokens import many, selected, tokens
 
 
 def unlikely(strength: float = 1.0, below: float = 0.2, scope: str = "all") -> Control:
