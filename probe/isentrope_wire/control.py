@@ -132,7 +132,7 @@ __all__ = ["Control", "Method", "Scope"]
 
 
 class Scope(StrEnum):
-    """On which tokens the thresholds act."""
+    """On which tokens the method acts."""
 
     NEGATIVE = "negative"
     """Tokens with A < 0."""

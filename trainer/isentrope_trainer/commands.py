@@ -40,7 +40,7 @@ def _training_options(command: _Command) -> _Command:
         click.option("--steps", default=_DEFAULTS.steps, show_default=True, help="Optimiser updates."),
         click.option("--seed", default=_DEFAULTS.seed, show_default=True, help="The same seed gives the same run."),
         click.option(
-            "--method", type=click.Choice(list(METHODS)), default="none", show_default=True, help="Intervention."
+            "--method", type=click.Choice(list(METHODS)), default="none", show_default=True, help="The clipping method."
         ),
         click.option("--mu-low", type=float, help="Clip below the centre, in standard deviations.  [default: never]"),
         click.option("--mu-high", type=float, help="Clip above the centre, in standard deviations.  [default: never]"),

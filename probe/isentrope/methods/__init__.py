@@ -5,5 +5,6 @@
   the methods, each with its equation
 - `reference.py`: which tokens thresholds, means and shares are counted from
 
-A method is an `Intervention` in one of these files, its line in `gate.METHODS`, and its row in the wire's METHODS.
+A method is an `Intervention` in one of these files, its line in `gate.INTERVENTIONS`, and its row in the wire's METHODS;
+command line, page and REST need nothing more. A setting of one method is a `Parameter` of its row, never a field of `Control`.
 """

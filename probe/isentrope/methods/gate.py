@@ -19,7 +19,7 @@ from isentrope_wire.control import Control, Method
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Shaped
 
-METHODS: Mapping[Method, Intervention] = {
+INTERVENTIONS: Mapping[Method, Intervention] = {
     Method.CLIP_B: threshold.CLIP_B,
     Method.CLIP_V: threshold.CLIP_V,
     Method.CLIP_COV: covariance.CLIP_COV,
@@ -35,12 +35,12 @@ def select_tokens(control: Control, tokens: GatedTokens, centres: Centres, cutof
     """Apply the control's method, then its ratio clip where it has one, then its denominator.
 
     Args:
-        control: With a method in `METHODS`.
+        control: With a method in `INTERVENTIONS`.
         tokens: Those of one `gate` call.
         centres: What the method counts from.
-        cutoff: That of `METHODS[control.method]`, over the tokens it counts from.
+        cutoff: That of `INTERVENTIONS[control.method]`, over the tokens it counts from.
     """
-    own = METHODS[control.method].select(control, tokens, centres, cutoff)
+    own = INTERVENTIONS[control.method].select(control, tokens, centres, cutoff)
     factors = own.factors
     bounds = (control.value("epsilon_low"), control.value("epsilon_high"))
     if control.method != Method.RATIO_CLIP and bounds != (None, None):

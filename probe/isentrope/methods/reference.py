@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Selection
-from isentrope.methods.gate import METHODS, select_tokens
+from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
@@ -212,7 +212,7 @@ class SelectionBasis:
         Raises:
             RuntimeError: A rank whose sums were awaited is gone.
         """
-        method = METHODS[control.method]
+        method = INTERVENTIONS[control.method]
         source, thresholds = self._thresholds.choose(tokens.scores, tokens.mask)
         means = None if self._wanted == "micro_batch" else self.means()
         centres = Centres(thresholds, *(means or _own_means(tokens)))
@@ -260,7 +260,7 @@ class SelectionBasis:
             # What the next step's first `gate` would count, the control and the thresholds being the same.
             _, thresholds = self._thresholds.known()
             if thresholds is not None and _ranks_tokens(control):
-                counted = METHODS[control.method].cutoff(control, self._ranked, Centres(thresholds, *means))
+                counted = INTERVENTIONS[control.method].cutoff(control, self._ranked, Centres(thresholds, *means))
                 cutoff = None if counted is None else (control, counted)
         return {
             "means": None if means is None else plain([float(mean) for mean in means]),
@@ -279,7 +279,7 @@ class SelectionBasis:
 
     def _cutoff_of(self, control: Control, tokens: GatedTokens, centres: Centres) -> tuple[Tensor | None, bool]:
         """The cutoff, and whether it is the micro-batch's own."""
-        method = METHODS[control.method]
+        method = INTERVENTIONS[control.method]
         if not method.ranks(control):
             self._ranked = self._cutoff = None
             return None, False
@@ -299,7 +299,7 @@ def _scalar(number: float | str) -> Tensor:
 
 
 def _ranks_tokens(control: Control) -> bool:
-    return control.method in METHODS and METHODS[control.method].ranks(control)
+    return control.method in INTERVENTIONS and INTERVENTIONS[control.method].ranks(control)
 
 
 def _merged_means(parts: Float[Tensor, "ranks columns"], before: Float[Tensor, " two"] | None) -> Float[Tensor, " two"]:

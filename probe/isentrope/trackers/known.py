@@ -256,6 +256,7 @@ BY_NAME: dict[str, Callable[[], Tracker]] = {
     "mlflow": MlflowRun,
     "tensorboard": TensorBoardWriter,
 }
+"""By the name of the package, to import and to install, which `trackers=` takes as well."""
 _EXPECTED = (
     f"trackers takes {', '.join(BY_NAME)} or tensorboard:FOLDER, a run of one of them, a SummaryWriter, a function "
     "of (step, scalars), or several of these in a list"

@@ -3,6 +3,8 @@
 - `dependencies`: what routes share: the run in the path, steps in the query, cursors, the strict body
 - `runs`, `metrics`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes; `health`: /healthz, /readyz,
   /metrics
+  A new route: here, its scope in `security.permissions`, its call in `isentrope.client.calls` and a method of `Client`. A list
+  is answered as a `Page`
 - `performance_law`: the fit of reward against entropy, pure
 - `responses`: errors in the one body, large answers as JSON; `openapi`: the description with its examples;
   `reference`: /docs

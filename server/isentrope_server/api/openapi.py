@@ -189,7 +189,7 @@ _PARAMETERS = {
     "points": "Reduce to so many points.",
     "step": "The step; where it is optional, default: the newest step with an answer.",
     "name": "A metric's or histogram's name.",
-    "scope": "On which tokens the thresholds act.",
+    "scope": "On which tokens the method acts.",
     "token_id": "The token's id, as the list shows it.",
     "last-event-id": "Id of the last event that came: what followed is sent first.",
     "idempotency-key": "Sent again with the same key, a request is answered and not repeated.",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.base import GatedTokens
-from isentrope.methods.gate import METHODS, gated_logprobs, select_tokens, with_shrunken_denominator
+from isentrope.methods.gate import INTERVENTIONS, gated_logprobs, select_tokens, with_shrunken_denominator
 from isentrope_wire.control import Control, Method
 from isentrope_wire.methods import METHODS as ROWS
 from isentrope_wire.methods import threshold_methods
@@ -43,7 +43,7 @@ def gradient_of(factors: Tensor, of: GatedTokens, upstream: Tensor) -> Tensor:
 
 
 def test_every_method_of_the_wire_can_be_carried_out() -> None:
-    assert set(METHODS) | {Method.NONE} == set(ROWS)
+    assert set(INTERVENTIONS) | {Method.NONE} == set(ROWS)
 
 
 @pytest.mark.parametrize("one", ACTING, ids=METHOD_NAMES)
@@ -180,6 +180,6 @@ def test_scopes_partition_what_is_left_out(method: str) -> None:
 def test_a_cutoff_counted_from_other_tokens_can_be_used() -> None:
     one = control("kl_cov", k=0.1)
     before, now = many(500, seed=1), many(500, seed=2)
-    cutoff = METHODS[one.method].cutoff(one, before, own_centres(before))
+    cutoff = INTERVENTIONS[one.method].cutoff(one, before, own_centres(before))
     share = select_tokens(one, now, own_centres(now), cutoff).selected.sum() / now.mask.sum()
     assert share.item() == pytest.approx(0.1, abs=0.04)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Selection
-from isentrope.methods.gate import METHODS, select_tokens
+from isentrope.methods.gate import INTERVENTIONS, select_tokens
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, threshold_statistics
 from isentrope_wire.control import Control
@@ -66,7 +66,7 @@ def own_centres(of: GatedTokens) -> Centres:
 def selected(control: Control, of: GatedTokens, centres: Centres | None = None) -> Selection:
     """What the control makes of tokens that are the whole batch."""
     centres = own_centres(of) if centres is None else centres
-    cutoff = METHODS[control.method].cutoff(control, of, centres)
+    cutoff = INTERVENTIONS[control.method].cutoff(control, of, centres)
     return select_tokens(control, of, centres, cutoff)
 
 

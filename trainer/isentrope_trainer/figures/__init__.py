@@ -2,8 +2,8 @@
 
 collapse_and_cure  entropy collapses in a vanilla run, and Clip_V holds it up
 hold_target        a held entropy beside fixed thresholds and an adaptive entropy bonus
-                   (hold_plan: which runs; hold_figures: what they come to; hold_picture)
 recorded_runs      finished runs that are kept and not trained again; others measure on them too
+prediction_series  predictions and observations of a run, for the next two
 coverage           how often the observed change lay in its interval
 regressors         what predicts the observed change best
 what_if_truth      what a step's curve showed, and what the next step had

@@ -2,21 +2,20 @@
 
     python -m isentrope_trainer.figures.hold_target --out DIR
 
-Trains every run that `hold_plan` names and DIR does not have yet, each from the same warm start: about 30 runs of four
+Trains every run of `planned_runs` that DIR does not have yet, each from the same warm start: about 30 runs of four
 minutes on two quiet cores. It may be killed and started again, and two of it may share DIR; a file deleted from DIR is
 trained anew. Then writes `hold_target.md`, the table, and `hold_target.svg`, the picture, of what is there. Ends with
 status 1 when a run is missing or a held one misses what is asked of it.
 
-Which runs show what holding an entropy is worth: every rule with every seed, from the same warm start.
+Every rule runs with every seed (`planned_runs`):
 
-- vanilla: left to itself; the entropy of its first step is what the targets are shares of
-- fixed thresholds: what a person would push once and leave
+- vanilla: no method; the targets are shares of the entropy of its first step
+- fixed thresholds: pushed once and left
 - hold: the thresholds moved from step to step, at each target
 - adaptive bonus: an entropy bonus whose coefficient follows the entropy, at each target
 
-What the runs of `hold_plan` come to: how near the target, what reward, how much was clipped; and what is asked of them.
-
-Entropy and reward of every rule at every target, side by side, as SVG.
+The table has deviation from the target, reward and clip fraction (`hold_figures`); the picture entropy and reward of every rule
+at every target (`write_picture`).
 """
 
 from __future__ import annotations
