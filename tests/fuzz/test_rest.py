@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -108,6 +108,8 @@ def test_answers_match_the_description(
     @examples
     @given(case=cases(OPERATIONS[label]))
     def ask(case: Any) -> None:
+        # uvicorn refuses an address beyond 16 kB, in which a character can take nine bytes, before the application sees it.
+        assume(len(str(case.query)) < 4_000)
         answer = case.call(base_url=fuzzed.url, headers={"Authorization": f"Bearer {tokens[scope]}"}, timeout=20)
         case.validate_response(answer, checks=_CHECKS)
         if answer.status_code >= 400 and case.method != "HEAD":

@@ -336,10 +336,10 @@ def test_the_doctor_tells_a_token_that_may_only_report_from_one_nobody_knows(ser
     for token in (reports, bound):
         status, line = said_of(token)
         assert (status, line.startswith("ok ")) == (0, True), line
-        assert "may report only" in line
+        assert "may only report" in line
     status, line = said_of("wrong")
     assert (status, "does not accept the token from ISENTROPE_TOKEN" in line) == (1, True)
-    assert "where it runs, `isentrope token create" in line
+    assert "`isentrope token create" in line
     status, line = said_of(reports, ISENTROPE_GRPC=f"127.0.0.1:{free_port()}")
     assert (status, "whether it may report was not checked. Solve the ingest" in line) == (1, True)
     status, line = said_of("any", ISENTROPE_URL=f"http://127.0.0.1:{free_port()}")
