@@ -20,6 +20,7 @@ from isentrope_wire.methods import (
     parameter_value,
     preset,
     threshold_methods,
+    without_aliases,
 )
 from isentrope_wire.numbers import is_finite_number, shown
 
@@ -318,6 +319,7 @@ def _filled_in(
     shorthand: Mapping[str, Any] = {}
     if "preset" in parameters:
         shorthand = preset(method, parameters.pop("preset"))
+    parameters = without_aliases(method, parameters)
     thresholds_given = mu_low is not None or mu_high is not None
     return {
         # Both thresholds or none: a preset's lower side beside one's own upper side is neither.

@@ -33,6 +33,8 @@ class Parameter:
     """The words it can be; empty for a number."""
     idle: tuple[float, str] | None = None
     """The value at which the method does nothing, and what that means."""
+    aliases: tuple[str, ...] = ()
+    """Names of the same knob in verl, accepted in the place of `name`."""
 
     def check(self, value: object) -> Value:
         """The value as this parameter takes it.
@@ -168,12 +170,14 @@ _EPSILON_LOW = Parameter(
     minimum=0.0,
     maximum=1.0,
     sense="also leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
+    aliases=("clip_ratio_low",),
 )
 _EPSILON_HIGH = Parameter(
     name="epsilon_high",
     default=None,
     minimum=0.0,
     sense="also leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
+    aliases=("clip_ratio_high",),
 )
 _COMMON = (_DENOMINATOR, _EPSILON_LOW, _EPSILON_HIGH)
 
@@ -184,7 +188,7 @@ _CLIP = (
         minimum=0.0,
         maximum=1.0,
         minimum_excluded=True,
-        sense="leave out at most this share of the tokens, the ones furthest beyond their threshold",
+        sense="leave out at most this share of the tokens, but at least one, those furthest beyond their threshold",
     ),
     *_COMMON,
 )
@@ -197,13 +201,9 @@ Method.CLIP_B = method(
     source="arXiv:2602.03392, eq. 15",
     thresholds=True,
     parameters=_CLIP,
-    # `paper`: eq. 15 as it is printed, a mask on the token's loss whose denominator stays, with the µ of the authors'
-    # code, which clips the lower tail of negative samples alone. `trinity`: what that code (Trinity-RFT) does: it
-    # overwrites the response mask, so the denominator shrinks.
-    presets={
-        "paper": {"mu_low": 2.5, "scope": "negative"},
-        "trinity": {"mu_low": 2.5, "scope": "negative", "parameters": {"denominator": "shrink"}},
-    },
+    # What the authors' code does, Trinity-RFT's `clipb_advantage`: it clips the lower tail of negative samples alone, and
+    # overwrites the response mask, so that the denominator shrinks. The paper prints no µ.
+    presets={"trinity": {"mu_low": 2.5, "scope": "negative", "parameters": {"denominator": "shrink"}}},
 )
 Method.CLIP_V = method(
     "clip_v",
@@ -211,14 +211,22 @@ Method.CLIP_V = method(
     does="keeps it while −µ_low σ' ≤ S_c ≤ µ_high σ'",
     source="arXiv:2602.03392, eq. 16",
     thresholds=True,
-    parameters=_CLIP,
-    # As for Clip_B; Trinity-RFT's Clip_V also leaves out at most one token in ten thousand.
+    parameters=(
+        *_CLIP,
+        Parameter(
+            name="zero_advantage",
+            default="keep",
+            choices=("keep", "clip"),
+            sense="whether tokens with A = 0 beyond a threshold are left out of the mean too, outside the scope and the cap",
+        ),
+    ),
+    # As for Clip_B, by Trinity-RFT's `clipv_advantage`: at most one token in ten thousand, and tokens with A = 0 leave the
+    # denominator too.
     presets={
-        "paper": {"mu_low": 8.5, "scope": "negative"},
         "trinity": {
             "mu_low": 8.5,
             "scope": "negative",
-            "parameters": {"max_fraction": 1e-4, "denominator": "shrink"},
+            "parameters": {"max_fraction": 1e-4, "denominator": "shrink", "zero_advantage": "clip"},
         },
     },
 )
@@ -235,14 +243,27 @@ Method.CLIP_COV = method(
             maximum=1.0,
             sense="share of all tokens to leave out",
             idle=(0, "no token is clipped"),
+            aliases=("clip_cov_ratio",),
         ),
-        Parameter(name="omega_low", default=1.0, sense="only tokens whose covariance lies above this"),
-        Parameter(name="omega_high", default=5.0, sense="only tokens whose covariance lies below this"),
+        Parameter(
+            name="omega_low",
+            default=1.0,
+            sense="only tokens whose covariance lies above this",
+            aliases=("clip_cov_lb",),
+        ),
+        Parameter(
+            name="omega_high",
+            default=5.0,
+            sense="only tokens whose covariance lies below this",
+            aliases=("clip_cov_ub",),
+        ),
         Parameter(
             name="seed", default=0, minimum=0, maximum=2**31 - 1, whole=True, sense="of the random choice of tokens"
         ),
         *_COMMON,
     ),
+    # The defaults of verl's `clip_cov`, which are those of the authors' scripts.
+    presets={"verl": {"parameters": {"ratio": 2e-4, "omega_low": 1.0, "omega_high": 5.0}}},
 )
 Method.KL_COV = method(
     "kl_cov",
@@ -257,16 +278,26 @@ Method.KL_COV = method(
             maximum=1.0,
             sense="top share by covariance that is penalised",
             idle=(0, "no token is penalised"),
+            aliases=("kl_cov_ratio",),
         ),
         Parameter(
             name="beta",
             default=1.0,
             minimum=0.0,
-            sense="weight of KL(old policy || policy) on those tokens",
+            sense="weight of the penalty on those tokens",
             idle=(0, "no penalty"),
+            aliases=("ppo_kl_coef",),
+        ),
+        Parameter(
+            name="estimator",
+            default="abs",
+            choices=("abs", "k3"),
+            sense="the penalty: the size of log r, as in the authors' code (abs), or r - 1 - log r (k3)",
         ),
         *_COMMON,
     ),
+    # The defaults of verl's `kl_cov`. The authors' scripts have beta 1, and k 2e-3 for 7B and 2e-4 for 32B.
+    presets={"verl": {"parameters": {"k": 2e-4, "beta": 0.1, "estimator": "abs"}}},
 )
 Method.SCORE_SIGN = method(
     "score_sign",
@@ -341,12 +372,14 @@ Method.RATIO_CLIP = method(
             minimum=0.0,
             maximum=1.0,
             sense="leave out tokens with A < 0 whose ratio fell below 1 - epsilon_low",
+            aliases=("clip_ratio_low",),
         ),
         Parameter(
             name="epsilon_high",
             default=0.28,
             minimum=0.0,
             sense="leave out tokens with A > 0 whose ratio rose above 1 + epsilon_high",
+            aliases=("clip_ratio_high",),
         ),
         _DENOMINATOR,
     ),
@@ -364,6 +397,25 @@ def checked_parameters(of: Method, given: Mapping[str, object]) -> dict[str, Val
         has = f"the parameters {', '.join(of.parameters)}" if of.parameters else "no parameters"
         raise ConfigurationError(f"The method {of} has {has}; got {', '.join(unknown)[:200]}.")
     return {name: of.parameters[name].check(value) for name, value in given.items()}
+
+
+def without_aliases(of: Method, given: Mapping[str, object]) -> dict[str, object]:
+    """The parameters given, each under our own name.
+
+    Raises:
+        ConfigurationError: one parameter is given under two names.
+    """
+    own = {alias: name for name, parameter in of.parameters.items() for alias in parameter.aliases}
+    found: dict[str, object] = {}
+    for given_as, value in given.items():
+        name = own.get(given_as, given_as)
+        if name in found:
+            names = [one for one in given if own.get(one, one) == name]
+            raise ConfigurationError(
+                f"parameters.{' and parameters.'.join(names)} are one parameter: give one of them."
+            )
+        found[name] = value
+    return found
 
 
 def preset(of: Method, name: object) -> Mapping[str, object]:

@@ -10,7 +10,7 @@ thresholds and scope which share of the tokens would have been clipped and what 
 exactly where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count, also those
 that the control active then clipped.
 
-A cap on what is clipped (`max_fraction`) leaves the tokens furthest beyond their threshold, which are those beyond both
+A cap on what is clipped (`max_fraction`, but at least one token) leaves the tokens furthest beyond their threshold, which are those beyond both
 thresholds moved outwards by one distance c: the sums answer for it too, c being looked for. The ratio clip of a control
 (`epsilon_low`, `epsilon_high`) looks at something else, and plays no part here.
 """
@@ -175,7 +175,7 @@ class WhatIfCurve:
         """The step under these thresholds, in standard deviations; None: that side does not clip.
 
         Args:
-            max_fraction: at most this share of the step's tokens is clipped. None: there is no cap.
+            max_fraction: at most this share of the step's tokens is clipped, but at least one. None: there is no cap.
             shrink_denominator: the mean is over the tokens that are kept, and not over all.
 
         Raises:
@@ -202,7 +202,7 @@ class WhatIfCurve:
             return math.inf
         if not 0 < max_fraction <= 1:
             raise WhatIfError(f"max_fraction is a share above 0 and at most 1, got {max_fraction}.")
-        return math.floor(self._sums.tokens * max_fraction + 1e-9)
+        return max(math.floor(self._sums.tokens * max_fraction + 1e-9), 1)
 
     def _beyond(self, mu_low: float | None, mu_high: float | None, further: float) -> _Beyond:
         """On both sides together, `further` beyond the thresholds."""

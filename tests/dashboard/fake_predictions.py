@@ -56,7 +56,7 @@ def what_if_answer(
         "max_fraction": max_fraction,
         "denominator": "keep",
         "capped": max_fraction is not None and clipped(mu_low, mu_high) == max_fraction,
-        "not_included": ["epsilon_low", "epsilon_high"],
+        "not_included": ["epsilon_low", "epsilon_high", "zero_advantage"],
         "tokens": 20000,
         "clip_fraction": clipped(mu_low, mu_high),
         "unit_predicted_change": unit(mu_low, mu_high),

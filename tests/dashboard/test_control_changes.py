@@ -185,7 +185,7 @@ def test_a_hold_that_is_half_filled_in_is_refused(field: str, value: str, said: 
 def test_each_preset_is_a_whole_control_in_the_page() -> None:
     stores = parameter_fields(list(METHODS.values())).children[:2]
     presets = stores[1].data
-    assert presets["clip_v"]["trinity"]["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
+    assert presets["clip_v"]["trinity"]["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
     for method, row in METHODS.items():
         assert [Control.from_document(control).method for control in presets[method].values()] == [row] * len(
             row.presets

@@ -231,14 +231,16 @@ def test_a_preset_is_recorded_as_what_it_stands_for(server: ServerInThread) -> N
     rank = Rank(server)
     item = put(server, rank, 0, {"method": "clip_v", "parameters": {"preset": "trinity"}}).json()
     assert (item["mu_low"], item["scope"]) == (8.5, "negative")
-    assert item["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
+    assert item["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
 
 
 def test_the_methods_and_their_parameters_are_told(server: ServerInThread) -> None:
     items = {item["method"]: item for item in server.http.get("/api/v1/methods").json()["items"]}
     assert set(items) == {str(method) for method in METHODS}
-    assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["paper", "trinity"])
-    assert items["clip_v"]["preset_values"]["trinity"]["parameters"] == {"max_fraction": 1e-4, "denominator": "shrink"}
+    assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["trinity"])
+    assert (
+        items["clip_v"]["preset_values"]["trinity"]["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
+    )
     ratio, *_, seed = items["clip_cov"]["parameters"][:4]
     assert (ratio["name"], ratio["kind"], ratio["default"], ratio["range"]) == (
         "ratio",

@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
+from isentrope_server.api.what_if import NOT_INCLUDED
 from isentrope_server.store.tables import what_if_sums
 from isentrope_wire.codec import encode_what_if
 from isentrope_wire.reports import StepReport
@@ -122,7 +123,7 @@ def test_a_cap_and_a_shrunken_denominator_count_and_what_does_not_is_named(serve
     assert abs(capped["unit_predicted_change"] - (-4.0 + 1.5 - 0.5) / 10) <= 0.35
     assert max(capped["curve"]["low"]["clip_fraction"]) == 0.2
     assert kept["unit_predicted_change"] == pytest.approx(-1.5 / 7)
-    assert (kept["denominator"], kept["not_included"]) == ("shrink", ["epsilon_low", "epsilon_high"])
+    assert (kept["denominator"], kept["not_included"]) == ("shrink", list(NOT_INCLUDED))
 
 
 def test_the_client_asks_for_points_and_curves(server: ServerInThread) -> None:

@@ -51,13 +51,13 @@ from isentrope_wire.methods import METHODS, name_and_value
         ({"method": "clip_v", "mu_low": 1, "parameters": {"denominator": "grow"}}, "keep, shrink.*'grow'"),
         (
             {"method": "clip_v", "parameters": {"preset": "mine"}},
-            "preset.*paper, trinity.*clip_v.*'mine'",
+            "preset.*trinity.*clip_v.*'mine'",
         ),
         (
             {"method": "none", "parameters": {"preset": "mine"}},
-            "clip_b.*clip_v.*'mine'.*none",
+            "clip_b.*kl_cov.*'mine'.*none",
         ),
-        ({"method": "kl_cov", "parameters": {"preset": "paper"}}, "kl_cov"),
+        ({"method": "kl_cov", "parameters": {"preset": "trinity"}}, "verl.*kl_cov.*'trinity'"),
         ({"method": "clip_v", "mu_low": 10**400}, "mu_low.*10000"),
         ({"method": "clip_v", "mu_low": 10**5000}, "mu_low"),
         ({"method": "kl_cov", "parameters": {"beta": 10**400}}, r"parameters\.beta"),
@@ -110,13 +110,25 @@ def test_preset_fills_in_what_is_absent() -> None:
         method="clip_v",
         mu_low=8.5,
         scope="negative",
-        parameters={"max_fraction": 1e-4, "denominator": "shrink"},
+        parameters={"max_fraction": 1e-4, "denominator": "shrink", "zero_advantage": "clip"},
     )
-    paper = Control(method="clip_b", parameters={"preset": "paper"})
-    assert (paper.mu_low, paper.mu_high, paper.scope, paper.parameters) == (2.5, None, "negative", {})
+    kept = Control(method="clip_b", parameters={"preset": "trinity", "denominator": "keep"})
+    assert (kept.mu_low, kept.mu_high, kept.scope, kept.value("denominator")) == (2.5, None, "negative", "keep")
     own = Control(method="clip_v", mu_high=2, scope="all", parameters={"preset": "trinity", "denominator": "keep"})
     assert (own.mu_low, own.mu_high, own.scope) == (None, 2.0, "all")
-    assert own.parameters == {"max_fraction": 1e-4, "denominator": "keep"}
+    assert own.parameters == {"max_fraction": 1e-4, "denominator": "keep", "zero_advantage": "clip"}
+
+
+def test_names_of_verl_are_accepted() -> None:
+    theirs = {"clip_cov_ratio": 0.01, "clip_cov_lb": 0.5, "clip_cov_ub": 4, "clip_ratio_high": 0.3}
+    ours = {"ratio": 0.01, "omega_low": 0.5, "omega_high": 4, "epsilon_high": 0.3}
+    assert Control(method="clip_cov", parameters=theirs) == Control(method="clip_cov", parameters=ours)
+    by_preset = Control(method="kl_cov", parameters={"preset": "verl", "ppo_kl_coef": 1, "kl_cov_ratio": 1e-3})
+    assert by_preset.parameters == {"k": 1e-3, "beta": 1.0, "estimator": "abs"}
+    with pytest.raises(ConfigurationError, match=r"beta and .*ppo_kl_coef are one"):
+        Control(method="kl_cov", parameters={"beta": 1, "ppo_kl_coef": 1})
+    with pytest.raises(ConfigurationError, match="clip_cov_lb"):
+        Control(method="kl_cov", parameters={"clip_cov_lb": 1})
 
 
 def test_command_line_gives_name_and_value() -> None:

@@ -125,8 +125,13 @@ def test_cap_moves_both_thresholds_outwards() -> None:
     assert part.clip_fraction == 4 / 20
     assert part.unit_predicted_change == pytest.approx((-1.0 + 0.2) / 20)
     assert part.unit_predicted_change_bound == pytest.approx(0.8 / 20)
+    # A fifth of a token is one, of those beyond 100, whose A is 0.
     assert curve.at(1.0, 1.0, max_fraction=0.01) == WhatIf(
-        clip_fraction=0, unit_predicted_change=-0.05, clip_fraction_bound=0, unit_predicted_change_bound=0, capped=True
+        clip_fraction=1 / 20,
+        unit_predicted_change=-0.05,
+        clip_fraction_bound=0,
+        unit_predicted_change_bound=0,
+        capped=True,
     )
     assert curve.at(1.0, 1.0, max_fraction=0.5) == free
     assert curve.at(1.0, 1.0, shrink_denominator=True).unit_predicted_change == pytest.approx((-1.0 + 1.1) / 10)

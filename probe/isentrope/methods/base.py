@@ -118,10 +118,10 @@ def top_share_cutoff(
         fraction: Of the tokens in `mask`, rounded to the nearest whole number of tokens.
         among: The tokens that are ranked, where they are fewer than those counted. When they are fewer than the share
             too, all of them belong to it: the cutoff is -inf.
-        at_most: Round down instead.
+        at_most: Round down instead, but to no less than one token.
 
     Returns:
-        A scalar; +inf when the share is less than a token.
+        A scalar; +inf when the share is of no token.
     """
     if not values.numel():
         return torch.full((), torch.inf, dtype=torch.float64, device=values.device)
@@ -131,6 +131,8 @@ def top_share_cutoff(
         ranked &= among
     # 0.29 of 100 tokens is 28.999999999999996.
     wanted = (mask.sum().double() * fraction + (1e-9 if at_most else 0.5)).floor()
+    if at_most and fraction > 0:
+        wanted = wanted.clamp(min=1)
     ordered = torch.where(ranked, values, -torch.inf).flatten().sort(descending=True).values
     # Gathered, for indexing with a number on the device waits for it.
     last = ordered.gather(0, (wanted.long() - 1).clamp(0, values.numel() - 1).reshape(1))

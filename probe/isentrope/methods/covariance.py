@@ -14,6 +14,7 @@ from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection, top_share_cutoff
 from isentrope_wire.control import Control
+from isentrope_wire.dead_knobs import RATIO_TOLERANCE
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int
@@ -60,34 +61,42 @@ LARGEST_LOG_RATIO = 20.0
 
 
 def kl_cov_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
-    """The c_t above which the top k share of the tokens lies."""
-    return top_share_cutoff(covariance_scores(tokens, centres), tokens.mask, control.number("k"))
+    """The c_t above which the top k share of the tokens lies: rounded down, but at least one token, as the authors do."""
+    return top_share_cutoff(covariance_scores(tokens, centres), tokens.mask, control.number("k"), at_most=True)
 
 
 def select_kl_cov(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
     """On the tokens of the top share the loss becomes
 
-        -A r + beta KL(pi_old || pi),   I_KL = {t : Rank(c_t) <= k N}             arXiv:2505.22617, eq. 13, 14
+        -A r + beta d(r),   I_KL = {t : Rank(c_t) <= k N}                 arXiv:2505.22617, eq. 13, 14, listing 1
 
-    The loop keeps its loss; the penalty enters through the gradient. KL is estimated on the sampled token by
-    r - 1 - log r, r = p / p_old, which is unbiased and never negative; its gradient is (r - 1) grad log p. A loss term
-    of -A r has the gradient -A r grad log p, so that the sum of both is the loop's own gradient times
+        d(r) = |log r|            estimator `abs`, the authors' code and all their results
+        d(r) = r - 1 - log r      estimator `k3`, an unbiased estimate of KL(pi_old || pi) on the sampled token
 
-        1 - beta (1 - 1 / r) / (w A)
+    with r = p / p_old. The loop keeps its loss; the penalty enters through the gradient. By log p it has the slope
+    sign(log r) or r - 1, and -A r has the slope -A r. The sum of both is the loop's own gradient times
 
-    with w the weight of the loop's own loss on r A (1 where it is not known), in whatever way the loop averages, scales
-    or accumulates. This holds for the surrogate -A r, and for -A log p to first order in r - 1. A token with A = 0, or
-    one the loop's own clip has silenced, has no gradient to multiply and is not penalised. Strictly on-policy r is 1
-    and so is the factor: the method can't act. Nor can it when the loop passes no sampler log-probs.
+        1 - beta sign(log r) / (r A)         or         1 - beta (r - 1) / (r A)
+
+    in whatever way the loop averages, scales or accumulates. This holds for the surrogate -A r, and for -A log p to first
+    order in r - 1. |log r| up to RATIO_TOLERANCE, the round-off of two forward passes of one policy, is taken as 0.
+
+    There must be a gradient to multiply. A token with A = 0 has none and is not penalised, though the authors penalise it.
+    Neither is a token that the loop's own clip silences: the authors' loss for KL-Cov has no clip, so let the loop clip so
+    wide that it never does. Strictly on-policy r is 1 and so is the factor: the method can't act. Nor can it when the loop
+    passes no log-probs of the old policy.
     """
     assert cutoff is not None, "KL-Cov ranks tokens"
     chosen = tokens.mask & (covariance_scores(tokens, centres) >= cutoff) & tokens.in_scope(control.scope)
     factors = torch.ones_like(tokens.scores.logprobs)
     if tokens.importance_ratios is None:
         return Selection(factors, chosen)
+    log_ratios = tokens.importance_ratios.double().log().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    log_ratios = torch.where(log_ratios.abs() <= RATIO_TOLERANCE, 0.0, log_ratios)
+    slopes = log_ratios.sign() if control.value("estimator") == "abs" else log_ratios.expm1()
     weights = 1.0 if tokens.loss_weights is None else tokens.loss_weights.double()
-    inverse = (-tokens.importance_ratios.double().log().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)).exp()
-    penalised = (1 - control.number("beta") * (1 - inverse) / (weights * tokens.advantages.double())).to(factors.dtype)
+    surrogate = weights * log_ratios.exp() * tokens.advantages.double()
+    penalised = (1 - control.number("beta") * slopes / surrogate).to(factors.dtype)
     return Selection(torch.where(chosen & penalised.isfinite(), penalised, factors), chosen)
 
 

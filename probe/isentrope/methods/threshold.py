@@ -7,8 +7,12 @@ in nats, with mean and sigma over the batch's tokens. Clip_B clips the tokens wh
 the batch, Clip_V those whose vocabulary-centred score is large. S_c = S* - E[S] is centred once, as in the paper's text
 (eq. 16 as printed subtracts E[S] twice). A side whose mu is None does not clip, and a score that is not finite is kept.
 
-With `max_fraction` only the tokens furthest beyond their threshold are clipped, at most that share of all. The selected
-tokens are those that would be clipped without that cap: while it binds, moving mu changes nothing.
+With `max_fraction` only the tokens furthest beyond their threshold are clipped, at most that share of all, but at least
+one. The selected tokens are those that would be clipped without that cap: while it binds, moving mu changes nothing.
+
+Clip_V with `zero_advantage=clip` also clips tokens with A = 0 beyond a threshold, whatever the scope, and does not count
+them to the cap. They have no policy gradient; with `denominator=shrink` the mean is then over fewer tokens, as in the
+authors' code (Trinity-RFT, `clipv_advantage`).
 """
 
 from __future__ import annotations
@@ -72,23 +76,33 @@ def distance_beyond(control: Control, standardised: Float[Tensor, "*tokens"]) ->
 def _by_threshold(scores_and_sigma: Callable[[GatedTokens, Centres], tuple[Tensor, Tensor]]) -> Intervention:
     """The intervention that clips what lies beyond the thresholds of these scores."""
 
-    def selected(control: Control, tokens: GatedTokens, scores: Tensor, sigma: Tensor) -> Tensor:
-        return beyond_thresholds(scores, sigma, control) & tokens.in_scope(control.scope)
+    def ranked(control: Control, tokens: GatedTokens, beyond: Tensor) -> Tensor:
+        in_scope = tokens.in_scope(control.scope)
+        return beyond & (in_scope & (tokens.advantages != 0) if _clips_zeros(control) else in_scope)
 
     def select(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
         scores, sigma = scores_and_sigma(tokens, centres)
-        asked = clipped = selected(control, tokens, scores, sigma)
+        beyond = beyond_thresholds(scores, sigma, control)
+        asked = clipped = ranked(control, tokens, beyond)
         if cutoff is not None:
             clipped = asked & (distance_beyond(control, scores / sigma) >= cutoff)
+        if _clips_zeros(control):
+            zeros = beyond & (tokens.advantages == 0)
+            asked, clipped = asked | zeros, clipped | zeros
         return Selection(~clipped, asked)
 
     def count_cutoff(control: Control, tokens: GatedTokens, centres: Centres) -> Tensor:
         """Where the `max_fraction` furthest beyond begin, in standard deviations beyond the threshold."""
         scores, sigma = scores_and_sigma(tokens, centres)
-        among, distances = selected(control, tokens, scores, sigma), distance_beyond(control, scores / sigma)
+        among = ranked(control, tokens, beyond_thresholds(scores, sigma, control))
+        distances = distance_beyond(control, scores / sigma)
         return top_share_cutoff(distances, tokens.mask, control.number("max_fraction"), among=among, at_most=True)
 
     return Intervention(select=select, count_cutoff=count_cutoff, ranks_with="max_fraction")
+
+
+def _clips_zeros(control: Control) -> bool:
+    return control.value("zero_advantage") == "clip"
 
 
 CLIP_B, CLIP_V = _by_threshold(clip_b_scores), _by_threshold(clip_v_scores)

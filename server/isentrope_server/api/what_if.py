@@ -37,8 +37,9 @@ MaxFraction = Annotated[
         description="At most this share of the tokens is clipped, those furthest beyond their threshold.",
     ),
 ]
-NOT_INCLUDED = ("epsilon_low", "epsilon_high")
-"""Parameters of clip_b and clip_v that depend on the ratio, which the sums do not contain."""
+NOT_INCLUDED = ("epsilon_low", "epsilon_high", "zero_advantage")
+"""Parameters of clip_b and clip_v that the answer ignores: two depend on the ratio, which the sums do not contain, and
+tokens with A = 0 change only what a mean divides by."""
 
 
 @router.get("/runs/{run_id}/what-if")
@@ -58,7 +59,7 @@ async def get_what_if(
 ) -> WhatIfAnswer:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
-    Limits on the ratio are ignored; a cap is counted over the step's own tokens, by the gate over those of the step
+    Limits on the ratio and `zero_advantage` are ignored; a cap is counted over the step's own tokens, by the gate over those of the step
     before. Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded
     between.
 

@@ -17,7 +17,8 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="
 EXAMPLES = [
     line for block in re.findall(r"```python control\n(.*?)```", GUIDE, flags=re.DOTALL) for line in block.splitlines()
 ]
-SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", GUIDE, flags=re.DOTALL | re.MULTILINE))
+SECTIONS_BY_TITLE = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", GUIDE, flags=re.DOTALL | re.MULTILINE))
+SECTIONS = {title.strip("`"): text for title, text in SECTIONS_BY_TITLE.items() if title.startswith("`")}
 IN_COMMON = GUIDE[GUIDE.index("## What all have in common") : GUIDE.index("## Composing two")]
 
 
@@ -85,8 +86,17 @@ def test_the_presets_are_those_of_the_wire() -> None:
         words = ", ".join(
             f"`{key}={value if isinstance(value, str) else f'{value:g}'}`" for key, value in parameters.items()
         )
-        assert (
-            f"| `{name}` of `{method}` | {fields['mu_low']} | {fields['scope']} | {words} |".replace("|  |", "| |")
-            in GUIDE
-        )
+        cells = (f"`{name}` of `{method}`", fields.get("mu_low", ""), fields.get("scope", ""), words)
+        assert "|" + "|".join(f" {cell} ".replace("  ", " ") for cell in cells) + "|" in GUIDE
     assert GUIDE.count("` of `") == len(presets)
+
+
+def test_aliases_are_those_of_the_wire() -> None:
+    listed = {
+        pair
+        for line in SECTIONS_BY_TITLE["Presets and verl's names"].splitlines()
+        if line.startswith("| `") and " of " not in line
+        for pair in zip(*(re.findall(r"`(\w+)`", cell) for cell in line.strip("|").split("|")), strict=True)
+    }
+    parameters = [parameter for method in METHODS.values() for parameter in method.parameters.values()]
+    assert listed == {(parameter.name, alias) for parameter in parameters for alias in parameter.aliases}

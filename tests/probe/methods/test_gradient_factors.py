@@ -133,7 +133,7 @@ def test_shrink_is_worked_by_hand_and_changes_nothing_when_all_are_kept() -> Non
 CENTRED = torch.tensor([-2.0, -1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0]) / math.sqrt(10 / 8)
 
 
-def test_a_cap_leaves_out_the_furthest_only_and_never_more() -> None:
+def test_cap_clips_the_furthest_only() -> None:
     of = tokens([1.0] * 8, centred=CENTRED)
 
     def left_out(mu_low: float | None, mu_high: float | None, max_fraction: float | None) -> list[int]:
@@ -146,7 +146,7 @@ def test_a_cap_leaves_out_the_furthest_only_and_never_more() -> None:
     assert left_out(0.5, 0.5, 0.99) == [0, 1, 6, 7]  # the cap doesn't bind
     assert left_out(0.5, None, 0.125) == [0]
     assert left_out(0.5, 1.0, 0.125) == [0]  # 1.29 beyond the lower threshold, 0.79 beyond the upper
-    assert left_out(0.5, 0.5, 0.12) == []  # less than one token
+    assert left_out(0.5, None, 0.12) == [0]  # less than one token: one
 
 
 def test_while_a_cap_binds_moving_mu_changes_nothing_and_the_candidates_tell() -> None:

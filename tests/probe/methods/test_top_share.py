@@ -27,11 +27,12 @@ def test_hand_worked_values() -> None:
     assert top_share_cutoff(values, mask, 1.0) == 1.0
 
 
-def test_at_most_rounds_down_and_a_whole_number_stays_whole() -> None:
+def test_at_most_rounds_down_to_one_token() -> None:
     values, mask = torch.arange(100.0), torch.ones(100, dtype=torch.bool)
     assert top_share_cutoff(values, mask, 0.29, at_most=True) == 71.0  # 29 tokens: 0.29 * 100 is a hair below 29
     assert top_share_cutoff(values, mask, 0.299, at_most=True) == 71.0
-    assert top_share_cutoff(values, mask, 0.009, at_most=True) == math.inf
+    assert top_share_cutoff(values, mask, 0.009, at_most=True) == 99.0
+    assert top_share_cutoff(values, mask, 0, at_most=True) == math.inf
 
 
 def test_when_few_are_ranked_all_of_them_belong_to_the_share() -> None:
