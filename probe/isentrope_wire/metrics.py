@@ -153,6 +153,11 @@ SCORE_SELF_CHECK_Z = metric(
 COVARIANCE_ADVANTAGE_SCORE = metric(
     "covariance/advantage_score", unit=NATS, meaning="Cov(A, r S_c) over the step's tokens"
 )
+COVARIANCE_ADVANTAGE_DISCRIMINATOR = metric(
+    "covariance/advantage_discriminator",
+    unit=NATS,
+    meaning="mean(A S*) over the step's tokens: the covariance of log π and π A over the vocabulary",
+)
 COVARIANCE_ADVANTAGE_LOGPROB = metric(
     "covariance/advantage_logprob", unit=NATS, meaning="Cov(A, log p) over the step's tokens"
 )
@@ -168,7 +173,7 @@ COVARIANCE_TOP = tuple(
 COVARIANCE_GROUP = metric(
     "covariance/group",
     unit=NATS,
-    meaning="covariance of a sequence's mean log-prob and A within its group, mean over groups",
+    meaning="covariance of a sequence's mean log-prob and A within its group, mean over groups not all of whose A are 0",
 )
 COVARIANCE_GROUP_EASY = metric("covariance/group_easy", unit=NATS, meaning="the same, groups most of which succeed")
 COVARIANCE_GROUP_MIDDLE = metric("covariance/group_middle", unit=NATS, meaning="the same, groups between the two")

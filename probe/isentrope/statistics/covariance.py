@@ -21,7 +21,7 @@ Within groups it is the covariance of whole sequences, by how hard the group was
 log pi(y|x) / |y| is the mean log p of the sequence's tokens, the length-normalised log-prob, in nats. A group is the
 rollouts of one prompt, named by the loop (`Probe.gate(..., groups=)`). The share of a group's sequences with A > 0 is
 that of its correct answers where an answer is right or wrong: `hard` up to a third, `easy` from two thirds on. A group
-whose advantages are all 0 has a covariance of 0 and no difficulty.
+whose advantages are all 0 has no difficulty and is not averaged, as in the paper, which filters such groups.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
+    COVARIANCE_ADVANTAGE_DISCRIMINATOR,
     COVARIANCE_ADVANTAGE_LOGPROB,
     COVARIANCE_ADVANTAGE_SCORE,
     COVARIANCE_GROUP,
@@ -54,6 +55,14 @@ ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADV
 
 ADVANTAGE_SCORE = covariance("A", "u S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
 """Of A and u S_c, u the factor of A in the token's gradient."""
+
+ADVANTAGE_DISCRIMINATOR = covariance(
+    "A",
+    "S*",
+    lambda value, step: {COVARIANCE_ADVANTAGE_DISCRIMINATOR: value.value + value.mean_left * value.mean_right},
+)
+"""Of A and S*. mean(A S*) is what Cov(log pi, pi A) over the vocabulary is on average over the sampled tokens
+(arXiv:2505.22617, Theorem 1): E_p[A p (log p - E_p[log p])], and log p - E_p[log p] = H + log p."""
 
 TOP_SHARES = {
     "covariance/top_0_02": 0.0002,
@@ -302,12 +311,13 @@ def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     several = [group for one, group in found.of_id.items() if (one < 0 or one <= found.highest) and group.sequences > 1]
     if not several:
         return {}
-    flat = sum(group.difficulty is None for group in several)
+    varied = [group.covariance for group in several if group.difficulty is not None]
     scalars: dict[str, float] = {
         GROUP_COUNT: float(len(several)),
-        COVARIANCE_GROUP: sum(group.covariance for group in several) / len(several),
-        ADVANTAGE_ZERO_GROUP_FRACTION: flat / len(several),
+        ADVANTAGE_ZERO_GROUP_FRACTION: 1 - len(varied) / len(several),
     }
+    if varied:
+        scalars[COVARIANCE_GROUP] = sum(varied) / len(varied)
     for difficulty in ("easy", "middle", "hard"):
         covariances = [group.covariance for group in several if group.difficulty == difficulty]
         scalars[f"group/{difficulty}_fraction"] = len(covariances) / len(several)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from isentrope.statistics.contributions import TOP_TOKENS
-from isentrope.statistics.covariance import ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, COVARIANCE_BINS, GROUPS, TOP_MEANS
+from isentrope.statistics.covariance import (
+    ADVANTAGE_DISCRIMINATOR,
+    ADVANTAGE_LOGPROB,
+    ADVANTAGE_SCORE,
+    COVARIANCE_BINS,
+    GROUPS,
+    TOP_MEANS,
+)
 from isentrope.statistics.moments import ThresholdStatistics
 from isentrope.statistics.step import DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
@@ -20,7 +27,7 @@ from isentrope.statistics.what_if import WHAT_IF
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-SUMS = (*STEP_SUMS, ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, TOP_MEANS, GROUPS, TOP_TOKENS, WHAT_IF)
+SUMS = (*STEP_SUMS, ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, ADVANTAGE_DISCRIMINATOR, TOP_MEANS, GROUPS, TOP_TOKENS, WHAT_IF)
 """Everything measured in a step."""
 
 ALONE, SEVERAL = Layout(*SUMS), Layout(*SUMS, COVARIANCE_BINS)

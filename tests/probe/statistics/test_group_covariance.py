@@ -75,7 +75,7 @@ def brute_force(batch: TokenBatch) -> dict[str, float]:
     every = [value for values in found.values() for value in values]
     expected = {
         "group/count": float(len(every)),
-        "covariance/group": float(np.mean(every)),
+        "covariance/group": float(np.mean(found["easy"] + found["middle"] + found["hard"])),
         "advantage/zero_group_fraction": len(found["none"]) / len(every),
     }
     for kind in ("easy", "middle", "hard"):
@@ -152,6 +152,17 @@ def test_a_likely_right_answer_beside_an_unlikely_wrong_one_is_worked_by_hand() 
     assert scalars["covariance/group"] == scalars["covariance/group_middle"]
     assert (scalars["group/middle_fraction"], scalars["group/count"]) == (1.0, 1.0)
     assert "covariance/group_hard" not in scalars
+
+
+def test_groups_without_advantage_have_no_covariance() -> None:
+    flat = sequences(torch.tensor([1, 1, 2, 2]), torch.zeros(4), 0)
+    assert scalars_of([flat]) == {
+        "group/count": 2,
+        "advantage/zero_group_fraction": 1,
+        "group/easy_fraction": 0,
+        "group/middle_fraction": 0,
+        "group/hard_fraction": 0,
+    }
 
 
 def test_a_size_names_the_same_groups_as_their_numbers_do() -> None:

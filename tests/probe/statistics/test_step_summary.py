@@ -72,6 +72,7 @@ def test_scalars_are_what_numpy_says() -> None:
         "score/vocab_centered_std": c.std(),
         "score/self_check_z": c.mean() / (c.std(ddof=1) / math.sqrt(m.sum())),
         "covariance/advantage_score": np.cov(a, r * c, bias=True)[0, 1],
+        "covariance/advantage_discriminator": (a * s).mean(),
         "covariance/advantage_logprob": np.cov(a, lp, bias=True)[0, 1],
         "change/positive_high": contribution[(a > 0) & (c > 0)].sum() / m.sum(),
         "change/positive_low": contribution[(a > 0) & (c <= 0)].sum() / m.sum(),
@@ -88,6 +89,17 @@ def test_scalars_are_what_numpy_says() -> None:
     for name, share in TOP_SHARES.items():
         expected[name] = products[: max(1, int(len(products) * share + 0.5))].mean()
     assert scalars == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_mean_of_advantage_and_discriminator_is_covariance_of_theorem_1() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(12, generator=generator, dtype=torch.float64)
+    advantages = torch.randn(12, generator=generator, dtype=torch.float64)
+    scores = token_scores(logits.expand(12, 12), torch.arange(12))
+    p, log_p = scores.logprobs.exp(), scores.logprobs
+    pushes = p * advantages
+    wanted = (p * (log_p - (p * log_p).sum()) * (pushes - (p * pushes).sum())).sum()
+    assert (p * advantages * scores.discriminator_scores).sum().item() == pytest.approx(wanted.item())
 
 
 def test_the_four_parts_of_the_change_sum_to_the_unit_prediction() -> None:
