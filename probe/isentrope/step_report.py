@@ -41,7 +41,14 @@ from isentrope.statistics.what_if import WHAT_IF
 from isentrope_wire.control import Control, Method
 from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
 from isentrope_wire.hold_decision import Action, hold_labels, hold_scalars
-from isentrope_wire.metrics import ENTROPY_OBSERVED_CHANGE, PROBE_FAILED_RANKS, PROBE_FAILURES, PROBE_RANKS_OUT_OF_STEP
+from isentrope_wire.metrics import (
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_SHARE_LOST,
+    PROBE_FAILED_RANKS,
+    PROBE_FAILURES,
+    PROBE_RANKS_OUT_OF_STEP,
+)
 from isentrope_wire.reports import ControlOutcome, ControlSnapshot, StepReport
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
@@ -193,7 +200,11 @@ class ReportBuilder:
         )
         if sums is not None:
             with self._lock:
-                report = replace(report, alerts=self._alerts.step(report.scalars, report.labels))
+                alerts = self._alerts.step(report.scalars, report.labels)
+                share_lost = self._alerts.share_lost
+            if ENTROPY_MEAN in report.scalars and share_lost is not None:
+                report = replace(report, scalars={**report.scalars, ENTROPY_SHARE_LOST: share_lost})
+            report = replace(report, alerts=alerts)
         self.latest = report
         if closed.learn is not None:
             closed.learn(report)

@@ -2,16 +2,29 @@
 
 A row is the metric's name as a string, and carries what is known of it, so that code says `scalars[ENTROPY_MEAN]` and
 a name, a unit or a meaning is written here alone. Whatever a run reports beyond these is its own and has no row.
+
+The early level of the entropy and the share of it that is lost (`EarlyLevel`, `ShareLost`) are defined here too: the
+metric, the alerts and targets given as a share of the early level read them alike.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean, median
 
 NATS = "nats"
 PER_STEP = "nats a step"
 PER_UNIT = "nats per unit gain"
 OF_TOKENS = "of tokens"
+
+EARLY_STEPS = 3
+"""Steps whose median is the early level: few, as on a fast collapse the tenth step has lost a quarter already; three, as one
+odd batch must not set the level for the whole run."""
+
+NEWEST_STEPS = 2
+"""Steps whose mean is compared with the early level."""
 
 
 class Show(StrEnum):
@@ -107,6 +120,12 @@ def imported_names() -> dict[str, Metric]:
 
 ENTROPY_MEAN = metric(
     "entropy/mean", unit=NATS, meaning="token-weighted mean entropy", label="Entropy", imported_as=("entropy",)
+)
+ENTROPY_SHARE_LOST = metric(
+    "entropy/share_lost",
+    meaning=f"1 − H / early level: mean of the last {NEWEST_STEPS} steps, median of the first {EARLY_STEPS}",
+    label="Share lost",
+    show=Show.PERCENT,
 )
 ENTROPY_UNIT_PREDICTED_CHANGE = metric(
     "entropy/unit_predicted_change",
@@ -295,3 +314,48 @@ DISCRIMINATOR_SCORES = histogram("score/discriminator", unit=NATS, meaning="S* o
 VOCAB_CENTERED_SCORES = histogram("score/vocab_centered", unit=NATS, meaning="S_c of the step's tokens")
 TOKEN_ENTROPIES = histogram("entropy/token", unit=NATS, meaning="entropy of the step's tokens")
 TOKEN_PROBABILITIES = histogram("token/probability", meaning="probability of the sampled tokens")
+
+
+@dataclass(slots=True)
+class EarlyLevel:
+    """The level of a quantity in a run's first steps: their median.
+
+    Call `add` with each step's value; a step in which it was not measured is not passed.
+    """
+
+    steps: int = EARLY_STEPS
+    values: list[float] = field(default_factory=list)
+    """The first `steps` values."""
+
+    def add(self, value: float) -> None:
+        """Pass the next step's value.
+
+        Args:
+            value: finite; an entropy in nats.
+        """
+        if len(self.values) < self.steps:
+            self.values.append(value)
+
+    @property
+    def level(self) -> float | None:
+        """The median of the first values, in their unit; None before there are enough of them."""
+        return median(self.values) if len(self.values) == self.steps else None
+
+
+@dataclass(slots=True)
+class ShareLost:
+    """The share of the early entropy that is lost: 1 - H / early level, H the mean of the last NEWEST_STEPS steps."""
+
+    early: EarlyLevel = field(default_factory=EarlyLevel)
+    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST_STEPS))
+
+    def add(self, entropy: float) -> None:
+        """Pass the next step's mean entropy, in nats, finite."""
+        self.early.add(entropy)
+        self.newest.append(entropy)
+
+    @property
+    def share(self) -> float | None:
+        """Below 0 where the entropy rose; None before the early level is known, and where that is not above 0."""
+        level = self.early.level
+        return None if level is None or level <= 0 else 1 - fmean(self.newest) / level

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
@@ -21,11 +21,10 @@ from isentrope_wire.metrics import (
     SCORE_SELF_CHECK_Z,
     TOKEN_COUNT,
     TOKEN_NOT_FINITE,
+    EarlyLevel,
+    ShareLost,
 )
 from isentrope_wire.reports import Alert
-
-EARLY_STEPS = 10
-"""Steps whose median is the run's early level."""
 
 FLOOR, CEILING = 0.25, 2.0
 """Of the early entropy: where a collapse, or an explosion, has arrived."""
@@ -73,20 +72,6 @@ class _Trigger:
         return True
 
 
-@dataclass(slots=True)
-class _Early:
-    """The level of a quantity in the run's first steps."""
-
-    values: list[float] = field(default_factory=list)
-
-    def level(self, value: float) -> float | None:
-        """The median of the first EARLY_STEPS values; None before there are so many."""
-        if len(self.values) < EARLY_STEPS:
-            self.values.append(value)
-            return None
-        return median(self.values)
-
-
 def _window() -> deque[float]:
     return deque(maxlen=WINDOW)
 
@@ -100,8 +85,10 @@ class AlertWatch:
     """Finds the alerts of a run; call `step` with each report, in order."""
 
     _age: int = 0
-    _entropy: _Early = field(default_factory=_Early)
-    _signal: _Early = field(default_factory=_Early)
+    _lost: ShareLost = field(default_factory=ShareLost)
+    """Of the entropy."""
+    _signal: EarlyLevel = field(default_factory=lambda: EarlyLevel(WINDOW // 2))
+    """Share of groups whose advantage is not 0."""
     _course: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW))
     """Entropy, and its predicted change, of the last steps."""
     _levels: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVAL_STEPS))
@@ -129,6 +116,11 @@ class AlertWatch:
             if self._fires(kind, what is not None) and what is not None
         )
 
+    @property
+    def share_lost(self) -> float | None:
+        """Of the early entropy, at the newest step that measured one; None before the early level is known."""
+        return self._lost.share
+
     def _fires(self, kind: str, holds: bool) -> bool:
         # One NaN in a loss is in the weights from then on: there is nothing to wait for.
         after = 1 if kind == "not_finite" else PERSISTENCE
@@ -148,8 +140,11 @@ class AlertWatch:
         """
         nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
         entropy, predicted = scalars.get(ENTROPY_MEAN), scalars.get(ENTROPY_PREDICTED_CHANGE)
-        early = None if entropy is None else self._entropy.level(entropy)
-        if entropy is None or early is None or early <= 0:
+        if entropy is None:
+            return nothing
+        self._lost.add(entropy)
+        early = self._lost.early.level
+        if early is None or early <= 0:
             return nothing
         self._levels.append(entropy)
         arrived = self._arrived(early)
@@ -228,7 +223,8 @@ class AlertWatch:
     def _zero_advantage(self, zero_share: float | None) -> Found | None:
         if zero_share is None:
             return None
-        early = self._signal.level(1 - zero_share)
+        self._signal.add(1 - zero_share)
+        early = self._signal.level
         self._signals.append(1 - zero_share)
         if early is None or len(self._signals) < WINDOW or fmean(self._signals) >= early / 2:
             return None

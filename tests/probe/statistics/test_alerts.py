@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from isentrope.statistics.alerts import EARLY_STEPS, FLOOR, PERSISTENCE, REARM, WINDOW, AlertWatch
+from isentrope.statistics.alerts import FLOOR, PERSISTENCE, REARM, WINDOW, AlertWatch
 from isentrope_trainer.figures.alert_quality import (
     Course,
     collapsing,
@@ -19,6 +19,7 @@ from isentrope_trainer.figures.alert_quality import (
     waving,
 )
 from isentrope_wire.codec import decode_payload, encode_payload
+from isentrope_wire.metrics import EARLY_STEPS
 from isentrope_wire.reports import Alert, StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 

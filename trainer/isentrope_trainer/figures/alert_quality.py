@@ -24,12 +24,13 @@ from statistics import fmean, median
 
 import click
 
-from isentrope.statistics.alerts import ARRIVAL_STEPS, CEILING, EARLY_STEPS, FLOOR, AlertWatch
+from isentrope.statistics.alerts import ARRIVAL_STEPS, CEILING, FLOOR, AlertWatch
 from isentrope.statistics.calibration import Calibration
 from isentrope.statistics.step import calibration_scalars
 from isentrope_trainer.figures.recorded_runs import read_run
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
+    EARLY_STEPS,
     ENTROPY_MEAN,
     ENTROPY_PREDICTION_R2,
     SCORE_SELF_CHECK_Z,
@@ -110,11 +111,11 @@ class Scenario:
 
 def arrivals(entropies: list[float]) -> dict[str, int]:
     """At which step the entropy arrived at a quarter of its early level, and at twice that."""
-    if len(entropies) < EARLY_STEPS:
+    if len(entropies) < ARRIVAL_STEPS:
         return {}
     early = median(entropies[:EARLY_STEPS])
     found: dict[str, int] = {}
-    for step in range(EARLY_STEPS, len(entropies)):
+    for step in range(ARRIVAL_STEPS, len(entropies)):
         mean = fmean(entropies[max(0, step + 1 - ARRIVAL_STEPS) : step + 1])
         for kind, share in LEVELS.items():
             if (mean - share * early) * (share - 1) >= 0:
