@@ -211,7 +211,8 @@ class Probe:
             logits: [..., vocabulary]; row t is the distribution token_ids[t] was drawn from.
             token_ids: [...], integer.
             temperature: T of the sampler: a number, or a tensor that broadcasts to the tokens' shape, such as [batch, 1].
-            entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term.
+            entropy_gradient: let `entropies` carry gradient too, for a loss with an entropy term, and compute
+                `squared_scores`.
 
         Returns:
             Scores of the token ids' shape; `logprobs` is differentiable.

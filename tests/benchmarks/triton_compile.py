@@ -33,14 +33,18 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 LOGITS_TYPES = ("fp32", "bf16", "fp16")
-READING = ("moments", "gradient")
+READING = ("moments", "moments, squared", "gradient")
 """The kernels that read logits: compiled for each of their types."""
 KERNELS = {
     "moments": triton_kernels.moments_kernel,
+    "moments, squared": triton_kernels.moments_kernel,
     "gradient": triton_kernels.gradient_kernel,
     "merge": triton_kernels.merge_kernel,
+    "merge, squared": triton_kernels.merge_kernel,
     "finish": triton_kernels.finish_kernel,
+    "finish, squared": triton_kernels.finish_kernel,
 }
+"""Those of a loss with an entropy term, whose entropies carry gradient, are called squared."""
 SPLITS = 8
 
 TYPES = {
@@ -78,7 +82,7 @@ class Compiled:
     registers: int
     spills: int
     instructions_per_logit: float | None
-    """Around the loop of the moments kernel; all of the gradient kernel, which has none; None for the rest."""
+    """Around the loop of a moments kernel; all of the gradient kernel, which has none; None for the rest."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def compile_kernel(kernel: str, logits_type: str, target: str, odd: bool = False
     assembly = assembly_of(kernel, logits_type, target, odd)
     threads = triton_backend.WARPS * TARGETS[target].warp_size
     per_logit = None
-    if kernel == "moments":
+    if kernel.startswith("moments"):
         cycle = assembly.shortest_cycle(_block(target) // threads)
         per_logit = len(cycle) / sum(map(is_exponential, cycle))
     elif kernel == "gradient":
@@ -224,15 +228,17 @@ def _type_of(argument: str, logits_type: str) -> str:
 
 
 def _constants(kernel: str, target: str) -> dict[str, Any]:
-    if kernel == "moments":
+    squared = kernel.endswith("squared")
+    if kernel.startswith("moments"):
         return {
             "PER_ROW": False,
+            "SQUARED": squared,
             "GROUPS": triton_backend.GROUPS,
             "LANES": _block(target) // (2 * triton_backend.GROUPS),
         }
     if kernel == "gradient":
         return {"PER_ROW": False, "HAS_LOGPROB": True, "HAS_ENTROPY": True, "BLOCK": triton_backend.GRADIENT_BLOCK}
-    return {"SPLITS": SPLITS, "ROWS": triton_backend.ROWS_PER_PROGRAM}
+    return {"SQUARED": squared, "SPLITS": SPLITS, "ROWS": triton_backend.ROWS_PER_PROGRAM}
 
 
 def _block(target: str) -> int:

@@ -105,7 +105,7 @@ class FusedHead:
         theirs: tuple[Tensor | None, ...] = self._their_globals[HEAD_NAME].apply(*arguments)
         if self._records is not None and not in_their_place:
             with self._guard.protect("scoring beside TRL's head"), torch.no_grad():
-                self._scored = self._score(*self._labelled(*arguments))
+                self._scored = self._score(*self._labelled(*arguments), entropy_gradient=self._entropy_gradient)
         return theirs
 
     def _score(
@@ -209,4 +209,6 @@ def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
         discriminator_scores=placed(scores.discriminator_scores),
         expected_scores=placed(scores.expected_scores),
         vocab_centered_scores=placed(scores.vocab_centered_scores),
+        squared_scores=None if scores.squared_scores is None else placed(scores.squared_scores),
+        temperature=scores.temperature,
     )

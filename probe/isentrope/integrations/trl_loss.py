@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,13 +40,20 @@ def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> Token
     Returns:
         Scores of the log-probs' shape, with these log-probs themselves, without token ids.
     """
-    completion = logprobs.shape[1]
-    joined = {
-        field.name: torch.cat([getattr(record, field.name)[:, -completion:] for record in records])
-        for field in fields(TokenScores)
-        if field.name not in ("logprobs", "token_ids")
-    }
-    return TokenScores(logprobs=logprobs, **joined)
+
+    def joined(parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([part[:, -logprobs.shape[1] :] for part in parts])
+
+    squared = [record.squared_scores for record in records if record.squared_scores is not None]
+    return TokenScores(
+        logprobs=logprobs,
+        entropies=joined([record.entropies for record in records]),
+        discriminator_scores=joined([record.discriminator_scores for record in records]),
+        expected_scores=joined([record.expected_scores for record in records]),
+        vocab_centered_scores=joined([record.vocab_centered_scores for record in records]),
+        squared_scores=joined(squared) if squared else None,
+        temperature=records[0].temperature,  # TRL has one, a number
+    )
 
 
 def token_mask(inputs: Inputs) -> Tensor:

@@ -15,7 +15,9 @@ class Backend(Protocol):
     def supports(self, logits: Tensor) -> bool:
         """Whether this backend can read such a tensor (type, device, layout); looks at no value."""
 
-    def row_moments(self, logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
+    def row_moments(
+        self, logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+    ) -> Moments:
         """One pass over a slice of the vocabulary; the logits are only read, and never copied whole.
 
         Args:
@@ -23,6 +25,7 @@ class Backend(Protocol):
             token_ids: [...], int64, counted over the whole vocabulary; may lie outside the slice.
             temperature: T, positive.
             start: the token of the slice's first column.
+            squared: also keep Q2, which sum_i S_i^2 needs.
         Returns: float64 moments, one row per token id.
         """
 

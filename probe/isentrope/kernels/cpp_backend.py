@@ -45,7 +45,7 @@ class _Logits(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """The compiled file's two functions, and what spreads their rows over threads."""
+    """The compiled file's functions, and what spreads their rows over threads."""
 
     library: ctypes.CDLL
     team: int | None
@@ -74,12 +74,15 @@ def supports(logits: Tensor) -> bool:
     )
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
+def row_moments(
+    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+) -> Moments:
     """See `Backend.row_moments`"""
     kernels, ids = _loaded(), _dense_ids(token_ids)
-    moments = torch.empty(len(Moments._fields), ids.numel(), dtype=torch.float64)
+    moments = torch.empty(7 if squared else 6, ids.numel(), dtype=torch.float64)
     described = _described(logits, ids, temperature, start)
-    kernels.library.isentrope_row_moments(described, moments.data_ptr(), kernels.team, kernels.threads())
+    pass_over = kernels.library.isentrope_row_moments_squared if squared else kernels.library.isentrope_row_moments
+    pass_over(described, moments.data_ptr(), kernels.team, kernels.threads())
     return Moments(*moments.unbind(0))
 
 
@@ -145,8 +148,9 @@ def _kernels() -> _Kernels | cpp_build.BuildError:
         return error
     arguments = (ctypes.POINTER(_Logits), ctypes.c_void_p)
     team = (ctypes.c_void_p, ctypes.c_uint)
-    library.isentrope_row_moments.argtypes = (*arguments, *team)
-    library.isentrope_row_moments.restype = None
+    for moments in (library.isentrope_row_moments, library.isentrope_row_moments_squared):
+        moments.argtypes = (*arguments, *team)
+        moments.restype = None
     library.isentrope_logit_gradient.argtypes = (*arguments, ctypes.c_void_p, *team)
     library.isentrope_logit_gradient.restype = None
     return _Kernels(library, _team_of_torch(), os.getpid())

@@ -80,11 +80,13 @@ def choices() -> list[Choice]:
     return found
 
 
-def row_scores(backend: Backend, logits: Tensor, token_ids: Tensor, temperature: Temperature) -> RowScores:
+def row_scores(
+    backend: Backend, logits: Tensor, token_ids: Tensor, temperature: Temperature, *, squared: bool = False
+) -> RowScores:
     """Scores of whole rows; where launches are what costs, in as few of them as the backend has."""
     if backend is BACKENDS["triton"]:
-        return triton_backend.row_scores(logits, token_ids, temperature)
-    return finish(backend.row_moments(logits, token_ids, temperature))
+        return triton_backend.row_scores(logits, token_ids, temperature, squared=squared)
+    return finish(backend.row_moments(logits, token_ids, temperature, squared=squared))
 
 
 @contextmanager

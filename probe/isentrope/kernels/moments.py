@@ -1,18 +1,20 @@
-"""Six numbers a token: what every backend makes of a slice of the vocabulary, and what becomes of them.
+"""Six numbers a token, or seven: what every backend makes of a slice of the vocabulary, and what becomes of them.
 
 With T the temperature, m = max z / T and d = z / T - m, one pass over a slice keeps, beside m,
 
-    Z = sum e^d    Z1 = sum d e^d    Q0 = sum e^2d    Q1 = sum d e^2d    and d_k of the sampled token.
+    Z = sum e^d    Z1 = sum d e^d    Q0 = sum e^2d    Q1 = sum d e^2d    and d_k of the sampled token;
 
-Counted from another maximum m' = m - D they are, with s = e^D,
+where entropies carry gradient, Q2 = sum d^2 e^2d, too. Counted from another maximum m' = m - D they are, with s = e^D,
 
-    Z' = s Z    Z1' = s (Z1 + D Z)    Q0' = s^2 Q0    Q1' = s^2 (Q1 + D Q0)    d_k' = d_k + D,
+    Z' = s Z    Z1' = s (Z1 + D Z)    Q0' = s^2 Q0    Q1' = s^2 (Q1 + D Q0)    d_k' = d_k + D
+    Q2' = s^2 (Q2 + 2 D Q1 + D^2 Q0),
 
 so slices add up exactly, in any order: blocks of a kernel, tiles of a language-model head, shards of a tensor-parallel
 group. Everything else follows from the sums over the whole vocabulary:
 
     log p_k = d_k - log Z                 H    = log Z - Z1 / Z
     S*      = p_k (d_k - Z1 / Z)          E[S] = (Q1 - (Z1 / Z) Q0) / Z^2        arXiv:2602.03392, Theorems 1 and 2
+    sum_i S_i^2 = (Q2 - 2 (Z1 / Z) Q1 + (Z1 / Z)^2 Q0) / Z^2, the squared length of T dH / dz: dH / dz_i = -S_i / T
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ LARGEST_SHIFT = 700.0
 
 
 class Moments(NamedTuple):
-    """Of a slice of the vocabulary; six float64 tensors, one number per row."""
+    """Of a slice of the vocabulary; float64 tensors, one number per row."""
 
     maximum: Tensor
     """m = max z / T, to within float32's spacing; -inf where the slice is masked everywhere."""
@@ -45,6 +47,8 @@ class Moments(NamedTuple):
     """Q1"""
     chosen_shifted: Tensor
     """d_k of the sampled token; -inf where it is masked or lies outside the slice."""
+    square_shifted_twice: Tensor | None = None
+    """Q2; None unless it was asked for."""
 
 
 class RowScores(NamedTuple):
@@ -56,6 +60,8 @@ class RowScores(NamedTuple):
     entropies: Tensor
     discriminator_scores: Tensor
     expected_scores: Tensor
+    squared_scores: Tensor | None = None
+    """sum_i S_i^2 in nats^2; None where the moments have no Q2."""
 
 
 def shift(moments: Moments, maximum: Tensor) -> Moments:
@@ -66,6 +72,9 @@ def shift(moments: Moments, maximum: Tensor) -> Moments:
     bounded = change.clamp(min=-LARGEST_SHIFT)
     scale = torch.where(change.isneginf(), 0.0, bounded.exp())
     square_scale = scale.square()
+    square_twice = moments.square_shifted_twice
+    if square_twice is not None:
+        square_twice = square_twice + bounded * (2 * moments.square_shifted + bounded * moments.square)
     return Moments(
         maximum,
         scale * moments.total,
@@ -73,6 +82,7 @@ def shift(moments: Moments, maximum: Tensor) -> Moments:
         square_scale * moments.square,
         square_scale * (moments.square_shifted + bounded * moments.square),
         moments.chosen_shifted + change,
+        None if square_twice is None else square_scale * square_twice,
     )
 
 
@@ -84,10 +94,19 @@ def merge(parts: Sequence[Moments]) -> Moments:
     maximum = torch.stack([part.maximum for part in parts]).amax(0)
     shifted = [shift(part, maximum) for part in parts]
     total, total_shifted, square, square_shifted = (
-        torch.stack([part[index] for part in shifted]).sum(0) for index in range(1, 5)
+        torch.stack(sums).sum(0) for sums in zip(*(part[1:5] for part in shifted), strict=True)
     )
     chosen = torch.stack([part.chosen_shifted for part in shifted]).amax(0)
-    return Moments(maximum, total, total_shifted, square, square_shifted, chosen)
+    squares = [part.square_shifted_twice for part in shifted if part.square_shifted_twice is not None]
+    square_shifted_twice = torch.stack(squares).sum(0) if len(squares) == len(parts) else None
+    return Moments(maximum, total, total_shifted, square, square_shifted, chosen, square_shifted_twice)
+
+
+def concatenated(parts: Sequence[Moments]) -> Moments:
+    """Moments of blocks of rows, one block after the other."""
+    squares = [part.square_shifted_twice for part in parts if part.square_shifted_twice is not None]
+    columns = (torch.cat(numbers) for numbers in zip(*(part[:6] for part in parts), strict=True))
+    return Moments(*columns)._replace(square_shifted_twice=torch.cat(squares) if len(squares) == len(parts) else None)
 
 
 def finish(moments: Moments) -> RowScores:
@@ -95,17 +114,22 @@ def finish(moments: Moments) -> RowScores:
 
     A row that holds NaN or +inf, or is masked everywhere, is NaN in every field.
     """
-    maximum, total, total_shifted, square, square_shifted, chosen = moments
+    maximum, total, total_shifted, square, square_shifted, chosen, square_twice = moments
     total = torch.where(maximum.isfinite(), total, torch.nan)
     mean_shifted = total_shifted / total
     log_total = total.log()
     logprobs = chosen - log_total
     # p = 0 makes S* = 0 exactly; without the guard it would be 0 * -inf.
     impossible = chosen.isneginf() & total.isfinite()
+    squared_scores = None
+    if square_twice is not None:
+        sums = square_twice - mean_shifted * (2 * square_shifted - mean_shifted * square)
+        squared_scores = (sums / total.square()).clamp(min=0.0)  # rounding can take a sum of 0 below it
     return RowScores(
         log_normalizer=maximum + log_total,
         logprobs=logprobs + (total - total),  # a NaN row is NaN here too, also where the chosen logit is -inf
         entropies=log_total - mean_shifted,
         discriminator_scores=torch.where(impossible, 0.0, logprobs.exp() * (chosen - mean_shifted)),
         expected_scores=(square_shifted - mean_shifted * square) / total.square(),
+        squared_scores=squared_scores,
     )

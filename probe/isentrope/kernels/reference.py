@@ -34,11 +34,13 @@ def accumulation_dtype(logits_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if logits_dtype == torch.float64 else torch.float32
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
+def row_moments(
+    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+) -> Moments:
     """See `Backend.row_moments`."""
     rows, vocabulary = token_ids.numel(), logits.shape[-1]
     dtype = accumulation_dtype(logits.dtype)
-    sums = torch.empty(5, rows, dtype=dtype, device=logits.device)
+    sums = torch.empty(6 if squared else 5, rows, dtype=dtype, device=logits.device)
     shifted_buffer, weight_buffer = _buffer(logits, dtype), _buffer(logits, dtype)
     for first, block in _row_blocks(logits):
         count = block.numel() // vocabulary
@@ -53,12 +55,22 @@ def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, sta
         torch.sum(weight, 1, out=out[1])
         torch.sum(shifted.mul_(weight), 1, out=out[2])
         # Not as dot products: these are matrix products to torch, which autocast rounds to bfloat16 and TF32 to ten bits.
-        torch.sum(shifted.mul_(weight), 1, out=out[4])
         torch.linalg.vector_norm(weight, dim=1, out=out[3])
-    maximum, total, total_shifted, norm, square_shifted = sums.double().unbind(0)
+        torch.sum(weight.mul_(shifted), 1, out=out[4])
+        if squared:
+            torch.sum(shifted.square_(), 1, out=out[5])
+    maximum, total, total_shifted, norm, square_shifted, *square_twice = sums.double().unbind(0)
     chosen = _chosen_logits(logits, token_ids, start).double()
     chosen = torch.where(chosen.isneginf(), chosen, (chosen - maximum) / temperature)
-    return Moments(maximum / temperature, total, total_shifted / LOG2_E, norm.square(), square_shifted / LOG2_E, chosen)
+    return Moments(
+        maximum / temperature,
+        total,
+        total_shifted / LOG2_E,
+        norm.square(),
+        square_shifted / LOG2_E,
+        chosen,
+        square_twice[0] / LOG2_E**2 if squared else None,
+    )
 
 
 def logit_gradient(

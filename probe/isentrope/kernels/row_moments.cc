@@ -192,7 +192,9 @@ struct Exponential {
 
 // ---- Moments ----
 
-enum { TOTAL, TOTAL_SHIFTED, SQUARE, SQUARE_SHIFTED, SUMS };
+// A pass makes the first SUMS of these: 4, or 5 where entropies carry gradient.
+enum { TOTAL, TOTAL_SHIFTED, SQUARE, SQUARE_SHIFTED, SQUARE_SHIFTED_TWICE };
+enum { WITHOUT_SQUARES = SQUARE_SHIFTED_TWICE, WITH_SQUARES };
 
 // Shifted logits are floored here, in powers of two: a masked logit adds 2^-62 to Z, never 0 * -inf, and squares stay
 // normal numbers (processors are slow with others). A million of them change Z by 2e-13.
@@ -201,6 +203,7 @@ const double FLOOR_POWER = -62;
 // off log Z, and Z1 loses the more digits the further the largest logits lie from the reference.
 const double SLACK_NATS = 1.5;
 
+template <int SUMS>
 struct RowSums {
   double temperature;
   float floor, slack;              // in units of the logits
@@ -214,6 +217,9 @@ struct RowSums {
     const double change = (double)reference - other, scale = std::exp(change / temperature);
     if (reference != -INF)
       for (int lane = 0; lane < WIDTH; ++lane) {
+        if (SUMS == WITH_SQUARES)
+          lanes[SUMS - 1][lane] = scale * scale * (lanes[SUMS - 1][lane] + change * (2 * lanes[SQUARE_SHIFTED][lane] +
+                                                                                    change * lanes[SQUARE][lane]));
         lanes[TOTAL_SHIFTED][lane] = scale * (lanes[TOTAL_SHIFTED][lane] + change * lanes[TOTAL][lane]);
         lanes[TOTAL][lane] *= scale;
         lanes[SQUARE_SHIFTED][lane] = scale * scale * (lanes[SQUARE_SHIFTED][lane] + change * lanes[SQUARE][lane]);
@@ -256,8 +262,8 @@ inline void prefetch(const void *from) {
 }
 
 // One block's sums, counted from the row's reference; returns the block's maximum.
-template <class Type, class Exp>
-inline float sum_block(const typename Type::Stored *logits, int64_t columns, const RowSums &row, Exp exponential,
+template <class Type, class Exp, int SUMS>
+inline float sum_block(const typename Type::Stored *logits, int64_t columns, const RowSums<SUMS> &row, Exp exponential,
                        Floats sums[SUMS]) {
   const Floats reference = all(row.reference), floor = all(row.floor);
   Floats one_maximum = all(-INF), other_maximum = one_maximum;
@@ -269,6 +275,7 @@ inline float sum_block(const typename Type::Stored *logits, int64_t columns, con
     sums[TOTAL_SHIFTED] += weighted;
     sums[SQUARE] += weight * weight;
     sums[SQUARE_SHIFTED] += weight * weighted;
+    if (SUMS == WITH_SQUARES) sums[SUMS - 1] += weighted * weighted;
   };
   for (int sum = 0; sum < SUMS; ++sum) sums[sum] = Floats{};
   for (int64_t column = 0; column < columns;) {
@@ -289,8 +296,8 @@ inline float sum_block(const typename Type::Stored *logits, int64_t columns, con
   return largest(larger(one_maximum, other_maximum));
 }
 
-template <class Type, class Exp>
-float add_block(const typename Type::Stored *logits, int64_t columns, const Exp &exponential, RowSums &row) {
+template <class Type, class Exp, int SUMS>
+float add_block(const typename Type::Stored *logits, int64_t columns, const Exp &exponential, RowSums<SUMS> &row) {
   if (row.reference == -INF) {
     const Seen seen = look_at_block<Type>(logits, columns);
     if (seen.nan) row.lanes[TOTAL][0] = NAN;
@@ -308,11 +315,11 @@ float add_block(const typename Type::Stored *logits, int64_t columns, const Exp 
   return maximum;
 }
 
-// Writes maximum, Z, Z1, Q0, Q1 and the chosen token's d, `apart` numbers from one to the next.
-template <class Type, class Exp>
+// Writes maximum, Z, Z1, Q0, Q1, the chosen token's d and, with squares, Q2, `apart` numbers from one to the next.
+template <class Type, int SUMS, class Exp>
 void moments_of_row(const typename Type::Stored *logits, int64_t columns, int64_t chosen, double temperature,
                     const Exp &exponential, double *moments, int64_t apart) {
-  RowSums row(temperature);
+  RowSums<SUMS> row(temperature);
   float maximum = -INF;
   for (int64_t column = 0; column < columns; column += BLOCK_COLUMNS) {
     const int64_t left = columns - column;
@@ -331,6 +338,7 @@ void moments_of_row(const typename Type::Stored *logits, int64_t columns, int64_
   moments[3 * apart] = sums[SQUARE];
   moments[4 * apart] = sums[SQUARE_SHIFTED] / temperature;
   moments[5 * apart] = logit == -INF ? -INF : ((double)logit - maximum) / temperature;
+  if (SUMS == WITH_SQUARES) moments[6 * apart] = sums[SUMS - 1] / (temperature * temperature);
 }
 
 // ---- Gradient ----
@@ -442,16 +450,22 @@ void for_each_row(const Logits &logits, Team team, unsigned threads, const Work 
   else take_turns(&shared);
 }
 
-template <class Type, bool SCALED>
-struct MomentsPass {
+template <class Type, bool SCALED, int SUMS>
+struct AnyMomentsPass {
   static void run(const Logits &logits, double *moments, Team team, unsigned threads) {
     for_each_row<SCALED>(logits, team, threads, [&](int64_t row, double temperature, const Exponential<SCALED> &exponential) {
-      moments_of_row<Type>((const typename Type::Stored *)logits.data + offset_of_row(logits, row), logits.columns,
+      moments_of_row<Type, SUMS>((const typename Type::Stored *)logits.data + offset_of_row(logits, row), logits.columns,
                            logits.token_ids[row] - logits.start, temperature, exponential, moments + row,
                            logits.rows);
     });
   }
 };
+
+template <class Type, bool SCALED>
+struct MomentsPass : AnyMomentsPass<Type, SCALED, WITHOUT_SQUARES> {};
+
+template <class Type, bool SCALED>
+struct SquaredMomentsPass : AnyMomentsPass<Type, SCALED, WITH_SQUARES> {};
 
 template <class Type, bool SCALED>
 struct GradientPass {
@@ -477,6 +491,11 @@ void over(const Logits &logits, Arguments... arguments) {
 // moments: [6, rows]
 extern "C" void isentrope_row_moments(const Logits *logits, double *moments, Team team, unsigned threads) {
   over<MomentsPass>(*logits, moments, team, threads);
+}
+
+// moments: [7, rows], the last one Q2
+extern "C" void isentrope_row_moments_squared(const Logits *logits, double *moments, Team team, unsigned threads) {
+  over<SquaredMomentsPass>(*logits, moments, team, threads);
 }
 
 // upstream: [rows, 4] = L, g, h, H; gradient: [rows, columns], dense, of the logits' type

@@ -87,26 +87,38 @@ def supports(logits: Tensor) -> bool:
     )
 
 
-def row_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0) -> Moments:
+def row_moments(
+    logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int = 0, *, squared: bool = False
+) -> Moments:
     """See `Backend.row_moments`."""
-    moments = _split_moments(logits, token_ids, temperature, start)
-    splits, _, rows = moments.shape
+    moments = _split_moments(logits, token_ids, temperature, start, squared)
+    splits, numbers, rows = moments.shape
     if splits == 1:
         return Moments(*moments[0])
-    merged = moments.new_empty(6, rows)
+    merged = moments.new_empty(numbers, rows)
     with _on_device(logits):
-        _launch(triton_kernels.merge_kernel, _row_grid(rows), moments, merged, rows, splits, **_row_block(splits))
+        _launch(
+            triton_kernels.merge_kernel, _row_grid(rows), moments, merged, rows, splits, **_row_block(splits, squared)
+        )
     return Moments(*merged)
 
 
-def row_scores(logits: Tensor, token_ids: Tensor, temperature: Temperature) -> RowScores:
+def row_scores(logits: Tensor, token_ids: Tensor, temperature: Temperature, *, squared: bool = False) -> RowScores:
     """`finish(row_moments(...))` of a whole vocabulary in two launches."""
-    moments = _split_moments(logits, token_ids, temperature, start=0)
-    splits, _, rows = moments.shape
-    scores = moments.new_empty(5, rows)
+    moments = _split_moments(logits, token_ids, temperature, 0, squared)
+    splits, numbers, rows = moments.shape
+    scores = moments.new_empty(numbers - 1, rows)
     if rows > 0:
         with _on_device(logits):
-            _launch(triton_kernels.finish_kernel, _row_grid(rows), moments, scores, rows, splits, **_row_block(splits))
+            _launch(
+                triton_kernels.finish_kernel,
+                _row_grid(rows),
+                moments,
+                scores,
+                rows,
+                splits,
+                **_row_block(splits, squared),
+            )
     return RowScores(*scores)
 
 
@@ -187,13 +199,13 @@ def _device_fits(device: torch.device) -> bool:
     return device.type == "cuda" or (device.type == "cpu" and interpreted())
 
 
-def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int) -> Tensor:
-    """float64 [splits, 6, rows]."""
+def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, start: int, squared: bool) -> Tensor:
+    """float64 [splits, 6, rows], or [splits, 7, rows] with Q2."""
     rows, columns = token_ids.numel(), logits.shape[-1]
     device = _device_shape(logits.device)
     lanes = lanes_of(device.warp_size)
     splits = splits_of(rows, columns, 2 * GROUPS * lanes, device.processors)
-    moments = torch.empty(splits, 6, rows, dtype=torch.float64, device=logits.device)
+    moments = torch.empty(splits, 7 if squared else 6, rows, dtype=torch.float64, device=logits.device)
     if rows == 0:
         return moments
     storage = _storage(logits)
@@ -217,6 +229,7 @@ def _split_moments(logits: Tensor, token_ids: Tensor, temperature: Temperature, 
             LOWEST_EXPONENT / exponent_scale,
             *_two_halves(1 / number),
             PER_ROW=per_row,
+            SQUARED=squared,
             GROUPS=GROUPS,
             LANES=lanes,
         )
@@ -264,8 +277,8 @@ def _row_grid(rows: int) -> tuple[int]:
     return (-(-rows // ROWS_PER_PROGRAM),)
 
 
-def _row_block(splits: int) -> dict[str, int]:
-    return {"SPLITS": splits, "ROWS": ROWS_PER_PROGRAM}
+def _row_block(splits: int, squared: bool) -> dict[str, int]:
+    return {"SQUARED": squared, "SPLITS": splits, "ROWS": ROWS_PER_PROGRAM}
 
 
 @functools.cache

@@ -4,7 +4,9 @@ The moments kernel counts in units of the logits while it reads, and turns to na
 the largest logit so far, u = z - M, which float32 holds exactly near M whatever the logits have in common, and
 c = log2(e) / T,
 
-    weight = e^(u / T) = 2^(c u)        Z += weight    Z1 += u weight    Q0 += weight^2    Q1 += u weight^2.
+    weight = e^(u / T) = 2^(c u)        Z += weight    Z1 += u weight    Q0 += weight^2    Q1 += u weight^2,
+
+and, where SQUARED, Q2 += u^2 weight^2: else it is a constant 0, of which the compiled kernel has no trace.
 
 A row may be split over several programs; `merged_splits` puts their moments together. Blocks begin at multiples of 16
 elements from the start of the tensor's memory, not at a row's first logit, so that whole blocks are read in 16-byte
@@ -29,7 +31,7 @@ LOWEST_SHIFT = tl.constexpr(-700.0)
 """Nats: e^-700 is still a positive float64 and 0 in float32; 0 * -700 is 0 where 0 * -inf would be NaN."""
 
 MOMENTS = tl.constexpr(6)
-SCORES = tl.constexpr(5)
+"""One more where SQUARED."""
 
 
 @triton.jit
@@ -100,7 +102,19 @@ def read_block(
 
 
 @triton.jit
-def absorb(left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor):
+def absorb(
+    left,
+    right,
+    maximum,
+    total,
+    total_shifted,
+    square,
+    square_shifted,
+    square_twice,
+    exponent_scale,
+    floor,
+    SQUARED: tl.constexpr,
+):
     """Add two tiles of logits [GROUPS, LANES] to the sums [LANES], which are counted from the largest logit so far."""
     largest = tl.max(tl.max(tl.maximum(left, right), 0), 0)
     if largest > maximum:
@@ -109,23 +123,35 @@ def absorb(left, right, maximum, total, total_shifted, square, square_shifted, e
         scale = tl.exp2(change * exponent_scale)
         total_shifted = scale * (total_shifted + change * total)
         total = scale * total
+        if SQUARED:
+            square_twice = scale * scale * (square_twice + change * (2 * square_shifted + change * square))
         square_shifted = scale * scale * (square_shifted + change * square)
         square = scale * scale * square
         maximum = largest
     # A row masked so far has no maximum to count from, and needs none: 2^-inf is 0.
     centre = tl.where(maximum == -float("inf"), 0.0, maximum)
-    total, total_shifted, square, square_shifted = add(
-        left - centre, total, total_shifted, square, square_shifted, exponent_scale, floor
+    total, total_shifted, square, square_shifted, square_twice = add(
+        left - centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
     )
-    total, total_shifted, square, square_shifted = add(
-        right - centre, total, total_shifted, square, square_shifted, exponent_scale, floor
+    total, total_shifted, square, square_shifted, square_twice = add(
+        right - centre, total, total_shifted, square, square_shifted, square_twice, exponent_scale, floor, SQUARED
     )
-    return maximum, total, total_shifted, square, square_shifted
+    return maximum, total, total_shifted, square, square_shifted, square_twice
 
 
 @triton.jit
-def add(shifted, total, total_shifted, square, square_shifted, exponent_scale, floor):
-    """Add a tile of u [GROUPS, LANES] to the four sums [LANES]."""
+def add(
+    shifted,
+    total,
+    total_shifted,
+    square,
+    square_shifted,
+    square_twice,
+    exponent_scale,
+    floor,
+    SQUARED: tl.constexpr,
+):
+    """Add a tile of u [GROUPS, LANES] to the four or five sums [LANES]."""
     weight = tl.exp2(shifted * exponent_scale)
     # The floor replaces -inf, whose weight is 0. It lets a NaN go: that is in the weight.
     weight_shifted = weight * tl.maximum(shifted, floor)
@@ -133,7 +159,9 @@ def add(shifted, total, total_shifted, square, square_shifted, exponent_scale, f
     total_shifted += tl.sum(weight_shifted, 0)
     square += tl.sum(weight * weight, 0)
     square_shifted += tl.sum(weight * weight_shifted, 0)
-    return total, total_shifted, square, square_shifted
+    if SQUARED:
+        square_twice += tl.sum(weight_shifted * weight_shifted, 0)
+    return total, total_shifted, square, square_shifted, square_twice
 
 
 @triton.jit(do_not_specialize=["rows", "splits", "inner_rows", "start"])
@@ -156,6 +184,7 @@ def moments_kernel(
     inverse_temperature,
     inverse_temperature_rest,
     PER_ROW: tl.constexpr,
+    SQUARED: tl.constexpr,
     GROUPS: tl.constexpr,
     LANES: tl.constexpr,
 ):
@@ -164,7 +193,7 @@ def moments_kernel(
     Args:
         logits_ptr, words_ptr: the start of the logits' memory, as logits and as 32-bit words (as float32 for float32).
         token_ids_ptr: [rows], counted over the whole vocabulary.
-        moments_ptr: float64 [splits, 6, rows], in the order of `Moments`.
+        moments_ptr: float64 [splits, 6, rows], in the order of `Moments`; with Q2 [splits, 7, rows] where SQUARED.
         inner_rows, offset_storage, outer_stride, inner_stride: where a row begins, see `row_offset`.
         start: the token of the first column.
         exponent_scale: c = log2(e) / T.
@@ -200,17 +229,38 @@ def moments_kernel(
     total_shifted = tl.zeros([LANES], tl.float32)
     square = tl.zeros([LANES], tl.float32)
     square_shifted = tl.zeros([LANES], tl.float32)
+    square_twice = tl.zeros([LANES], tl.float32)
     for block in range(tl.maximum(first, 1), tl.minimum(last, blocks - 1)):
         left, right = read_block(words_ptr, block, lead, end, True, LOGITS_TYPE, GROUPS, LANES)
-        maximum, total, total_shifted, square, square_shifted = absorb(
-            left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor
+        maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
+            left,
+            right,
+            maximum,
+            total,
+            total_shifted,
+            square,
+            square_shifted,
+            square_twice,
+            exponent_scale,
+            floor,
+            SQUARED,
         )
     for side in range(tl.minimum(blocks, 2)):
         block = side * (blocks - 1)
         if (block >= first) & (block < last):
             left, right = read_block(words_ptr, block, lead, end, False, LOGITS_TYPE, GROUPS, LANES)
-            maximum, total, total_shifted, square, square_shifted = absorb(
-                left, right, maximum, total, total_shifted, square, square_shifted, exponent_scale, floor
+            maximum, total, total_shifted, square, square_shifted, square_twice = absorb(
+                left,
+                right,
+                maximum,
+                total,
+                total_shifted,
+                square,
+                square_shifted,
+                square_twice,
+                exponent_scale,
+                floor,
+                SQUARED,
             )
 
     column = tl.load(token_ids_ptr + row) - start
@@ -219,21 +269,23 @@ def moments_kernel(
     chosen = tl.load(logits_ptr + offset_row + column, mask=in_split, other=-float("inf"))
     centre = tl.where(maximum == -float("inf"), 0.0, maximum)
     chosen_shifted = (tl.cast(chosen, tl.float64) - tl.cast(centre, tl.float64)) * inverse
-    out_ptr = moments_ptr + tl.cast(split, tl.int64) * MOMENTS * rows + row
+    out_ptr = moments_ptr + tl.cast(split, tl.int64) * (MOMENTS + SQUARED) * rows + row
     tl.store(out_ptr, tl.cast(maximum, tl.float64) * inverse)
     tl.store(out_ptr + rows, tl.sum(total.to(tl.float64), 0))
     tl.store(out_ptr + 2 * rows, tl.sum(total_shifted.to(tl.float64), 0) * inverse)
     tl.store(out_ptr + 3 * rows, tl.sum(square.to(tl.float64), 0))
     tl.store(out_ptr + 4 * rows, tl.sum(square_shifted.to(tl.float64), 0) * inverse)
     tl.store(out_ptr + 5 * rows, chosen_shifted)
+    if SQUARED:
+        tl.store(out_ptr + 6 * rows, tl.sum(square_twice.to(tl.float64), 0) * inverse * inverse)
 
 
 @triton.jit
-def merged_splits(moments_ptr, rows, splits, offset_rows, SPLITS: tl.constexpr):
+def merged_splits(moments_ptr, rows, splits, offset_rows, SQUARED: tl.constexpr, SPLITS: tl.constexpr):
     """`moments.merge` over the splits of the rows at `offset_rows`; SPLITS is a power of two, at least `splits`."""
     offset_splits = tl.arange(0, SPLITS)
     in_moments = (offset_splits[:, None] < splits) & (offset_rows[None, :] < rows)
-    part_ptr = moments_ptr + offset_splits[:, None].to(tl.int64) * MOMENTS * rows + offset_rows[None, :]
+    part_ptr = moments_ptr + offset_splits[:, None].to(tl.int64) * (MOMENTS + SQUARED) * rows + offset_rows[None, :]
     part_maximum = tl.load(part_ptr, mask=in_moments, other=-float("inf"))
     part_total = tl.load(part_ptr + rows, mask=in_moments, other=0.0)
     part_total_shifted = tl.load(part_ptr + 2 * rows, mask=in_moments, other=0.0)
@@ -252,16 +304,23 @@ def merged_splits(moments_ptr, rows, splits, offset_rows, SPLITS: tl.constexpr):
     square = tl.sum(square_scale * part_square, 0)
     square_shifted = tl.sum(square_scale * (part_square_shifted + bounded * part_square), 0)
     chosen = tl.max(part_chosen + change, 0)
-    return maximum, total, total_shifted, square, square_shifted, chosen
+    square_twice = total
+    if SQUARED:
+        part_square_twice = tl.load(part_ptr + 6 * rows, mask=in_moments, other=0.0)
+        part_square_twice += bounded * (2 * part_square_shifted + bounded * part_square)
+        square_twice = tl.sum(square_scale * part_square_twice, 0)
+    return maximum, total, total_shifted, square, square_shifted, chosen, square_twice
 
 
 @triton.jit(do_not_specialize=["rows", "splits"])
-def merge_kernel(moments_ptr, merged_ptr, rows, splits, SPLITS: tl.constexpr, ROWS: tl.constexpr):
-    """float64 moments [splits, 6, rows] become [6, rows]; one program for every ROWS rows."""
+def merge_kernel(
+    moments_ptr, merged_ptr, rows, splits, SQUARED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr
+):
+    """float64 moments [splits, 6, rows] become [6, rows], 7 where SQUARED; one program for every ROWS rows."""
     offset_rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = offset_rows < rows
-    maximum, total, total_shifted, square, square_shifted, chosen = merged_splits(
-        moments_ptr, rows, splits, offset_rows, SPLITS
+    maximum, total, total_shifted, square, square_shifted, chosen, square_twice = merged_splits(
+        moments_ptr, rows, splits, offset_rows, SQUARED, SPLITS
     )
     out_ptr = merged_ptr + offset_rows
     tl.store(out_ptr, maximum, mask=in_rows)
@@ -270,15 +329,22 @@ def merge_kernel(moments_ptr, merged_ptr, rows, splits, SPLITS: tl.constexpr, RO
     tl.store(out_ptr + 3 * rows, square, mask=in_rows)
     tl.store(out_ptr + 4 * rows, square_shifted, mask=in_rows)
     tl.store(out_ptr + 5 * rows, chosen, mask=in_rows)
+    if SQUARED:
+        tl.store(out_ptr + 6 * rows, square_twice, mask=in_rows)
 
 
 @triton.jit(do_not_specialize=["rows", "splits"])
-def finish_kernel(moments_ptr, scores_ptr, rows, splits, SPLITS: tl.constexpr, ROWS: tl.constexpr):
-    """`moments.finish` after the merge: float64 moments [splits, 6, rows] become scores [5, rows], as in `RowScores`."""
+def finish_kernel(
+    moments_ptr, scores_ptr, rows, splits, SQUARED: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr
+):
+    """`moments.finish` after the merge: float64 moments [splits, 6, rows] become scores [5, rows], as in `RowScores`.
+
+    Where SQUARED: [splits, 7, rows] become [6, rows].
+    """
     offset_rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_rows = offset_rows < rows
-    maximum, total, total_shifted, square, square_shifted, chosen = merged_splits(
-        moments_ptr, rows, splits, offset_rows, SPLITS
+    maximum, total, total_shifted, square, square_shifted, chosen, square_twice = merged_splits(
+        moments_ptr, rows, splits, offset_rows, SQUARED, SPLITS
     )
     # NaN in every score of a row that is masked everywhere or holds +inf; a NaN logit made the total NaN already.
     total = tl.where((maximum > -float("inf")) & (maximum < float("inf")), total, float("nan"))
@@ -295,6 +361,11 @@ def finish_kernel(moments_ptr, scores_ptr, rows, splits, SPLITS: tl.constexpr, R
     tl.store(out_ptr + 3 * rows, discriminator, mask=in_rows)
     expected = (square_shifted - mean_shifted * square) * probability_unit * probability_unit
     tl.store(out_ptr + 4 * rows, expected, mask=in_rows)
+    if SQUARED:
+        sums = square_twice - mean_shifted * (2 * square_shifted - mean_shifted * square)
+        squared_scores = sums * probability_unit * probability_unit
+        # Rounding can take a sum of 0 below it; a NaN fails the comparison, and stays.
+        tl.store(out_ptr + 5 * rows, tl.where(squared_scores < 0, 0.0, squared_scores), mask=in_rows)
 
 
 @triton.jit(do_not_specialize=["inner_rows", "start"])

@@ -327,7 +327,7 @@ def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:
 
 
 def _joined(batches: Sequence[TokenBatch]) -> GatedTokens:
-    """The micro-batches of a step as one vector of tokens."""
+    """The micro-batches of a step as one vector of tokens, with the scores that methods read."""
     scores = [batch.scores for batch in batches]
     return GatedTokens(
         scores=TokenScores(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from isentrope.errors import InputError
 from isentrope.kernels.dispatch import backend_for
-from isentrope.kernels.moments import Moments, RowScores, finish, merge
+from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge
 from isentrope.scores.head_gradients import Upstream, head_gradients
 from isentrope.scores.head_tiles import HeadOperands, HeadTiles, LogitRule, product_dtype, without_autocast
 from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
@@ -19,13 +18,15 @@ from isentrope.scores.token_scores import (
     as_token_scores,
     check_temperature,
     differentiable_once,
+    marked_outputs,
     savable_ids,
     scores_dtype,
+    scores_of,
     temperature_of_rows,
 )
 
 TILES_PER_MERGE = 8
-"""Moments kept apart before they are merged: 6 float64 a token each."""
+"""Moments kept apart before they are merged: 6 or 7 float64 a token each."""
 
 
 def linear_token_scores(
@@ -44,7 +45,7 @@ def linear_token_scores(
 
         y = hidden W^T + bias     z = c tanh(a y / c) with a soft cap c, else a y     p = softmax(z / T)
 
-    then as `token_scores`. Forward folds each tile of logits into six numbers a token; backward computes
+    then as `token_scores`. Forward folds each tile of logits into six or seven numbers a token; backward computes
     the tiles again. Gradient goes to hidden states, weight and bias, each only where it is needed, and is summed over
     the tiles in float32 (float64 for float64 inputs). Differentiable once.
 
@@ -58,7 +59,7 @@ def linear_token_scores(
         temperature: As for `token_scores`.
         softcap: c, positive; a model's `final_logit_softcapping`.
         scale: a, positive; a model's `logit_scale`, or 1 / `logits_scaling`.
-        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term.
+        entropy_gradient: As for `token_scores`.
         logits_dtype: The type the tiles are computed in. By default the type `nn.functional.linear` would compute in,
             autocast respected. bfloat16 tiles put up to 7e-2 nats into an entropy; torch.float32 does not.
 
@@ -86,7 +87,7 @@ def linear_token_scores(
         logits_dtype or product_dtype(hidden, base),
         entropy_gradient,
     )
-    return replace(TokenScores(*results), token_ids=token_ids)
+    return scores_of(results, token_ids, temperature)
 
 
 def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: Tensor | None) -> None:
@@ -151,16 +152,14 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
         operands = HeadOperands(hidden, weight, bias, adapter_inputs, adapter_up)
         flat_ids = savable_ids(token_ids).reshape(-1)
         with without_autocast(hidden.device.type):
-            rows = _score_tiles(HeadTiles(operands, rule, logits_dtype, widen=False), flat_ids)
+            tiles = HeadTiles(operands, rule, logits_dtype, widen=False)
+            rows = _score_tiles(tiles, flat_ids, squared=entropy_gradient)
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_dtype))
         ctx.save_for_backward(
             hidden, weight, bias, adapter_inputs, adapter_up, flat_ids, rows.log_normalizer, rows.entropies
         )
         ctx.rule, ctx.logits_dtype = rule, logits_dtype
-        ctx.set_materialize_grads(False)
-        detached = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
-        ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *detached)
-        return scores.logprobs, scores.entropies, *detached
+        return marked_outputs(ctx, scores, entropy_gradient)
 
     @staticmethod
     @differentiable_once
@@ -185,12 +184,13 @@ class _LinearTokenScoresFunction(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
-def _score_tiles(tiles: HeadTiles, token_ids: Tensor) -> RowScores:
-    """Fold every tile into six numbers a token.
+def _score_tiles(tiles: HeadTiles, token_ids: Tensor, *, squared: bool) -> RowScores:
+    """Fold every tile into six numbers a token, seven where `squared`.
 
     Args:
         tiles: Of the head's logits.
         token_ids: One per row.
+        squared: As for `Backend.row_moments`.
     """
     rows = list(tiles.rows())
     moments: list[list[Moments]] = [[] for _ in rows]
@@ -200,10 +200,11 @@ def _score_tiles(tiles: HeadTiles, token_ids: Tensor) -> RowScores:
             tile = tiles.tile(block, columns, weight)
             temperature = tiles.rule.tile_temperature(block)
             backend = backend_for(tile)
-            moments[index].append(backend.row_moments(tile, token_ids[block], temperature, columns.start))
+            part = backend.row_moments(tile, token_ids[block], temperature, columns.start, squared=squared)
+            moments[index].append(part)
             if len(moments[index]) == TILES_PER_MERGE:
                 moments[index] = [merge(moments[index])]
     merged = [merge(parts) for parts in moments]
     if not merged:
-        return finish(Moments(*token_ids.new_empty(6, 0, dtype=torch.float64)))
-    return finish(Moments(*(torch.cat(parts) for parts in zip(*merged, strict=True))))
+        return finish(Moments(*token_ids.new_empty(7 if squared else 6, 0, dtype=torch.float64)))
+    return finish(concatenated(merged))

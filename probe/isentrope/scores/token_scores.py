@@ -64,6 +64,10 @@ class TokenScores:
     """S_c = S* - E_p[S] (detached), subtracted in float64."""
     token_ids: Int[Tensor, ...] | None = None
     """Ids of the scored tokens, as they were given; None where only merged moments of them are known."""
+    squared_scores: Float[Tensor, "*tokens"] | None = None
+    """sum_i S_i^2 in nats^2 (detached): what an entropy bonus adds; None unless `entropy_gradient` was asked for."""
+    temperature: float | Tensor = 1.0
+    """T that the scores were computed with: a number, or a detached tensor that broadcasts to the tokens' shape."""
 
 
 def token_scores(
@@ -72,6 +76,9 @@ def token_scores(
     """Score sampled tokens in one pass over the logits.
 
         p = softmax(z / T)   H = -sum p log p   S* = p_k (H + log p_k)   S_c = S* - sum_i p_i S_i    arXiv:2602.03392
+
+    with S_i = p_i (H + log p_i). A step of strength c along the gradient of H by the logits changes H by
+    c sum_i S_i^2 / T^2, to first order.
 
     The logits are neither written to nor copied whole. `logprobs` carries gradient to them, backward recomputes the
     probabilities and writes one tensor; everything else is detached. A row with NaN or +inf logits, or with -inf
@@ -84,7 +91,8 @@ def token_scores(
             NaN: replace padding ids such as -100 by any real id.
         temperature: T of the sampler, positive: a number, or a tensor that broadcasts to the tokens' shape, such as
             [batch, 1], which gets no gradient.
-        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term.
+        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term, and compute
+            `squared_scores`.
 
     Returns:
         Scores of the token ids' shape.
@@ -96,7 +104,7 @@ def token_scores(
     results = _TokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits, token_ids, temperature_of_rows(temperature, token_ids), entropy_gradient
     )
-    return replace(TokenScores(*results), token_ids=token_ids)
+    return scores_of(results, token_ids, temperature)
 
 
 def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | Tensor) -> None:
@@ -193,6 +201,26 @@ def as_token_scores(rows: RowScores, shape: torch.Size, dtype: torch.dtype) -> T
         discriminator_scores=rounded(rows.discriminator_scores),
         expected_scores=rounded(rows.expected_scores),
         vocab_centered_scores=rounded(rows.discriminator_scores - rows.expected_scores),
+        squared_scores=None if rows.squared_scores is None else rounded(rows.squared_scores),
+    )
+
+
+def marked_outputs(ctx: Any, scores: TokenScores, entropy_gradient: bool) -> tuple[Tensor, ...]:
+    """What the forward of an autograd function returns, and `scores_of` reads; only log-probs and, where asked for,
+    entropies are differentiable."""
+    computed = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
+    squared = () if scores.squared_scores is None else (scores.squared_scores,)
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *computed, *squared)
+    return scores.logprobs, scores.entropies, *computed, *squared
+
+
+def scores_of(outputs: tuple[Tensor, ...], token_ids: Tensor, temperature: float | Tensor) -> TokenScores:
+    """The scores from `marked_outputs`, with what they were computed from."""
+    squared_scores = outputs[5] if len(outputs) > 5 else None
+    temperature = temperature.detach() if isinstance(temperature, Tensor) else temperature
+    return replace(
+        TokenScores(*outputs[:5]), token_ids=token_ids, squared_scores=squared_scores, temperature=temperature
     )
 
 
@@ -214,14 +242,11 @@ class _TokenScoresFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         token_ids = savable_ids(token_ids)
         backend = backend_for(logits)
-        rows = row_scores(backend, logits, token_ids, temperature)
+        rows = row_scores(backend, logits, token_ids, temperature, squared=entropy_gradient)
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits.dtype))
         ctx.save_for_backward(logits, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None)
         ctx.temperature, ctx.backend = temperature, backend
-        ctx.set_materialize_grads(False)
-        detached = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
-        ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *detached)
-        return scores.logprobs, scores.entropies, *detached
+        return marked_outputs(ctx, scores, entropy_gradient)
 
     @staticmethod
     @differentiable_once

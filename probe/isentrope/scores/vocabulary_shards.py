@@ -1,7 +1,7 @@
 """Exact scores of tensor-parallel logits: each rank holds a slice of the vocabulary, and none ever sees a whole row.
 
-A slice becomes six numbers a token. One MAX all-reduce gives every rank the row's maximum, and one SUM all-reduce of
-the numbers counted from it gives every rank the same whole row; no logits are sent.
+A slice becomes six or seven numbers a token. One MAX all-reduce gives every rank the row's maximum, and one SUM all-reduce
+of the numbers counted from it gives every rank the same whole row; no logits are sent.
 """
 
 from __future__ import annotations
@@ -22,22 +22,32 @@ from isentrope.scores.token_scores import (
     as_token_scores,
     check_token_inputs,
     differentiable_once,
+    marked_outputs,
     savable_ids,
     scores_dtype,
+    scores_of,
     temperature_of_rows,
 )
 
 Group: TypeAlias = "torch.distributed.ProcessGroup"
 
 
-def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float | Tensor = 1.0) -> Moments:
-    """Six numbers a token of one slice of the vocabulary.
+def shard_moments(
+    logits_shard: Tensor,
+    token_ids: Tensor,
+    start: int,
+    temperature: float | Tensor = 1.0,
+    *,
+    squared_scores: bool = False,
+) -> Moments:
+    """Six or seven numbers a token of one slice of the vocabulary.
 
     Args:
         logits_shard: [..., columns], the logits of tokens `start` to `start + columns`.
         token_ids: [...], integer, counted over the whole vocabulary; most lie outside this slice.
         start: The token of the shard's first column. A wrong one shows as tokens that no shard holds: log p = -inf.
         temperature: As for `token_scores`; the same for every shard.
+        squared_scores: Also keep what `TokenScores.squared_scores` needs.
 
     Returns:
         Float64 numbers [rows], rows in the token ids' order, detached. `merge` joins them.
@@ -48,20 +58,22 @@ def shard_moments(logits_shard: Tensor, token_ids: Tensor, start: int, temperatu
     _check_shard(logits_shard, token_ids, start, temperature)
     logits_shard = logits_shard.detach()
     of_rows = temperature_of_rows(temperature, token_ids)
-    return backend_for(logits_shard).row_moments(logits_shard, token_ids.long(), of_rows, start)
+    return backend_for(logits_shard).row_moments(logits_shard, token_ids.long(), of_rows, start, squared=squared_scores)
 
 
-def merge(*shards: Moments, group: Group | None = None) -> TokenScores:
+def merge(*shards: Moments, temperature: float | Tensor = 1.0, group: Group | None = None) -> TokenScores:
     """Scores of whole rows from the moments of their slices, exact in any order.
 
     Args:
         shards: Of the same tokens and of disjoint slices.
+        temperature: The one that `shard_moments` was called with; becomes a field of the scores.
         group: Without one, `shards` are the whole vocabulary. With one, they are this rank's part of it: every rank of
             the group calls this with its own, and all get the same scores (one MAX and one SUM all-reduce).
 
     Returns:
-        Float64 [rows], detached. A row that holds NaN or +inf in any slice, or is masked in all, is NaN in every field
-        on every rank. A token that no slice holds has probability 0.
+        Float64 [rows], detached, with `squared_scores` where every shard has what they need (on every rank, or on none).
+        A row that holds NaN or +inf in any slice, or is masked in all, is NaN in every field on every rank. A token that
+        no slice holds has probability 0.
 
     Raises:
         InputError: No shards, or shards of different tokens.
@@ -78,7 +90,8 @@ def merge(*shards: Moments, group: Group | None = None) -> TokenScores:
         raise InputError(f"Shards must be of the same tokens, got shards of {sorted(rows)} tokens.")
     merged = moments.merge(shards)
     whole = merged if group is None else _merged_over(group, merged)
-    return as_token_scores(finish(whole), whole.total.shape, torch.float64)
+    scores = as_token_scores(finish(whole), whole.total.shape, torch.float64)
+    return replace(scores, temperature=temperature.detach() if isinstance(temperature, Tensor) else temperature)
 
 
 def sharded_token_scores(
@@ -92,9 +105,9 @@ def sharded_token_scores(
 ) -> TokenScores:
     """`token_scores` of logits whose vocabulary is split over the ranks of a group; the same scores on every rank.
 
-    Costs one MAX all-reduce of one number and one SUM all-reduce of six numbers a token, and no communication in
-    backward: every rank must compute the same loss from the scores, which are the same everywhere, and gets the gradient
-    of its own slice. Shards may differ in width.
+    Costs one MAX all-reduce of one number and one SUM all-reduce of six numbers a token (seven with `entropy_gradient`),
+    and no communication in backward: every rank must compute the same loss from the scores, which are the same
+    everywhere, and gets the gradient of its own slice. Shards may differ in width.
 
     Args:
         logits_shard: [..., columns], this rank's slice of the logits.
@@ -102,7 +115,7 @@ def sharded_token_scores(
         start: The token of the shard's first column.
         temperature: As for `token_scores`.
         group: The tensor-parallel group; the default group if not given. Every rank of it must call.
-        entropy_gradient: Let `entropies` carry gradient too, for a loss with an entropy term.
+        entropy_gradient: As for `token_scores`; the same on every rank.
 
     Returns:
         Scores of the token ids' shape.
@@ -114,7 +127,7 @@ def sharded_token_scores(
     results = _ShardedTokenScoresFunction.apply(  # type: ignore[no-untyped-call]
         logits_shard, token_ids, start, temperature_of_rows(temperature, token_ids), group, entropy_gradient
     )
-    return replace(TokenScores(*results), token_ids=token_ids)
+    return scores_of(results, token_ids, temperature)
 
 
 def _check_shard(logits_shard: Tensor, token_ids: Tensor, start: int, temperature: float | Tensor) -> None:
@@ -130,12 +143,14 @@ def _merged_over(group: Group | None, part: Moments) -> Moments:
     torch.distributed.all_reduce(maximum, torch.distributed.ReduceOp.MAX, group)
     shifted = shift(part, maximum)
     held = shifted.chosen_shifted.isfinite()
-    sums = torch.stack((*shifted[1:5], torch.where(held, shifted.chosen_shifted, 0.0), held.double()))
+    squares = () if shifted.square_shifted_twice is None else (shifted.square_shifted_twice,)
+    chosen_sums = (torch.where(held, shifted.chosen_shifted, 0.0), held.double())
+    sums = torch.stack((*shifted[1:5], *chosen_sums, *squares))
     torch.distributed.all_reduce(sums, torch.distributed.ReduceOp.SUM, group)
-    total, total_shifted, square, square_shifted, chosen, holders = sums.unbind(0)
+    total, total_shifted, square, square_shifted, chosen, holders, *merged_squares = sums.unbind(0)
     # Held by no rank: masked where it lies, or outside every slice.
     chosen = torch.where(holders > 0, chosen, -torch.inf)
-    return Moments(maximum, total, total_shifted, square, square_shifted, chosen)
+    return Moments(maximum, total, total_shifted, square, square_shifted, chosen, *merged_squares)
 
 
 class _ShardedTokenScoresFunction(torch.autograd.Function):
@@ -152,17 +167,14 @@ class _ShardedTokenScoresFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         token_ids = savable_ids(token_ids)
         backend = backend_for(logits_shard)
-        part = backend.row_moments(logits_shard, token_ids, temperature, start)
+        part = backend.row_moments(logits_shard, token_ids, temperature, start, squared=entropy_gradient)
         rows = finish(_merged_over(group, part))
         scores = as_token_scores(rows, token_ids.shape, scores_dtype(logits_shard.dtype))
         ctx.save_for_backward(
             logits_shard, token_ids, rows.log_normalizer, rows.entropies if entropy_gradient else None
         )
         ctx.start, ctx.temperature, ctx.backend = start, temperature, backend
-        ctx.set_materialize_grads(False)
-        detached = (scores.discriminator_scores, scores.expected_scores, scores.vocab_centered_scores)
-        ctx.mark_non_differentiable(*(() if entropy_gradient else (scores.entropies,)), *detached)
-        return scores.logprobs, scores.entropies, *detached
+        return marked_outputs(ctx, scores, entropy_gradient)
 
     @staticmethod
     @differentiable_once

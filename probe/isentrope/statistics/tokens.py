@@ -106,6 +106,8 @@ def detached(scores: TokenScores) -> TokenScores:
         discriminator_scores=scores.discriminator_scores.detach(),
         expected_scores=scores.expected_scores.detach(),
         vocab_centered_scores=scores.vocab_centered_scores.detach(),
+        squared_scores=None if scores.squared_scores is None else scores.squared_scores.detach(),
+        temperature=scores.temperature,
     )
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from isentrope.kernels.backend import Backend
-from isentrope.kernels.moments import RowScores, finish
+from isentrope.kernels.moments import Moments, RowScores, finish
 from tests.probe.scores.reference64 import scores64
 
-FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores")
+FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "squared_scores")
 Place = TypeVar("Place")
 
 
@@ -45,7 +45,12 @@ def cases(vocabulary: int, rows: int = 5) -> list[Case]:
 
 
 def scored(backend: Backend, case: Case) -> RowScores:
-    return finish(backend.row_moments(case.logits, case.token_ids, case.temperature))
+    return finish(backend.row_moments(case.logits, case.token_ids, case.temperature, squared=True))
+
+
+def numbers_of(rows: RowScores | Moments) -> list[Tensor]:
+    """Those that were computed, in order."""
+    return [numbers for numbers in rows if numbers is not None]
 
 
 def errors_of(rows: RowScores, case: Case) -> dict[str, float]:

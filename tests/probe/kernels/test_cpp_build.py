@@ -88,7 +88,7 @@ def assert_scores_are_right() -> None:
     token_ids = numerics.drawn(logits)
     exact = scores64(logits, token_ids)
     for _ in range(2):
-        scored = scores.token_scores(logits, token_ids)
+        scored = scores.token_scores(logits, token_ids, entropy_gradient=True)
         for field in numerics.FIELDS:
             torch.testing.assert_close(getattr(scored, field).double(), exact[field], rtol=0, atol=3e-6)
 

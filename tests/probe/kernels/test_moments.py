@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from isentrope.kernels import reference
-from isentrope.kernels.moments import Moments, RowScores, finish, merge, shift
+from isentrope.kernels.moments import Moments, RowScores, concatenated, finish, merge, shift
+from tests.probe.kernels.numerics import numbers_of
 
 
 def slices(logits: Tensor, token_ids: Tensor, cuts: list[int], temperature: float = 1.0) -> list[Moments]:
     edges = [0, *sorted(cuts), logits.shape[-1]]
     return [
-        reference.row_moments(logits[:, start:end], token_ids, temperature, start)
+        reference.row_moments(logits[:, start:end], token_ids, temperature, start, squared=True)
         for start, end in itertools.pairwise(edges)
         if end > start
     ]
 
 
 def assert_same(left: RowScores, right: RowScores, tolerance: float) -> None:
-    for a, b in zip(left, right, strict=True):
+    for a, b in zip(numbers_of(left), numbers_of(right), strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -49,7 +50,7 @@ def test_any_split_gives_same_scores(
     logits[:, vocabulary // 2 :] -= drop  # a slice so far below the maximum adds nothing
     logits[torch.rand(logits.shape, generator=generator) < masked] = -math.inf
     token_ids = torch.randint(0, vocabulary, (6,), generator=generator)
-    whole = finish(reference.row_moments(logits, token_ids, temperature))
+    whole = finish(reference.row_moments(logits, token_ids, temperature, squared=True))
     parts = slices(logits, token_ids, [cut for cut in set(cuts) if cut < vocabulary], temperature)
     random.Random(seed).shuffle(parts)
     assert_same(finish(merge(parts)), whole, 1e-9)
@@ -62,18 +63,26 @@ def test_poisoned_slice_makes_row_nan(poison: float, where: int) -> None:
     logits = torch.zeros(2, 9)
     logits[1, where] = poison
     scores = finish(merge(slices(logits, torch.tensor([0, 0]), [3, 6])))
-    assert [[bool(value.isnan()) for value in field] for field in scores] == [[False, True]] * 5
+    assert [numbers.isnan().tolist() for numbers in numbers_of(scores)] == [[False, True]] * 6
 
 
 def test_higher_maximum_changes_no_score() -> None:
     logits = torch.randn(4, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    moments = reference.row_moments(logits, torch.arange(4), 1.0)
+    moments = reference.row_moments(logits, torch.arange(4), 1.0, squared=True)
     assert_same(finish(shift(moments, moments.maximum + 3.5)), finish(moments), 1e-12)
+
+
+def test_squared_scores_need_every_slice() -> None:
+    logits, token_ids = torch.randn(2, 8), torch.tensor([0, 1])
+    parts = [reference.row_moments(logits[:, :4], token_ids, 1.0, squared=True)]
+    parts.append(reference.row_moments(logits[:, 4:], token_ids, 1.0, 4))
+    assert finish(merge(parts)).squared_scores is None
+    assert concatenated(parts).square_shifted_twice is None
 
 
 def test_moments_are_sums() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0]], dtype=torch.float64)
-    moments = reference.row_moments(logits, torch.tensor([12]), 2.0, start=10)
+    moments = reference.row_moments(logits, torch.tensor([12]), 2.0, start=10, squared=True)
     d = [-1.0, 0.0, -0.5]
     assert moments.maximum.item() == 1.5
     assert moments.total.item() == pytest.approx(sum(math.exp(x) for x in d))
@@ -81,5 +90,7 @@ def test_moments_are_sums() -> None:
     assert moments.square.item() == pytest.approx(sum(math.exp(2 * x) for x in d))
     assert moments.square_shifted.item() == pytest.approx(sum(x * math.exp(2 * x) for x in d))
     assert moments.chosen_shifted.item() == -0.5
+    assert moments.square_shifted_twice is not None
+    assert moments.square_shifted_twice.item() == pytest.approx(sum(x * x * math.exp(2 * x) for x in d))
     outside = reference.row_moments(logits, torch.tensor([9]), 2.0, start=10)
     assert outside.chosen_shifted.item() == -math.inf

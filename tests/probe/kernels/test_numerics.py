@@ -67,14 +67,20 @@ def test_scores_equal_float64(candidate: Candidate) -> None:
         if case.token_ids.numel() > 0
         for field, error in numerics.errors_of(numerics.scored(candidate.backend, case), case).items()
     }
-    assert len(errors) > 80 * len(candidate.vocabularies)
-    assert numerics.too_large(errors, candidate.tolerance) == {}
+    assert len(errors) > 100 * len(candidate.vocabularies)
+    # Of a sum of squares, the error of Q0 is multiplied by (Z1 / Z)^2.
+    squares = {place: error for place, error in errors.items() if place[-1] == "squared_scores"}
+    assert numerics.too_large(squares, 2 * candidate.tolerance) == {}
+    assert (
+        numerics.too_large({place: errors[place] for place in errors.keys() - squares.keys()}, candidate.tolerance)
+        == {}
+    )
 
 
 @every_backend
 def test_no_rows_give_no_scores(candidate: Candidate) -> None:
     (case,) = (case for case in numerics.cases(candidate.shared) if case.name == "no rows")
-    assert [len(field) for field in numerics.scored(candidate.backend, case)] == [0] * 5
+    assert [len(numbers) for numbers in numerics.numbers_of(numerics.scored(candidate.backend, case))] == [0] * 6
     gradient = numerics.gradient_by(candidate.backend, case, torch.zeros(0, 3), None)
     assert (gradient.shape, gradient.dtype) == (case.logits.shape, case.logits.dtype)
 
@@ -96,7 +102,8 @@ def test_only_broken_rows_are_nan(
         else:
             case.logits[row, column] = broken
     rows = numerics.scored(candidate.backend, case)
-    assert [field.isnan().tolist() for field in rows] == [[False, True, True, True, False]] * 5
+    spoilt = [numbers.isnan().tolist() for numbers in numerics.numbers_of(rows)]
+    assert spoilt == [[False, True, True, True, False]] * 6
     gradient = numerics.gradient_by(candidate.backend, case, torch.ones(5), torch.ones(5))
     assert gradient.isnan().any(-1).tolist() == [False, True, True, True, False]
 
@@ -130,7 +137,7 @@ def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, c
     token_ids = numerics.drawn(whole)
     edges = [0, *(cut if cut == 1 else int(cut * candidate.shared) for cut in cuts), candidate.shared]
     slices = [
-        candidate.backend.row_moments(whole[:, int(first) : int(last)], token_ids, 0.9, start=int(first))
+        candidate.backend.row_moments(whole[:, int(first) : int(last)], token_ids, 0.9, start=int(first), squared=True)
         for first, last in itertools.pairwise(edges)
     ]
     exact = scores64(whole, token_ids, 0.9)
@@ -143,10 +150,24 @@ def test_slices_merge_into_whole_row(candidate: Candidate, dtype: torch.dtype, c
 @every_backend
 def test_masked_slice_adds_nothing(candidate: Candidate) -> None:
     logits = torch.full((3, candidate.shared), -math.inf)
-    moments = candidate.backend.row_moments(logits, torch.zeros(3, dtype=torch.int64), 1.0, start=5)
+    moments = candidate.backend.row_moments(logits, torch.zeros(3, dtype=torch.int64), 1.0, start=5, squared=True)
     assert moments.maximum.isneginf().all()
     assert moments.chosen_shifted.isneginf().all()
-    assert [sums.tolist() for sums in moments[1:5]] == [[0.0] * 3] * 4
+    numbers = numerics.numbers_of(moments)
+    assert [sums.tolist() for sums in (*numbers[1:5], numbers[6])] == [[0.0] * 3] * 5
+
+
+@every_backend
+def test_squares_change_no_other_number(candidate: Candidate) -> None:
+    for case in asked(candidate, numerics.cases(candidate.shared)):
+        with_squares, without = (
+            candidate.backend.row_moments(case.logits, case.token_ids, case.temperature, squared=squared)
+            for squared in (True, False)
+        )
+        assert without.square_shifted_twice is None
+        for got, expected in zip(numerics.numbers_of(with_squares)[:6], numerics.numbers_of(without), strict=True):
+            # A compiler may fuse another product and sum of the float64 sums.
+            torch.testing.assert_close(got, expected, rtol=1e-14, atol=0, equal_nan=True)
 
 
 def upstream(case: Case, kind: str) -> tuple[Tensor | None, Tensor | None]:

@@ -35,7 +35,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def errors_of(case: Case) -> dict[str, float]:
     """Of `row_scores`, the pass in two launches, against float64."""
-    return numerics.errors_of(triton_backend.row_scores(case.logits, case.token_ids, case.temperature), case)
+    rows = triton_backend.row_scores(case.logits, case.token_ids, case.temperature, squared=True)
+    return numerics.errors_of(rows, case)
 
 
 @pytest.mark.parametrize("vocabulary", [515, pytest.param(2055, marks=pytest.mark.slow)])
@@ -55,8 +56,9 @@ def test_scores_equal_float64_over_many_blocks(vocabulary: int, small_blocks: in
 
 def test_two_launches_equal_merged_moments(small_blocks: int) -> None:
     for case in numerics.cases(2055, rows=2)[:4]:
-        in_two = triton_backend.row_scores(case.logits, case.token_ids, case.temperature)
-        for got, expected in zip(in_two, numerics.scored(triton_backend, case), strict=True):
+        in_two = triton_backend.row_scores(case.logits, case.token_ids, case.temperature, squared=True)
+        merged = numerics.numbers_of(numerics.scored(triton_backend, case))
+        for got, expected in zip(numerics.numbers_of(in_two), merged, strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
 
 
@@ -105,8 +107,19 @@ def test_only_broken_rows_are_nan(broken: float | str, small_blocks: int) -> Non
             logits[row] = -math.inf
         else:
             logits[row, column] = broken
-    rows = triton_backend.row_scores(logits, torch.full((5,), 5), 1.0)
-    assert [field.isnan().tolist() for field in rows] == [[False, True, True, True, False]] * 5
+    rows = triton_backend.row_scores(logits, torch.full((5,), 5), 1.0, squared=True)
+    spoilt = [numbers.isnan().tolist() for numbers in numerics.numbers_of(rows)]
+    assert spoilt == [[False, True, True, True, False]] * 6
+
+
+def test_squares_change_no_other_score(small_blocks: int) -> None:
+    for case in numerics.cases(2055, rows=2)[:4]:
+        with_squares, without = (
+            triton_backend.row_scores(case.logits, case.token_ids, case.temperature, squared=squared)
+            for squared in (True, False)
+        )
+        assert without.squared_scores is None
+        assert torch.equal(torch.stack(with_squares[:5]), torch.stack(without[:5]))
 
 
 def test_token_outside_vocabulary_is_impossible() -> None:

@@ -44,7 +44,7 @@ def on_device(tensor: Tensor, device: str = "cuda") -> Tensor:
 def errors_of(case: Case, device: str = "cuda") -> dict[str, float]:
     logits, token_ids = on_device(case.logits, device), case.token_ids.to(device)
     temperature = case.temperature.to(device) if isinstance(case.temperature, Tensor) else case.temperature
-    return numerics.errors_of(triton_backend.row_scores(logits, token_ids, temperature), case)
+    return numerics.errors_of(triton_backend.row_scores(logits, token_ids, temperature, squared=True), case)
 
 
 def test_device_tensors_go_to_triton() -> None:
@@ -74,8 +74,9 @@ def test_devices_score_their_own_tensors() -> None:
 def test_only_broken_rows_are_nan(broken: float) -> None:
     logits = numerics.normal_logits(50257, 3, 3.0)
     logits[1, 7 if broken != -math.inf else slice(None)] = broken
-    rows = triton_backend.row_scores(logits.cuda(), torch.zeros(3, dtype=torch.int64, device="cuda"), 1.0)
-    assert [field.isnan().tolist() for field in rows] == [[False, True, False]] * 5
+    token_ids = torch.zeros(3, dtype=torch.int64, device="cuda")
+    rows = triton_backend.row_scores(logits.cuda(), token_ids, 1.0, squared=True)
+    assert [numbers.isnan().tolist() for numbers in numerics.numbers_of(rows)] == [[False, True, False]] * 6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -83,7 +84,7 @@ def test_slices_merge_into_whole_row(dtype: torch.dtype) -> None:
     logits = numerics.normal_logits(50257, 4, 3.0).to(dtype)
     token_ids = numerics.drawn(logits)
     slices = [
-        triton_backend.row_moments(logits.cuda()[:, first:last], token_ids.cuda(), 0.8, start=first)
+        triton_backend.row_moments(logits.cuda()[:, first:last], token_ids.cuda(), 0.8, start=first, squared=True)
         for first, last in ((0, 1), (1, 30001), (30001, 50257))
     ]
     exact, rows = scores64(logits, token_ids, 0.8), finish(merge(slices))

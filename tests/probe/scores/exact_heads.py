@@ -10,6 +10,8 @@ from torch import Tensor
 from tests.probe.scores import reference64
 
 FIELDS = ("logprobs", "entropies", "discriminator_scores", "expected_scores", "vocab_centered_scores")
+ALL_FIELDS = (*FIELDS, "squared_scores")
+"""With those that `entropy_gradient` brings."""
 
 
 @dataclass(frozen=True)

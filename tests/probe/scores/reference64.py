@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def scores64(logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.0) -> dict[str, Tensor]:
-    """log p, H, S*, E[S] and S_c of every token, two passes over a float64 copy."""
+    """log p, H, S*, E[S], S_c and sum S^2 of every token, two passes over a float64 copy."""
     logprobs = (logits.double() / temperature).log_softmax(-1)
     p = logprobs.exp()
     p_log_p = torch.where(p > 0, p * logprobs, 0.0)
@@ -21,6 +21,7 @@ def scores64(logits: Tensor, token_ids: Tensor, temperature: float | Tensor = 1.
         "discriminator_scores": chosen,
         "expected_scores": expected,
         "vocab_centered_scores": chosen - expected,
+        "squared_scores": every_score.square().sum(-1),
     }
 
 

@@ -14,7 +14,7 @@ from isentrope.scores import TokenScores
 from isentrope.scores.vocabulary_shards import merge, shard_moments, sharded_token_scores
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.scores import reference64
-from tests.probe.scores.exact_heads import FIELDS
+from tests.probe.scores.exact_heads import ALL_FIELDS, FIELDS
 
 BOUNDARIES = {1: [0, 101], 2: [0, 1, 101], 4: [0, 40, 47, 80, 101]}
 """Uneven shards of 101 tokens."""
@@ -51,7 +51,7 @@ def upstream() -> Tensor:
 def special_scores(logits: Tensor, token_ids: Tensor, temperature: float | Tensor) -> dict[str, Tensor]:
     """In float64, of the whole rows; spoilt rows are NaN in every field."""
     expected = reference64.scores64(logits, token_ids, temperature)
-    for field in FIELDS:
+    for field in ALL_FIELDS:
         expected[field][SPOILT] = torch.nan
     return expected
 
@@ -81,18 +81,20 @@ def score_own_shard(rank: int, temperature: float, dtype: torch.dtype) -> dict[s
     scores = sharded_token_scores(shard, token_ids, start, temperature, entropy_gradient=True)
     logprob_gradient, entropy_gradient = upstream().to(scores.logprobs.dtype)
     torch.autograd.backward([scores.logprobs, scores.entropies], [logprob_gradient, entropy_gradient])
-    merged = merge(shard_moments(shard, token_ids, start, temperature), group=torch.distributed.group.WORLD)
+    part = shard_moments(shard, token_ids, start, temperature, squared_scores=True)
+    merged = merge(part, temperature=temperature, group=torch.distributed.group.WORLD)
+    assert scores.temperature == merged.temperature == temperature
     return {
-        "scores": {field: getattr(scores, field).detach() for field in FIELDS},
-        "merged": {field: getattr(merged, field) for field in FIELDS},
+        "scores": {field: getattr(scores, field).detach() for field in ALL_FIELDS},
+        "merged": {field: getattr(merged, field) for field in ALL_FIELDS},
         "gradient": shard.grad,
         "collectives": collectives,
     }
 
 
 def assert_scores_equal(scores: dict[str, Tensor], expected: dict[str, Tensor], atol: float) -> None:
-    for field in FIELDS:
-        torch.testing.assert_close(scores[field].double(), expected[field], rtol=1.2e-7, atol=atol, equal_nan=True)
+    for field, values in scores.items():
+        torch.testing.assert_close(values.double(), expected[field], rtol=1.2e-7, atol=atol, equal_nan=True)
 
 
 @pytest.mark.parametrize(("ranks", "dtype", "temperature"), [(2, torch.float64, 0.7), (4, torch.float32, 1.3)])
@@ -108,9 +110,9 @@ def test_every_rank_gets_the_scores_and_its_gradient_of_the_whole(
         assert_scores_equal(result["merged"], expected, atol)
         assert result["collectives"] == [
             ("RedOpType.MAX", 12),
-            ("RedOpType.SUM", 72),
+            ("RedOpType.SUM", 84),
             ("RedOpType.MAX", 12),
-            ("RedOpType.SUM", 72),
+            ("RedOpType.SUM", 84),
         ]
     got = torch.cat([result["gradient"] for result in results], 1).double()
     by_whole = gradient64(logits.double(), token_ids, temperature, *upstream())
@@ -137,10 +139,10 @@ def test_slices_merge_in_any_order_without_a_group(ranks: int, backwards: bool) 
     shards = []
     for rank in range(ranks):
         shard, start = shard_of(rank, ranks, logits)
-        shards.append(shard_moments(shard, token_ids, start, 0.7))
+        shards.append(shard_moments(shard, token_ids, start, 0.7, squared_scores=True))
     scores = merge(*(reversed(shards) if backwards else shards))
     expected = special_scores(logits, token_ids, 0.7)
-    assert_scores_equal({field: getattr(scores, field) for field in FIELDS}, expected, 1e-12)
+    assert_scores_equal({field: getattr(scores, field) for field in ALL_FIELDS}, expected, 1e-12)
 
 
 def test_shards_take_a_temperature_of_each_token() -> None:
