@@ -74,7 +74,7 @@ def check_first_mask(mask: Tensor | None) -> None:
         if odd.numel():
             raise InputError(
                 f"mask says which tokens count: True or False, or 0 and 1; got {odd[0].item():g}. Weights of tokens belong "
-                "into the loss; tell the probe of them with loss_weights."
+                "into the loss, whose gradient the probe reads."
             )
 
 
@@ -149,16 +149,18 @@ def token_ids_of(scores: TokenScores) -> Tensor | None:
     return None if scores.token_ids is None else matching("token_ids", scores.token_ids, scores.logprobs)
 
 
-def ratios_to_sampler(logprobs: Tensor, sampler_logprobs: Tensor | None) -> Tensor | None:
-    """r = p_trainer / p_sampler per token; None when the sampler's log-probs were not given."""
-    if sampler_logprobs is None:
-        return None
-    return importance_ratios(logprobs.detach(), matching("sampler_logprobs", sampler_logprobs, logprobs).detach())
+def importance_ratios_of(
+    logprobs: Tensor, old_logprobs: Tensor | None, sampler_logprobs: Tensor | None
+) -> Tensor | None:
+    """r = p / p_old per token, or p / p_sampler where only the sampler's log-probs are given; None without either."""
+    passed = {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
+    checked = [matching(name, tensor, logprobs) for name, tensor in passed.items() if tensor is not None]
+    return importance_ratios(logprobs.detach(), checked[0].detach()) if checked else None
 
 
 def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:
-    """One optional number per token, as a copy: loops overwrite theirs."""
-    return None if given is None else matching(name, given, logprobs).detach().clone()
+    """An optional tensor of the tokens' shape, itself."""
+    return None if given is None else matching(name, given, logprobs)
 
 
 def group_ids_of(groups: Tensor | int | None, logprobs: Tensor, rank: int, first_position: int) -> Tensor | None:

@@ -45,12 +45,13 @@ from isentrope.inputs import (
     checked_token_scores,
     first_pass_parts,
     group_ids_of,
+    importance_ratios_of,
     learning_rates_of,
     loggable,
+    matching,
     momentum_of,
     not_finite_advantages,
     per_token,
-    ratios_to_sampler,
     step_number,
     token_ids_of,
     valid_mask,
@@ -63,6 +64,7 @@ from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
+from isentrope.statistics.loss_gradient import LossGradient
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
@@ -350,13 +352,17 @@ class Probe:
         scores: TokenScores,
         advantages: Tensor,
         mask: Tensor | None = None,
-        sampler_logprobs: Tensor | None = None,
         *,
+        logprobs: Tensor | None = None,
+        old_logprobs: Tensor | None = None,
+        sampler_logprobs: Tensor | None = None,
+        ref_logprobs: Tensor | None = None,
         groups: Tensor | int | None = None,
-        loss_weights: Tensor | None = None,
-        kl_strengths: Tensor | None = None,
     ) -> Tensor:
         """Record a micro-batch, and let gradient through only where, and as much as, the active control allows.
+
+        What the loss makes of each token is read from its own gradient when backward passes the returned tensor: compute
+        the loss from that one. Every backward counts, as it does for the parameters.
 
         Args:
             scores: of `score`, shape [batch, tokens] (or any).
@@ -364,55 +370,64 @@ class Probe:
                 counted in `token/not_finite`, and excluded from all else that is measured.
             mask: same shape, True (or non-zero) where the token counts. None: everywhere. Floating-point masks hold 0
                 and 1; other numbers are an error in the first step.
-            sampler_logprobs: log-probs the sampler drew the tokens with, same shape; makes the prediction off-policy,
-                and lets the methods act that look at the importance ratio.
+            logprobs: the loop's own log-probs of these tokens, same shape, where the loss is not computed from those of
+                `scores`: they are gated and returned. Default: `scores.logprobs`.
+            old_logprobs: log-probs under the policy that the loss's ratio is taken to, same shape.
+            sampler_logprobs: log-probs that the sampler drew the tokens with, same shape. The methods that look at the
+                importance ratio take it to the old policy, or to the sampler where no old log-probs are passed.
+            ref_logprobs: log-probs under the reference policy of the loss's KL term, same shape. Where they require
+                grad (`.requires_grad_()`, and the term is computed from this very tensor), the term's part of the
+                prediction is reported apart: it is a function of log p_ref - log p, whose two gradients are opposite.
             groups: which sequences are rollouts of one prompt, for the covariance within groups: a whole number per
                 sequence, [batch], the same on whatever rank; or how many rows that follow each other make a group.
-            loss_weights: what the loop's own loss makes of each token's r A, same shape: 0 where its clip silences the
-                token (`isentrope.scores.inside_clip`). The prediction follows, and reports what the clip took.
-            kl_strengths: what a KL term of the loss adds to r A, same shape (`isentrope.scores.kl_strengths`).
 
         Returns:
-            `scores.logprobs` with the same values. The very same tensor when no intervention is active.
+            The log-probs with the same values. The very same tensor when no intervention is active.
 
         Raises:
             InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
-                has closed only, later it is counted and logged. `groups` and `kl_strengths`, which serve
-                the diagnosis alone, then count as not known, and the batch is gated all the same.
+                has closed only, later it is counted and logged. `groups` and `ref_logprobs`, which serve the diagnosis
+                alone, then count as not known, and the batch is gated all the same.
         """
+        own = scores.logprobs if logprobs is None else logprobs
         if self._inactive():
-            return scores.logprobs
+            return own
         with self._gating:
             self._scores_to_gate = False
             self._begin_step()
+            matching("logprobs", own, scores.logprobs)
             advantages = broadcast_advantages(advantages, scores.logprobs)
             given_mask, mask = mask, valid_mask(mask, scores.logprobs)
             if not self._guard.settled:
                 check_first_mask(given_mask)
                 check_first_values(scores, mask)
                 self._warn_once("advantages", not_finite_advantages(advantages, mask))
-            ratios = ratios_to_sampler(scores.logprobs, sampler_logprobs)
+            gradient = LossGradient(self._guard)
+            gradient.watch("entropies", scores.entropies)
+            reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, scores.logprobs))
+            if reference is not None:
+                gradient.watch("kl_penalty", reference, negated=True)
             batch = TokenBatch(
                 detached(scores),
                 advantages,
                 mask,
                 mask,
-                ratios,
+                importance_ratios_of(own, old_logprobs, sampler_logprobs),
                 token_ids=self._optional("token_ids", lambda: token_ids_of(scores)),
-                loss_weights=per_token("loss_weights", loss_weights, scores.logprobs),
-                kl_strengths=self._optional(
-                    "kl_strengths", lambda: per_token("kl_strengths", kl_strengths, scores.logprobs)
-                ),
+                gradient=gradient,
                 group_ids=self._optional(
                     "groups", lambda: group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens)
                 ),
             )
             if self._hold.control.method == Method.NONE:
                 self._ledger.add(batch)
-                return scores.logprobs
-            factors = self._selected(batch)
-            return gated_logprobs(scores.logprobs, factors)
-        return scores.logprobs
+                gradient.watch("gated", own)
+                return own
+            gated = gated_logprobs(own, self._selected(batch))
+            gradient.watch("logprobs", own)
+            gradient.watch("gated", gated)
+            return gated
+        return own
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         """Add scalars to the report of the step that is open. Tensors of one element are read later, off this thread."""
@@ -439,6 +454,7 @@ class Probe:
         rescore: Callable[[], RescoredTokens] | None = None,
         *,
         learning_rates: LearningRates | None = None,
+        loss_scale: float | Tensor = 1.0,
     ) -> None:
         """Close a step after its optimiser update, and send its report.
 
@@ -450,7 +466,9 @@ class Probe:
             rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
                 `gate` call in the same order (or the only one). Gives the observed entropy change.
             learning_rates: what the update was made with, where a scheduler has been called since. Default: the
-                optimiser's as they stand.
+                optimiser's as they are.
+            loss_scale: what the loss was multiplied by before backward, and the gradients divided by after it, as a
+                GradScaler does: its `get_scale()` before `update()`. A number, or a tensor of one element.
         """
         if self._inactive():
             return
@@ -466,7 +484,7 @@ class Probe:
                 step = step_number(step)
                 self._check_step(step, batches)
                 if batches or not alone:
-                    what_if_source, sums = self._measured(step, batches, rescore)
+                    what_if_source, sums = self._measured(step, batches, rescore, loss_scale)
                 self._hold.end_step()
                 if self._ranks.leads and not alone:
                     # On its own a process decides when the next step begins: more numbers have arrived by then.
@@ -569,7 +587,6 @@ class Probe:
             batch.advantages,
             batch.mask,
             batch.importance_ratios,
-            batch.loss_weights,
             step=self._control.next_step,
             rank=self.config.rank,
             first_position=self._ledger.tokens,
@@ -626,7 +643,11 @@ class Probe:
             logger.warning(message)
 
     def _measured(
-        self, step: int, batches: Sequence[TokenBatch], rescore: Callable[[], RescoredTokens] | None
+        self,
+        step: int,
+        batches: Sequence[TokenBatch],
+        rescore: Callable[[], RescoredTokens] | None,
+        loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
         after = None if rescore is None else self._rescored(rescore, batches)
@@ -640,6 +661,7 @@ class Probe:
             thresholds,
             alone=self._ranks.alone,
             centre=None if self._ranks.alone else self._basis.means(),
+            loss_scale=loss_scale,
         )
         self._basis.step_closed(self._hold.control, batches)
         return source, sums

@@ -54,6 +54,8 @@ from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 logger = logging.getLogger(__name__)
 
+PREDICTION_BASIS = "entropy/prediction_basis"
+"""Label: what the unit prediction was read from."""
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
 """Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer thread."""
@@ -171,7 +173,9 @@ class ReportBuilder:
     def _build(self, closed: ClosedStep, recorded_at: float) -> StepReport:
         together = None if closed.measured is None else self._together(closed.measured)
         sums = None if together is None else together.sums
-        what_if = None if sums is None else sums[WHAT_IF]
+        measured = sums if sums is not None and sums.tokens and sums.basis is not None else None
+        counted = None if measured is None else measured[WHAT_IF]
+        what_if = None if counted is None or measured is None else counted.scaled(measured.scale)
         control = closed.control
         report = StepReport(
             step=closed.step,
@@ -190,13 +194,14 @@ class ReportBuilder:
                 "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
+            | ({} if measured is None else {PREDICTION_BASIS: str(measured.basis)})
             | _sources(sums)
             | _dead(sums, control, what_if)
             | ({"covariance/top_source": "bins"} if sums is not None and top_shares_binned(sums) else {})
             | hold_labels(closed.action)
             | ({} if what_if is None else {"what_if/source": closed.what_if_source}),
             what_if=what_if,
-            tokens=() if sums is None else with_texts(sums[TOP_TOKENS], self._text_of),
+            tokens=() if measured is None else with_texts(measured[TOP_TOKENS], measured.scale, self._text_of),
         )
         if sums is not None:
             with self._lock:

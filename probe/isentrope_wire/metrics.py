@@ -130,7 +130,7 @@ ENTROPY_SHARE_LOST = metric(
 ENTROPY_UNIT_PREDICTED_CHANGE = metric(
     "entropy/unit_predicted_change",
     unit=PER_UNIT,
-    meaning="−mean(keep · r · A · S_c): the prediction that knows neither learning rate nor optimiser",
+    meaning="−mean(u · S_c), u from the loss's own gradient: the prediction that knows neither learning rate nor optimiser",
 )
 ENTROPY_PREDICTED_CHANGE = metric(
     "entropy/predicted_change",
@@ -204,17 +204,17 @@ CHANGE_POSITIVE_HIGH = metric(
 CHANGE_POSITIVE_LOW = metric("change/positive_low", unit=PER_UNIT, meaning="the same, A > 0, S_c ≤ 0")
 CHANGE_NEGATIVE_HIGH = metric("change/negative_high", unit=PER_UNIT, meaning="the same, A < 0, S_c > 0")
 CHANGE_NEGATIVE_LOW = metric("change/negative_low", unit=PER_UNIT, meaning="the same, A < 0, S_c ≤ 0")
-CHANGE_WITH_NOTHING_IN_FORCE = metric(
-    "change/with_nothing_in_force", unit=PER_UNIT, meaning="the unit prediction without ratio clip and intervention"
-)
-CHANGE_BY_RATIO_CLIP = metric(
-    "change/by_ratio_clip", unit=PER_UNIT, meaning="what the loss's own ratio clip adds to it"
+CHANGE_BY_POLICY_LOSS = metric(
+    "change/by_policy_loss", unit=PER_UNIT, meaning="part of the unit prediction that the parts below do not explain"
 )
 CHANGE_BY_INTERVENTION = metric(
-    "change/by_intervention", unit=PER_UNIT, meaning="what the active intervention adds to it"
+    "change/by_intervention", unit=PER_UNIT, meaning="part of the unit prediction that the active intervention makes"
 )
 CHANGE_BY_KL_PENALTY = metric(
-    "change/by_kl_penalty", unit=PER_UNIT, meaning="what the loss's KL term adds, beside the unit prediction"
+    "change/by_kl_penalty", unit=PER_UNIT, meaning="part of the unit prediction from the loss's KL term"
+)
+CHANGE_BY_ENTROPY_BONUS = metric(
+    "change/by_entropy_bonus", unit=PER_UNIT, meaning="part of the unit prediction from the loss's entropy bonus"
 )
 
 CLIP_FRACTION = metric(

@@ -5,7 +5,8 @@ tokens are therefore counted in bins of |u|, by side and by group, where
 
     clip_b: u = (S* - mean_B(S*)) / sigma          clip_v: u = S_c / sigma'          arXiv:2602.03392, eq. 15 and 16
 
-together with the sum of their contributions -r A S_c to the unit prediction (Cor. 4). Prefix sums then answer for any
+together with the sum of their contributions -u S_c to the unit prediction (Cor. 4), u the strength with which the loss
+raises the token's log-prob. Prefix sums then answer for any
 thresholds and scope which share of the tokens would have been clipped and what the unit prediction would have been:
 exactly where mu is one of EDGES, by linear interpolation between two of them. All tokens of the step count, also those
 that the control active then clipped.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import accumulate
 from operator import le
@@ -43,20 +44,19 @@ SIDES = 2
 
 
 class TokenGroup(IntEnum):
-    """Sign of A, and what the token's update does to the entropy (sign of A S_c); within a group all changes agree."""
+    """Sign of A, and which way the advantage moves the entropy (sign of A S_c): what a scope selects by."""
 
     NEGATIVE_DECREASING = 0
     NEGATIVE_INCREASING = 1
     POSITIVE_DECREASING = 2
     POSITIVE_INCREASING = 3
     NEGATIVE_NEUTRAL = 4
-    """A < 0 and S_c = 0. The groups from here on change nothing."""
+    """A < 0 and S_c = 0: such a token changes nothing."""
     POSITIVE_NEUTRAL = 5
     ZERO = 6
-    """A = 0."""
+    """A = 0: a KL term of the loss may move such a token."""
 
 
-CHANGING_GROUPS = 4
 CELLS = len(TokenGroup) * SIDES * len(EDGES)
 """A cell is one bin of one side of one group: (group * SIDES + side) * len(EDGES) + bin."""
 
@@ -81,7 +81,7 @@ class BinSums:
     """Rising."""
     counts: tuple[int, ...] = ()
     change_sums: tuple[float, ...] = ()
-    """Sums of -r A S_c in nats per unit gain; float32 on the wire."""
+    """Sums of -u S_c in nats per unit gain; float32 on the wire."""
 
     def __post_init__(self) -> None:
         if not len(self.cells) == len(self.counts) == len(self.change_sums):
@@ -108,9 +108,17 @@ class WhatIfSums:
     tokens: int
     """All valid ones, with those that no threshold reaches (u = 0)."""
     change_sum: float
-    """Sum of -r A S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
+    """Sum of -u S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
     clip_b: BinSums = BinSums()
     clip_v: BinSums = BinSums()
+
+    def scaled(self, factor: float) -> WhatIfSums:
+        """The same tokens with all changes multiplied."""
+        clip_b, clip_v = (
+            replace(sums, change_sums=tuple(factor * change for change in sums.change_sums))
+            for sums in (self.clip_b, self.clip_v)
+        )
+        return replace(self, change_sum=factor * self.change_sum, clip_b=clip_b, clip_v=clip_v)
 
     def merge(self, other: WhatIfSums) -> WhatIfSums:
         return WhatIfSums(
@@ -129,7 +137,7 @@ class WhatIf:
     clip_fraction: float
     """Share of all tokens."""
     unit_predicted_change: float
-    """-mean(keep r A S_c) in nats per unit gain."""
+    """-mean(keep u S_c) in nats per unit gain."""
     clip_fraction_bound: float
     unit_predicted_change_bound: float
     capped: bool = False
@@ -279,7 +287,8 @@ class _Side:
             if place % SIDES == side and TokenGroup(place // SIDES) in groups:
                 self._counts[index] += count
                 self._changes[index] += change
-                # Within a cell all changes have one sign, so a part of its tokens changes at most as much as all.
+                # Within a cell all changes have one sign, unless a KL term outweighs the advantage of some of its tokens:
+                # a part of them changes at most as much as all.
                 self._magnitudes[index] += abs(change)
         self._count_beyond = [*accumulate(reversed(self._counts))][::-1]
         self._change_beyond = [*accumulate(reversed(self._changes))][::-1]

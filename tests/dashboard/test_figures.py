@@ -185,11 +185,11 @@ def test_a_sparkline_ends_with_the_newest_value() -> None:
 def test_the_change_is_told_apart_by_mechanism_and_difficulty_only_where_it_was_measured() -> None:
     plain = StepRow(step=1, scalars={"change/positive_high": -0.01, "entropy/unit_predicted_change": -0.01})
     assert views_of([plain]) == ["quadrant"]
-    parts = {"change/with_nothing_in_force": -0.03, "change/by_intervention": 0.02, "covariance/group": 0.5}
+    parts = {"change/by_policy_loss": -0.03, "change/by_intervention": 0.02, "covariance/group": 0.5}
     measured = StepRow(step=2, scalars={**plain.scalars, **parts})
     assert views_of([plain, measured]) == ["quadrant", "mechanism", "difficulty"]
     figure = change_split_figure([plain, measured], "mechanism", revision="r")
-    assert list(figure.data[0].y) == ["no method", "intervention", "unit prediction"]
+    assert list(figure.data[0].y) == ["policy loss", "intervention", "unit prediction"]
     assert list(figure.data[0].x) == [-0.03, 0.02, -0.01]
     covariance = change_split_figure([measured], "difficulty", revision="r")
     assert list(covariance.data[0].x) == [0.5]

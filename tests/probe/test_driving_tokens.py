@@ -33,7 +33,7 @@ def test_they_are_the_largest_by_size_with_what_brute_force_says_of_each() -> No
     # Two micro-batches: rows count on from the first to the second.
     parts = [probe.score(logits[:7], token_ids[:7]), probe.score(logits[7:], token_ids[7:])]
     for part, rows in zip(parts, (slice(0, 7), slice(7, 16)), strict=True):
-        probe.gate(part, advantages[rows], loop.mask[rows], sampler[rows])
+        probe.gate(part, advantages[rows], loop.mask[rows], sampler_logprobs=sampler[rows])
     probe.step(0)
     ratios = (scores.logprobs.detach() - sampler).exp()
     contributions = torch.where(loop.mask, -ratios * advantages * scores.vocab_centered_scores, 0.0)

@@ -214,7 +214,7 @@ def test_a_mask_of_weights_is_refused_in_the_first_step(weight: float) -> None:
     mask = loop.mask.float()
     assert probe.gate(probe.score(logits, token_ids), advantages, mask).shape == mask.shape
     mask[0, 0] = weight
-    with pytest.raises(InputError, match=f"{weight}.*loss_weights"):
+    with pytest.raises(InputError, match=f"{weight}.*into the loss"):
         probe.gate(probe.score(logits, token_ids), advantages, mask)
 
 

@@ -79,7 +79,7 @@ def test_after_the_first_step_each_kind_of_failure_is_logged_once_counted_and_tr
 
 @pytest.mark.parametrize(
     ("argument", "bad"),
-    [("groups", 7), ("kl_strengths", torch.zeros(3)), ("token_ids", torch.zeros(3, dtype=torch.long))],
+    [("groups", 7), ("ref_logprobs", torch.zeros(3)), ("token_ids", torch.zeros(3, dtype=torch.long))],
 )
 def test_what_serves_the_diagnosis_alone_never_costs_the_control(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, argument: str, bad: Any

@@ -21,9 +21,8 @@ def two_steps_of_the_same_tokens(control: isentrope.Control, **settings: str) ->
     probe, transport = probe_and_transport(**settings)
     for step in range(2):
         scores = probe.score(logits, token_ids)
-        probe.gate(
-            scores, advantages, loop.mask, scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)
-        )
+        old = scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)
+        probe.gate(scores, advantages, loop.mask, old_logprobs=old)
         probe.step(step)
         transport.set_control(pushed(1, control))
     return reports(transport)

@@ -13,14 +13,14 @@ from isentrope_dashboard import theme
 from isentrope_dashboard.figures.lines import StepRow, show_note
 from isentrope_dashboard.formatting import number
 from isentrope_wire.metrics import (
+    CHANGE_BY_ENTROPY_BONUS,
     CHANGE_BY_INTERVENTION,
     CHANGE_BY_KL_PENALTY,
-    CHANGE_BY_RATIO_CLIP,
+    CHANGE_BY_POLICY_LOSS,
     CHANGE_NEGATIVE_HIGH,
     CHANGE_NEGATIVE_LOW,
     CHANGE_POSITIVE_HIGH,
     CHANGE_POSITIVE_LOW,
-    CHANGE_WITH_NOTHING_IN_FORCE,
     COVARIANCE_GROUP,
     COVARIANCE_GROUP_EASY,
     COVARIANCE_GROUP_HARD,
@@ -64,10 +64,10 @@ VIEWS: Mapping[str, SplitView] = {
         subtitle="What each mechanism makes of the unit prediction",
         axis=_UNIT,
         parts=(
-            (CHANGE_WITH_NOTHING_IN_FORCE, "no method"),
-            (CHANGE_BY_RATIO_CLIP, "ratio clip"),
-            (CHANGE_BY_INTERVENTION, "intervention"),
+            (CHANGE_BY_POLICY_LOSS, "policy loss"),
             (CHANGE_BY_KL_PENALTY, "KL penalty"),
+            (CHANGE_BY_ENTROPY_BONUS, "entropy bonus"),
+            (CHANGE_BY_INTERVENTION, "intervention"),
             (ENTROPY_UNIT_PREDICTED_CHANGE, "unit prediction"),
         ),
     ),
@@ -86,7 +86,7 @@ VIEWS: Mapping[str, SplitView] = {
 """By their names in the page's state."""
 _SIGNS: Mapping[str, tuple[str, ...]] = {
     "quadrant": (CHANGE_POSITIVE_LOW,),
-    "mechanism": (CHANGE_BY_RATIO_CLIP, CHANGE_BY_INTERVENTION, CHANGE_BY_KL_PENALTY),
+    "mechanism": (CHANGE_BY_KL_PENALTY, CHANGE_BY_ENTROPY_BONUS, CHANGE_BY_INTERVENTION),
     "difficulty": (COVARIANCE_GROUP,),
 }
 """A view is offered where any of these was measured."""

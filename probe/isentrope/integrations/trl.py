@@ -35,16 +35,15 @@ from isentrope.integrations.trl_loss import (
     as_in_training,
     completion_scores,
     default_tokens,
-    loss_kl_strengths,
-    loss_weights,
+    old_logprobs,
     prompt_groups,
-    sampler_logprobs,
     token_mask,
+    with_kl_part,
 )
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
-from isentrope.scores import TokenScores, importance_ratios
+from isentrope.scores import TokenScores
 from isentrope.transport.transport import Transport
 from isentrope_wire.control import Control
 from isentrope_wire.metrics import (
@@ -259,7 +258,9 @@ class Attachment(StepReports):
 
     def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         """Keep the inputs of the loss while it is computed; evaluations are not observed."""
-        self._inputs = inputs if self._observing() else None
+        self._inputs = None
+        if self._observing():
+            self._inputs = inputs = with_kl_part(self._trainer, inputs)
         try:
             return self._theirs["_compute_loss"](model, inputs, *args, **kwargs)
         finally:
@@ -295,35 +296,28 @@ class Attachment(StepReports):
         if self._inputs is None and self._first_pass is None:
             return self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
         with self._head.recording() as records:
-            logprobs, *rest = self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
+            logprobs, entropies, *rest = self._theirs["_get_per_token_logps_and_entropies"](*args, **kwargs)
         with self._guard.protect("gating TRL's log-probs"):
             if records and self._first_pass is not None:
-                self._first_pass.append((logprobs, completion_scores(records, logprobs)))
+                self._first_pass.append((logprobs, completion_scores(records, logprobs, entropies)))
             elif records and self._inputs is not None:
-                logprobs = self._gated(completion_scores(records, logprobs), self._inputs)
-        return logprobs, *rest
+                logprobs = self._gated(completion_scores(records, logprobs, entropies), self._inputs)
+        return logprobs, entropies, *rest
 
     def _gated(self, scores: TokenScores, inputs: Inputs) -> Tensor:
         level = getattr(self._trainer, "importance_sampling_level", "token")
-        logprobs = scores.logprobs.detach()
-        old = sampler_logprobs(inputs, logprobs, level)
-        ratios = None if old is None else importance_ratios(logprobs, old)
         groups: Tensor | None = None
-        kl_strengths: Tensor | None = None
         # For the diagnosis alone: its failure must not stop a control.
         with self._guard.protect("finding groups by their prompts"):
             groups = prompt_groups(inputs)
             self._groups_known = True
-        with self._guard.protect("computing the KL term"):
-            kl_strengths = loss_kl_strengths(self._trainer, inputs, logprobs, ratios)
         gated = self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],
             token_mask(inputs),
-            old,
+            old_logprobs=old_logprobs(inputs, scores.logprobs, level),
+            ref_logprobs=inputs.get("ref_per_token_logps"),
             groups=groups,
-            loss_weights=None if ratios is None else loss_weights(self._trainer, inputs, logprobs, ratios),
-            kl_strengths=kl_strengths,
         )
         self._micro_batches.append(MicroBatch.of(inputs))
         return gated

@@ -1,18 +1,12 @@
-"""What `trl.py` reads from the inputs of TRL's loss, and from the parameters of the loss.
+"""What `trl.py` reads from the inputs of TRL's loss.
 
-Scores, mask, groups and log-probs of the sampler, as `Probe.gate` takes them.
-
-The weight of a token in the gradient, `loss_weights` of the gate: the gradient of TRL's losses with respect to a token's
-log-prob is -w A, up to the loss's denominator. The plain importance-weighted surrogate has w = r. Each function here
-returns w / r, one per token: 1 where the loss changes nothing, 0 where it clips the token. `loss_kl_strengths` is what
-the KL term of the loss adds.
+Scores, mask, groups and log-probs of the old policy, as `Probe.gate` takes them.
 
 For the observed change: a bounded sample of a step's tokens, scored once more after the optimiser's update.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.scores import TokenScores, inside_clip, kl_strengths
+from isentrope.scores import TokenScores
 
 _ODD = -0x61C8864680B583EB
 """The golden ratio's bits, as an odd int64: multiplying by it spreads numbers that are close together."""
@@ -30,15 +24,16 @@ Inputs = Mapping[str, Any]
 """The inputs of TRL's `_compute_loss`: prompt and completion ids and masks, advantages and others."""
 
 
-def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> TokenScores:
+def completion_scores(records: Sequence[TokenScores], logprobs: Tensor, entropies: Tensor | None = None) -> TokenScores:
     """The scores of the completions, from those of each chunk's whole sequences.
 
     Args:
         records: one per chunk of rows, [rows, tokens - 1].
         logprobs: as TRL returned them, [batch, completion].
+        entropies: the same; None: it returned none.
 
     Returns:
-        Scores of the log-probs' shape, with these log-probs themselves, without token ids.
+        Scores of the log-probs' shape, with these log-probs and entropies themselves, without token ids.
     """
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -47,7 +42,7 @@ def completion_scores(records: Sequence[TokenScores], logprobs: Tensor) -> Token
     squared = [record.squared_scores for record in records if record.squared_scores is not None]
     return TokenScores(
         logprobs=logprobs,
-        entropies=joined([record.entropies for record in records]),
+        entropies=joined([record.entropies for record in records]) if entropies is None else entropies,
         discriminator_scores=joined([record.discriminator_scores for record in records]),
         expected_scores=joined([record.expected_scores for record in records]),
         vocab_centered_scores=joined([record.vocab_centered_scores for record in records]),
@@ -77,7 +72,7 @@ def prompt_groups(inputs: Inputs) -> Tensor:
     return groups
 
 
-def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
+def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
     """Log-probs such that log-prob minus these is the logarithm of TRL's importance ratio; None: the ratio is 1.
 
     Args:
@@ -99,116 +94,17 @@ def sampler_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | N
     return logprobs - (((logprobs - old) * mask).sum(1) / lengths).unsqueeze(1)
 
 
-CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-"""Loss types with PPO's clip. RLOO has the clip too, but no loss type."""
+def with_kl_part(trainer: Any, inputs: Inputs) -> Inputs:
+    """The inputs with reference log-probs that get a gradient, where TRL's loss has a KL term of which it tells the share.
 
-LARGEST_LOG_RATIO, SMALLEST_SEQUENCE_RATIO, SMALLEST_LAMBDA = 20.0, 1e-8, 1e-4
-"""The bounds that TRL puts on VESPO's ratios and λ."""
-
-
-def loss_weights(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor) -> Tensor:
-    """w / r of each token, [batch, tokens]: r A times this is the token's weight in the gradient of TRL's loss.
-
-    Args:
-        trainer: its loss type and the parameters of the loss are read.
-        inputs: of `_compute_loss`: advantages [batch] or [batch, tokens], old log-probs and masks.
-        logprobs: of the policy, without gradient, [batch, tokens].
-        ratios: r as the loss has it, of tokens or of sequences, [batch, tokens].
-    """
-    args = trainer.args
-    advantages: Tensor = inputs["advantages"]
-    advantages = (advantages if advantages.dim() == 2 else advantages.unsqueeze(1)).expand_as(ratios)
-    loss_type = getattr(trainer, "loss_type", "grpo")
-    if loss_type in CLIPPED_LOSSES:
-        delta = getattr(args, "delta", None)
-        return inside_clip(advantages, ratios, trainer.epsilon_low, trainer.epsilon_high, delta).to(ratios.dtype)
-    if loss_type == "cispo":
-        return cispo_weight(ratios, trainer.epsilon_high)
-    if loss_type == "sapo":
-        return sapo_weight(advantages, ratios, args.sapo_temperature_pos, args.sapo_temperature_neg)
-    if loss_type == "vespo":
-        positive, negative = (args.vespo_k_pos, args.vespo_lambda_pos), (args.vespo_k_neg, args.vespo_lambda_neg)
-        log_ratios = logprobs - inputs["old_per_token_logps"]
-        phi = vespo_weight(advantages, log_ratios, token_mask(inputs), positive, negative)
-        # φ replaces r. Where r is 0 in float32, there is nothing to replace.
-        return torch.where(ratios > 0, phi / ratios, 0.0)
-    return torch.ones_like(ratios)
-
-
-def loss_kl_strengths(trainer: Any, inputs: Inputs, logprobs: Tensor, ratios: Tensor | None) -> Tensor | None:
-    """What the KL term of TRL's loss adds to r A, [batch, tokens]; None where there is no term, or it is not known.
-
-    With `use_bias_correction_kl` the estimator k is weighted by the ratio, which has a gradient too: that of beta r k is
-    beta r log(p / p_ref). For ratios of whole sequences it is not known. RLOO's KL is part of the reward, and so of A.
-
-    Args:
-        ratios: r as the loss has it; None: 1.
+    The term is a function of log p_ref - log p alone: its gradient by log p is minus that by log p_ref. With
+    `use_bias_correction_kl` it depends on the ratio too, and its share is not known. RLOO's KL is part of the reward.
     """
     reference: Tensor | None = inputs.get("ref_per_token_logps")
-    if reference is None or "old_logps" in inputs or not trainer.beta:
-        return None
-    if not getattr(trainer.args, "use_bias_correction_kl", False):
-        return kl_strengths(logprobs, reference, float(trainer.beta))
-    if getattr(trainer, "importance_sampling_level", "token") != "token":
-        return None
-    pull: Tensor = trainer.beta * (reference - logprobs)
-    return pull if ratios is None else ratios * pull
-
-
-def cispo_weight(ratios: Tensor, high: float) -> Tensor:
-    """min(r, ε_high) / r: CISPO bounds the weight of a log-prob, which keeps its gradient.
-
-        loss = -sg(min(r, ε_high)) A log p        arXiv:2506.13585; TRL bounds r by ε_high itself, not by 1 + ε_high
-
-    Args:
-        ratios: r, [batch, tokens].
-        high: ε_high.
-    """
-    return (high / ratios).clamp(max=1.0)
-
-
-def sapo_weight(advantages: Tensor, ratios: Tensor, temperature_positive: float, temperature_negative: float) -> Tensor:
-    """4 σ(τ (r - 1)) (1 - σ(τ (r - 1))): the slope in r of SAPO's soft gate; 1 at r = 1.
-
-        loss = -4 / τ σ(τ (r - 1)) A        arXiv:2511.20347
-
-    Args:
-        advantages: A, [batch, tokens].
-        ratios: r, [batch, tokens].
-        temperature_positive: τ where A > 0.
-        temperature_negative: τ elsewhere.
-    """
-    temperatures = torch.where(advantages > 0, temperature_positive, temperature_negative)
-    gate = torch.sigmoid(temperatures * (ratios - 1))
-    return 4 * gate * (1 - gate)
-
-
-def vespo_weight(
-    advantages: Tensor,
-    log_ratios: Tensor,
-    mask: Tensor,
-    positive: tuple[float, float],
-    negative: tuple[float, float],
-) -> Tensor:
-    """φ(w) = exp(λ + k log w - λ w) of the whole sequence's ratio w, by which VESPO replaces r; 1 at w = 1.
-
-        loss = -sg(φ(w)) A log p        arXiv:2602.10693; TRL keeps w within [1e-8, e^20]
-
-    Args:
-        advantages: A, [batch, tokens].
-        log_ratios: log r of each token, [batch, tokens].
-        mask: non-zero where the token counts.
-        positive: (k, λ) where A >= 0.
-        negative: (k, λ) where A < 0.
-
-    Returns:
-        [batch, tokens].
-    """
-    sums = (log_ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO) * mask).sum(1, keepdim=True)
-    log_weight = sums.clamp(math.log(SMALLEST_SEQUENCE_RATIO), LARGEST_LOG_RATIO)
-    k = torch.where(advantages >= 0, positive[0], negative[0])
-    rate = torch.where(advantages >= 0, positive[1], negative[1]).clamp(min=SMALLEST_LAMBDA)
-    return (rate + k * log_weight - rate * log_weight.exp()).exp()
+    corrected = getattr(trainer.args, "use_bias_correction_kl", False)
+    if reference is None or "old_logps" in inputs or not trainer.beta or corrected:
+        return inputs
+    return {**inputs, "ref_per_token_logps": reference.detach().requires_grad_()}
 
 
 @dataclass(frozen=True, slots=True)

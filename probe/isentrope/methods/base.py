@@ -27,8 +27,6 @@ class GatedTokens:
     """True where the token counts."""
     importance_ratios: Float[Tensor, "*tokens"] | None = None
     """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
-    loss_weights: Shaped[Tensor, "*tokens"] | None = None
-    """Factor that the loop's own loss puts on r A: 0 where its clip silences the token. None: not known."""
     step: int = 0
     rank: int = 0
     first_position: int = 0

@@ -94,8 +94,7 @@ def select_kl_cov(control: Control, tokens: GatedTokens, centres: Centres, cutof
     log_ratios = tokens.importance_ratios.double().log().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     log_ratios = torch.where(log_ratios.abs() <= RATIO_TOLERANCE, 0.0, log_ratios)
     slopes = log_ratios.sign() if control.value("estimator") == "abs" else log_ratios.expm1()
-    weights = 1.0 if tokens.loss_weights is None else tokens.loss_weights.double()
-    surrogate = weights * log_ratios.exp() * tokens.advantages.double()
+    surrogate = log_ratios.exp() * tokens.advantages.double()
     penalised = (1 - control.number("beta") * slopes / surrogate).to(factors.dtype)
     return Selection(torch.where(chosen & penalised.isfinite(), penalised, factors), chosen)
 

@@ -5,8 +5,8 @@
   (linear_token_scores.py; head_tiles.py, head_gradients.py)
 - `linear_head_parts(head)`: the arguments for a head module, adapters included (linear_heads.py)
 - `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
-- `entropy_discriminator`, `vocab_centered_scores`, `batch_centered_scores`, `entropy_contributions`, `importance_ratios`;
-  `inside_clip`, `kl_strengths`: a token's weight in the loss (prediction.py)
+- `entropy_discriminator`, `vocab_centered_scores`, `batch_centered_scores`, `entropy_contributions`, `importance_ratios`
+  (prediction.py)
 """
 
 from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts
@@ -16,8 +16,6 @@ from isentrope.scores.prediction import (
     entropy_contributions,
     entropy_discriminator,
     importance_ratios,
-    inside_clip,
-    kl_strengths,
     vocab_centered_scores,
 )
 from isentrope.scores.token_scores import TokenScores, token_scores
@@ -31,8 +29,6 @@ __all__ = [
     "entropy_contributions",
     "entropy_discriminator",
     "importance_ratios",
-    "inside_clip",
-    "kl_strengths",
     "linear_head_parts",
     "linear_token_scores",
     "merge",

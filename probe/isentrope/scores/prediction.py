@@ -47,49 +47,6 @@ def entropy_contributions(
     return torch.where(keep_mask, -(importance_ratios * advantages * vocab_centered_scores), 0.0)
 
 
-def inside_clip(
-    advantages: Float[Tensor, "*tokens"],
-    ratios: Float[Tensor, "*tokens"],
-    low: float,
-    high: float,
-    either: float | None = None,
-) -> Bool[Tensor, "*tokens"]:
-    """True where the surrogate of PPO has a gradient.
-
-        min(min(r, delta) A, clip(r, 1 - epsilon, 1 + epsilon_high) A)        arXiv:1707.06347, eq. 7
-
-    A loop that clips so passes it to `Probe.gate` as `loss_weights`.
-
-    Args:
-        advantages: A.
-        ratios: r.
-        low: epsilon: flat below 1 - epsilon where A < 0.
-        high: epsilon_high: flat above 1 + epsilon_high where A > 0.
-        either: delta, of losses that have one: flat above it whatever the sign of A.
-    """
-    outside = (advantages > 0) & (ratios > 1 + high)
-    outside |= (advantages < 0) & (ratios < 1 - low)
-    if either is not None:
-        outside |= ratios > either
-    return ~outside
-
-
-def kl_strengths(
-    logprobs: Float[Tensor, "*tokens"], reference_logprobs: Float[Tensor, "*tokens"], coefficient: float
-) -> Float[Tensor, "*tokens"]:
-    """-beta (1 - p_ref / p): the update strength that the KL term of a loss adds to r A, per token.
-
-    The gradient of beta (p_ref / p - log(p_ref / p) - 1), the estimator of KL(policy || reference) that GRPO adds to
-    its loss (arXiv:2402.03300, eq. 4), with respect to log p, sign turned.
-
-    Args:
-        logprobs: Of the sampled tokens under the current policy, in nats.
-        reference_logprobs: Of the same tokens under the reference policy, in nats.
-        coefficient: beta.
-    """
-    return -coefficient * (1 - (reference_logprobs - logprobs).exp())
-
-
 def entropy_discriminator(
     token_logprobs: Float[Tensor, "*tokens"], token_entropies: Float[Tensor, "*tokens"]
 ) -> Float[Tensor, "*tokens"]:

@@ -1,4 +1,4 @@
-"""Top contributing tokens of a step: the largest |u A S_c|, each with its id, its text and the numbers that explain it.
+"""Top contributing tokens of a step: the largest |g S_c|, each with its id, its text and the numbers that explain it.
 
 A clipped token is among them too, marked as clipped: its contribution is what it would have been.
 """
@@ -28,12 +28,12 @@ MOST = 16
 TEXT_CHARACTERS = 40
 """Of a token's text; 16 tokens then stay below 4 KiB whatever their script."""
 
-_FIELDS = ("u A S_c", "token_id", "sequence", "position", "log p", "H", "S_c", "A", "kept", "valid")
+_FIELDS = ("g S_c", "token_id", "sequence", "position", "log p", "H", "S_c", "A", "kept", "valid")
 """Of each token in the vector; -1 where id, sequence or position is not known."""
 
 
 def top_tokens(tokens: StepTokens) -> Tensor:
-    """The _FIELDS of this rank's MOST tokens by |u A S_c|; zeros where it has fewer."""
+    """The _FIELDS of this rank's MOST tokens by |g S_c|; zeros where it has fewer."""
     sizes = tokens.effects.abs() - tokens.behind_all
     chosen = sizes.topk(min(MOST, sizes.numel())).indices
     rows = tokens.of(chosen) | _places(tokens.batches, chosen)
@@ -59,7 +59,7 @@ def _read(numbers: Sequence[float], rank: int) -> tuple[DrivingToken, ...]:
             entropy=row["H"],
             vocab_centered_score=row["S_c"],
             advantage=row["A"],
-            contribution=-row["u A S_c"],
+            contribution=-row["g S_c"],
             kept=bool(row["kept"]),
         )
         for row in rows
@@ -76,10 +76,13 @@ TOP_TOKENS = Sum(size=MOST * len(_FIELDS), measure=top_tokens, read=_read, merge
 """The MOST tokens of all ranks, largest first; without their texts."""
 
 
-def with_texts(tokens: Sequence[DrivingToken], text_of: Callable[[int], str | None]) -> tuple[DrivingToken, ...]:
+def with_texts(
+    tokens: Sequence[DrivingToken], scale: float, text_of: Callable[[int], str | None]
+) -> tuple[DrivingToken, ...]:
     """The same tokens with the text of their ids.
 
     Args:
+        scale: Factor of their contributions (`StepSums.scale`).
         text_of: The text that a token id stands for; None: not known.
     """
 
@@ -88,7 +91,7 @@ def with_texts(tokens: Sequence[DrivingToken], text_of: Callable[[int], str | No
         # Half a character can't be written to the spool.
         return None if found is None else found[:TEXT_CHARACTERS].encode(errors="replace").decode()
 
-    return tuple(replace(token, text=text(token.token_id)) for token in tokens)
+    return tuple(replace(token, contribution=scale * token.contribution, text=text(token.token_id)) for token in tokens)
 
 
 def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> dict[str, Tensor]:

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 ADVANTAGE_LOGPROB = covariance("A", "log p", lambda value, step: {COVARIANCE_ADVANTAGE_LOGPROB: value.value})
 """Of the tokens' A and log p; its means are the centre that the next step's covariances are counted about."""
 
-ADVANTAGE_SCORE = covariance("A", "u S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
-"""Of A and u S_c, u the factor of A in the token's gradient."""
+ADVANTAGE_SCORE = covariance("A", "r S_c", lambda value, step: {COVARIANCE_ADVANTAGE_SCORE: value.value})
+"""Of A and r S_c, r the ratio to the old policy."""
 
 ADVANTAGE_DISCRIMINATOR = covariance(
     "A",

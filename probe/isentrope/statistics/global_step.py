@@ -61,6 +61,7 @@ def rank_vector(
     *,
     alone: bool = True,
     centre: tuple[Tensor, Tensor] | None = None,
+    loss_scale: float | Tensor = 1.0,
 ) -> Float64[Tensor, " numbers"]:
     """The vector of this rank's step, float64, on the device of its tokens.
 
@@ -73,12 +74,14 @@ def rank_vector(
         thresholds: What the step's what-if is counted from; None: each rank's own tokens.
         alone: Whether there is no other rank.
         centre: Mean log p and mean A of the step before, over all ranks.
+        loss_scale: What the gradients that were read are to be divided by.
     """
     header, layout = RankHeader(step, 1, failures, len(batches)), ALONE if alone else SEVERAL
     device = batches[0].mask.device if batches else device
     if not any(batch.mask.numel() for batch in batches):
         return layout.pack(header, None, device)
-    return layout.pack(header, StepTokens(batches, entropies_after, thresholds=thresholds, centre=centre), device)
+    tokens = StepTokens(batches, entropies_after, thresholds=thresholds, centre=centre, loss_scale=loss_scale)
+    return layout.pack(header, tokens, device)
 
 
 def failed_rank_vector(failures: int, device: torch.device | None, *, alone: bool = True) -> Tensor:
@@ -99,7 +102,7 @@ def read_ranks(rows: Sequence[Sequence[float]]) -> GlobalStep:
     added = parts[0] if len(parts) == 1 else [sum(column) for column in zip(*parts, strict=True)]
     layout = ALONE if len(added) == ALONE.size - ADDITIVE_FROM else SEVERAL
     return GlobalStep(
-        sums=layout.read(gated, added) if gated else None,
+        sums=layout.read(gated, added, sum(bool(header.took_part) for header in headers)) if gated else None,
         failures=int(sum(header.failures for header in headers)),
         failed_ranks=sum(not header.took_part for header in headers),
         steps=tuple(sorted({int(header.step) for header in headers if header.took_part})),

@@ -1,23 +1,25 @@
 """The sums of a step's tokens and the metrics promised to users; entropies and scores in nats.
 
-Three mechanisms change the unit prediction: the loop's ratio clip, the intervention, and a KL term.
+The unit prediction is the first-order change of the mean entropy per unit of gain (arXiv:2602.03392, Cor. 4.1):
 
-    unit = (-mean(r A S_c)) + by_ratio_clip + by_intervention
+    unit = -mean(u S_c),   u = N g / W,   g = -dL / dlog p       the loss's own gradient, N tokens, W ranks averaged over
+                           u = r A                               where no backward reached the log-probs
 
-    by_ratio_clip   = -mean((w - 1) r A S_c)            w: the weight of the loop's own loss on r A, 0 where it clips
-    by_intervention = -mean((f - 1) w r A S_c)          f: the factors of the active control, 0 where it clips
-    by_kl_penalty   = -mean(f alpha_KL S_c)             alpha_KL: what the loss's KL term adds to w r A
+and its parts by mechanism, which sum to it, are
 
-The last comes on top of the unit prediction, which is of the advantages alone. Each is the first-order change of the
-mean entropy per unit of gain (arXiv:2602.03392, Cor. 4.1), in nats per unit gain. A metric whose inputs the loop did
-not pass is absent.
+    by_intervention  = -mean((f - 1) u S_c)             f: the factors of the active control, 0 where it clips
+    by_kl_penalty    = -mean(u_KL S_c)                  read from the reference log-probs, where they require grad
+    by_entropy_bonus = +mean(c sum_i S_i^2)             c = -N dL / dH / W
+    by_policy_loss   = what is left                     advantages, ratios, clip, aggregation
+
+in nats per unit gain. With a temperature every term is over T^2. A metric whose inputs the loop did not pass is absent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from operator import add
+from operator import add, or_
 
 import torch
 from torch import Tensor
@@ -28,10 +30,10 @@ from isentrope.statistics.moments import Moments, device_moments, flat
 from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, moments, no_metrics
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
 from isentrope_wire.metrics import (
+    CHANGE_BY_ENTROPY_BONUS,
     CHANGE_BY_INTERVENTION,
     CHANGE_BY_KL_PENALTY,
-    CHANGE_BY_RATIO_CLIP,
-    CHANGE_WITH_NOTHING_IN_FORCE,
+    CHANGE_BY_POLICY_LOSS,
     CLIP_CANDIDATE_FRACTION,
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,
@@ -114,8 +116,11 @@ LARGEST_ENTROPY = largest(lambda tokens: tokens["H"].max())
 LARGEST_EXPECTED_SCORE = largest(lambda tokens: (tokens["S*"] - tokens["S_c"]).max())
 """Of E[S], which is never negative."""
 
-PUSHED = count(lambda tokens: tokens.pushed, lambda value, step: {TOKEN_EFFECTIVE_FRACTION: value / step.tokens})
-"""Tokens whose w r A is not 0: the loop's loss has a gradient there."""
+PUSHED = count(
+    lambda tokens: (tokens["g"] != 0).sum(dtype=torch.float64),
+    lambda value, step: {TOKEN_EFFECTIVE_FRACTION: value / step.tokens},
+)
+"""Tokens whose g is not 0: the loss moves them."""
 
 
 def change(
@@ -125,41 +130,23 @@ def change(
     return Sum(size=1, measure=effect, read=lambda numbers, _: -numbers[0], merge=add, metrics=metrics)
 
 
-LOSS_KNOWN = count(lambda tokens: tokens.weights_known)
-"""Tokens for which the loop passed w."""
-
-UNCLIPPED = change(
-    lambda tokens: tokens.unclipped_effect,
-    lambda value, step: (
-        {CHANGE_WITH_NOTHING_IN_FORCE: value / step.tokens} if step[LOSS_KNOWN] in (0, step.tokens) else {}
-    ),
+PARTS_KNOWN = Sum[tuple[bool, ...]](
+    size=2,
+    measure=lambda tokens: [tokens.one if part else tokens.none for part in tokens.parts],
+    read=lambda numbers, _: tuple(number > 0 for number in numbers),
+    merge=lambda left, right: tuple(map(or_, left, right)),
 )
-"""Sum of -r A S_c."""
-
-RATIO_CLIPPED = change(
-    lambda tokens: tokens.total("u A S_c"),
-    lambda value, step: (
-        {CHANGE_BY_RATIO_CLIP: (value - step[UNCLIPPED]) / step.tokens} if step[LOSS_KNOWN] == step.tokens else {}
-    ),
-)
-"""Sum of -w r A S_c."""
-
-KL_KNOWN = count(lambda tokens: tokens.strengths_known)
-"""Tokens for which the loop passed alpha_KL."""
+"""Whether the gradient of the KL term was read on its own, and that of an entropy bonus."""
 
 
-def _kl_effect(tokens: StepTokens) -> Tensor:
-    if "kl" not in tokens:
-        return tokens.none
-    effects = tokens["kl"] * tokens["S_c"]
-    return (effects if tokens.factors is None else torch.where(tokens.valid, tokens.factors, 0.0) * effects).sum()
+INTERVENTION = change(lambda tokens: tokens.intervention_effect)
+"""Sum of -(f - 1) g S_c."""
 
+KL_PENALTY = change(lambda tokens: tokens.none if tokens.kl_effects is None else tokens.kl_effects.sum())
+"""Sum of -g_KL S_c."""
 
-KL_PENALTY = change(
-    _kl_effect,
-    lambda value, step: {CHANGE_BY_KL_PENALTY: value / step.tokens} if step[KL_KNOWN] == step.tokens else {},
-)
-"""Sum of -f alpha_KL S_c."""
+BONUS = change(lambda tokens: tokens.none if tokens.bonus_effects is None else tokens.bonus_effects.sum())
+"""Sum of c sum_i S_i^2."""
 
 
 def _calls_by_source(tokens: StepTokens) -> list[Tensor]:
@@ -193,7 +180,7 @@ class SignSums:
     """Tokens by the sign of their advantage, and how many of them an intervention clipped."""
 
     changes: tuple[float, ...]
-    """Sums of -f u A S_c by QUADRANTS, in nats per unit gain; f multiplies the gradient, 0 where it takes no part."""
+    """Sums of what the update does, by QUADRANTS, before they are scaled (`StepSums.change`)."""
     positive: int = 0
     negative: int = 0
     clipped_positive: int = 0
@@ -210,7 +197,7 @@ class SignSums:
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
         """From the numbers of `_by_code`."""
-        tokens, effects, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(5))
+        effects, tokens, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(5))
 
         def of(counts: Sequence[float], codes: Sequence[int]) -> int:
             return int(sum(counts[code] for code in codes))
@@ -235,31 +222,24 @@ class SignSums:
 
 
 def _by_code(tokens: StepTokens) -> Tensor:
-    """Of the tokens of each of `StepTokens.codes`: how many, the sum of f u A S_c, how many were clipped, how many the
-    intervention selected, and how many of these it kept."""
-    codes = tokens.codes
-    if tokens.factors is None:
-        table = tokens.ones.new_zeros(5, CODES)
-        table[:2].scatter_add_(1, codes.expand(2, -1), tokens.rows("valid", "u A S_c"))
-        return table.reshape(-1)
-    kept = tokens.kept
-    selected = flat(
-        [torch.zeros_like(batch.mask) if batch.selected is None else batch.selected for batch in tokens.batches]
-    )
-    effects = torch.where(kept, tokens.effects * tokens.factors, 0.0)
-    rows = torch.stack([tokens.ones, effects, ~kept, selected, selected & kept])
-    rows[2:].mul_(tokens.ones)
-    return rows.new_zeros(5, CODES).scatter_add_(1, codes.expand(5, -1), rows).reshape(-1)
+    """Of the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by `change_codes`), how many
+    there are, how many were clipped, how many the intervention selected, and how many of these it kept."""
+    table = tokens.ones.new_zeros(5, CODES)
+    table[0].scatter_add_(0, tokens.change_codes, tokens.all_effects)
+    table[1].scatter_add_(0, tokens.codes, tokens.ones)
+    if tokens.factors is not None:
+        selected = flat(
+            [torch.zeros_like(batch.mask) if batch.selected is None else batch.selected for batch in tokens.batches]
+        )
+        rows = torch.stack([~tokens.kept, selected, selected & tokens.kept]) * tokens.ones
+        table[2:].scatter_add_(1, tokens.codes.expand(3, -1), rows)
+    return table.reshape(-1)
 
 
 def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
-    tokens, unit_sum = step.tokens, sum(sums.changes)
-    metrics: dict[str, float] = {
-        f"change/{quadrant}": change_sum / tokens for quadrant, change_sum in zip(QUADRANTS, sums.changes, strict=True)
-    }
+    tokens = step.tokens
+    metrics: dict[str, float] = {} if step.basis is None else _change_metrics(sums.changes, step)
     metrics |= {
-        ENTROPY_UNIT_PREDICTED_CHANGE: unit_sum / tokens,
-        CHANGE_BY_INTERVENTION: (unit_sum - step[RATIO_CLIPPED]) / tokens,
         CLIP_CANDIDATE_FRACTION: sums.selected / tokens,
         CLIP_FRACTION: sums.clipped / tokens,
     }
@@ -268,6 +248,19 @@ def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     if sums.negative:
         metrics[CLIP_FRACTION_NEGATIVE] = sums.clipped_negative / sums.negative
     return metrics
+
+
+def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float]:
+    quadrants = {f"change/{name}": step.change(total) for name, total in zip(QUADRANTS, changes, strict=True)}
+    unit = step.change(sum(changes))
+    kl_known, bonus_known = step[PARTS_KNOWN]
+    parts: dict[str, float] = {CHANGE_BY_INTERVENTION: step.change(step[INTERVENTION])}
+    if kl_known:
+        parts[CHANGE_BY_KL_PENALTY] = step.change(step[KL_PENALTY])
+    if bonus_known:
+        parts[CHANGE_BY_ENTROPY_BONUS] = step.change(step[BONUS])
+    whole: dict[str, float] = {ENTROPY_UNIT_PREDICTED_CHANGE: unit, CHANGE_BY_POLICY_LOSS: unit - sum(parts.values())}
+    return quadrants | parts | whole
 
 
 SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=SignSums.merge, metrics=_sign_metrics)
@@ -311,11 +304,10 @@ STEP_SUMS = (
     LARGEST_ENTROPY,
     LARGEST_EXPECTED_SCORE,
     PUSHED,
-    LOSS_KNOWN,
-    UNCLIPPED,
-    RATIO_CLIPPED,
-    KL_KNOWN,
+    PARTS_KNOWN,
+    INTERVENTION,
     KL_PENALTY,
+    BONUS,
     SOURCES,
     SIGNS,
     TOKEN_HISTOGRAMS,
@@ -325,8 +317,8 @@ _OF_AN_INTERVENTION = (CHANGE_BY_INTERVENTION, CLIP_CANDIDATE_FRACTION)
 
 
 def unit_prediction(step: StepSums) -> float | None:
-    """-mean(f u A S_c) over the step's tokens, None without tokens       arXiv:2602.03392, Cor. 4"""
-    return sum(step[SIGNS].changes) / step.tokens if step.tokens else None
+    """-mean(u S_c) over the step's tokens, None where it is not known       arXiv:2602.03392, Cor. 4"""
+    return step.change(sum(step[SIGNS].changes)) if step.tokens and step.basis is not None else None
 
 
 def step_metrics(step: StepSums, *, intervening: bool = False) -> dict[str, float]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from isentrope.statistics.moments import Covariance, Moments
-from isentrope.statistics.tokens import StepTokens
+from isentrope.statistics.tokens import ADVANTAGES, LOSS_GRADIENT, StepTokens
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,8 +54,13 @@ class Sum(Generic[T_co]):
 class StepSums:
     """The values of the sums of one step, over whichever ranks took part."""
 
-    def __init__(self, values: Mapping[Sum[Any], Any]) -> None:
-        self._values = values
+    def __init__(self, values: Mapping[Sum[Any], Any], ranks: int = 1) -> None:
+        """
+        Args:
+            values: of each sum.
+            ranks: whose gradients the update averaged, those without tokens included.
+        """
+        self._values, self._ranks = values, ranks
 
     def __getitem__(self, one: Sum[T_co]) -> T_co:
         value: T_co = self._values[one]
@@ -68,6 +73,21 @@ class StepSums:
     def tokens(self) -> int:
         """How many tokens count: the mask names them and all their numbers are finite."""
         return self[TOKENS]
+
+    @property
+    def basis(self) -> str | None:
+        """ADVANTAGES or LOSS_GRADIENT: what the changes were measured by. None: it differs between ranks."""
+        read = self[READ]
+        return ADVANTAGES if not read else LOSS_GRADIENT if read == self.tokens else None
+
+    @property
+    def scale(self) -> float:
+        """Factor that makes a token's change its part of a mean over tokens: a gradient carries the loss's own mean."""
+        return self.tokens / self._ranks if self.basis == LOSS_GRADIENT else 1.0
+
+    def change(self, total: float) -> float:
+        """The mean change that a sum over tokens stands for, in nats per unit of gain."""
+        return total * self.scale / self.tokens
 
     def metrics(self) -> dict[str, float]:
         """Those of all sums; at least one token must count."""
@@ -89,7 +109,7 @@ class Layout:
     """Where the numbers of each sum are in a rank's vector: the header, the sums that are merged, those that add up."""
 
     def __init__(self, *sums: Sum[Any]) -> None:
-        self.sums = sorted((TOKENS, *sums), key=lambda one: one.merge is None)
+        self.sums = sorted((TOKENS, READ, *sums), key=lambda one: one.merge is None)
         ends = [*accumulate((one.size for one in self.sums), initial=len(RankHeader._fields))]
         self.place = {one: slice(*ends[i : i + 2]) for i, one in enumerate(self.sums)}
         self.size = ends[-1]
@@ -116,12 +136,13 @@ class Layout:
         assert len(vector) == self.size, "a sum measures as many numbers as it declares"
         return vector
 
-    def read(self, rows: Mapping[int, Sequence[float]], added: Sequence[float]) -> StepSums:
+    def read(self, rows: Mapping[int, Sequence[float]], added: Sequence[float], ranks: int = 1) -> StepSums:
         """The sums of a step.
 
         Args:
-            rows: The vector of each rank that took part, at least one, up to `additive_from`.
+            rows: The vector of each rank that gated something, at least one, up to `additive_from`.
             added: The rest of all ranks' vectors, added up.
+            ranks: How many ranks took part in the update.
         """
 
         def value(one: Sum[T_co]) -> T_co:
@@ -130,7 +151,7 @@ class Layout:
                 return one.read(added[place.start - self.additive_from : place.stop - self.additive_from], 0)
             return reduce(one.merge, (one.read(row[place], rank) for rank, row in rows.items()))
 
-        return StepSums({one: value(one) for one in self.sums})
+        return StepSums({one: value(one) for one in self.sums}, ranks)
 
     def columns(self, rows: Tensor, *sums: Sum[Any]) -> Tensor:
         """The numbers of some sums on each rank, still on the device.
@@ -188,4 +209,5 @@ def covariance(
 
 
 TOKENS = count(lambda tokens: tokens.count)
-"""Every layout has it."""
+READ = count(lambda tokens: tokens.count if tokens.basis == LOSS_GRADIENT else tokens.none)
+"""All tokens, and those of ranks on which the loss's gradient was read. Every layout has both."""

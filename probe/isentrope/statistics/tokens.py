@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
+from isentrope.statistics.loss_gradient import LossGradient
 from isentrope.statistics.moments import ThresholdStatistics, flat
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TokenBatch:
     keep_mask: Bool[Tensor, "*tokens"]
     """True where the token's gradient takes part, with whatever weight. The same object as `mask` with no intervention."""
     importance_ratios: Float[Tensor, "*tokens"] | None
-    """None when the loop did not pass the sampler's log-probs; predictions then take the ratio as 1."""
+    """r to the old policy; None when the loop passed no log-probs of it, and r is taken as 1."""
     threshold_source: str | None = None
     """Which of THRESHOLD_SOURCES the keep-mask was counted from; None when it was counted from nothing."""
     gradient_factors: Shaped[Tensor, "*tokens"] | None = None
@@ -51,11 +52,8 @@ class TokenBatch:
     """True where the intervention selected the token; None with no intervention."""
     token_ids: Int[Tensor, "*tokens"] | None = None
     """None where the loop made its scores without them."""
-    loss_weights: Shaped[Tensor, "*tokens"] | None = None
-    """Factor that the loop's own loss puts on the plain surrogate's r A: 0 where its clip silences the token. None: not
-    known, and taken as 1."""
-    kl_strengths: Float[Tensor, "*tokens"] | None = None
-    """What the KL term of the loop's loss adds to r A; None: not known."""
+    gradient: LossGradient | None = None
+    """What backward brings to the log-probs after the gate; None, or empty: nothing was read."""
     group_ids: Float64[Tensor, " sequences"] | None = None
     """The same number for the rollouts of one prompt. None: not known."""
 
@@ -112,9 +110,11 @@ def detached(scores: TokenScores) -> TokenScores:
 
 
 ROWS = ("S_c", "S*", "H", "p", "log p", "A")
-"""Of the matrix; then, where the loop passed them, r, the strength of the KL term, and u S_c where u is not 1; the last
-two are "valid", 1 or 0, and u A S_c. u is the factor of A in a token's gradient: r times the weight of the loop's own
-loss."""
+"""Of the matrix; then, where the loop passed the old policy's log-probs, r and r S_c. The last three are "valid", 1 or 0;
+g, the strength with which the loss raises the token's log-prob, over T^2; and g S_c, what that takes from the entropy."""
+
+ADVANTAGES, LOSS_GRADIENT = "advantages", "loss_gradient"
+"""What g may be read from: r A, as the theorems have it, or the gradient of the very loss that was used."""
 
 CODES = 9
 """How many values `StepTokens.codes` has; no token has 3 or 5."""
@@ -131,6 +131,7 @@ class StepTokens:
         *,
         thresholds: ThresholdStatistics | None = None,
         centre: tuple[Tensor, Tensor] | None = None,
+        loss_scale: float | Tensor = 1.0,
     ) -> None:
         """
         Args:
@@ -139,7 +140,9 @@ class StepTokens:
             thresholds: What the what-if sums are counted from; NaN where it is of no token: nothing lies beyond any
                 threshold then. None: these tokens.
             centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN: these tokens' own.
+            loss_scale: What the gradients that were read are to be divided by.
         """
+        self._loss_scale = loss_scale
         self.batches, self.entropies_after = batches, entropies_after
         self.thresholds, self.centre = thresholds, centre
         mask = flat([batch.mask for batch in batches])
@@ -154,30 +157,25 @@ class StepTokens:
         ]
         # A ratio missing from one call must not count as 1 beside those of the others: then there is none.
         passed = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
-        ratios = flat(passed).double() if len(passed) == len(batches) else None
-        weights, self._weights_known = _joined([batch.loss_weights for batch in batches], batches, unknown=1.0)
-        strengths, self._strengths_known = _joined([batch.kl_strengths for batch in batches], batches, unknown=0.0)
-        update_ratios = ratios if weights is None else weights if ratios is None else ratios * weights
-        optional = {"r": ratios, "kl": strengths, "u S_c": update_ratios}
-        passed_rows = {name: row for name, row in optional.items() if row is not None}
-        self._row = {name: row for row, name in enumerate((*ROWS, *passed_rows, "valid", "u A S_c"))}
-        # The last two are overwritten below; until then they are the mask in float64.
-        values = torch.stack([*rows, *passed_rows.values(), mask, mask])
+        ratios = [] if len(passed) < len(batches) else [flat(passed).double()] * 2
+        names = (*ROWS, *(("r", "r S_c") if ratios else ()), "valid", "g", "g S_c")
+        self._row = {name: row for row, name in enumerate(names)}
+        # The last three are overwritten below; until then they are the mask in float64.
+        values = torch.stack([*rows, *ratios, mask, mask, mask])
         self.valid = mask & values.sum(0).isfinite()
         """True where the mask is and all numbers are finite."""
         # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
         self._values = values.masked_fill_(~self.valid, 0.0)
-        self._rows = dict(zip(self._row, values.unbind(), strict=True))
-        self.ones, self.effects = self["valid"], self["u A S_c"]
-        """1 where a token is valid; and u A S_c: what a token's update takes from the entropy, per unit of gain."""
-        self._pushed: Tensor | None = None
-        if update_ratios is not None:
-            updates = self["u S_c"]
-            self._pushed = (updates * self["A"] != 0).sum(dtype=torch.float64)
-            updates.mul_(self["S_c"])
+        self._rows = dict(zip(names, values.unbind(), strict=True))
+        self.ones, self.effects = self["valid"], self["g S_c"]
+        """1 where a token is valid; and g S_c: what a token's update takes from the entropy before an intervention."""
+        if ratios:
+            self["r S_c"].mul_(self["S_c"])
         else:
-            self._row["u S_c"], self._rows["u S_c"] = self._row["S_c"], self["S_c"]
-        torch.mul(self["A"], self["u S_c"], out=self.effects)
+            self._row["r S_c"], self._rows["r S_c"] = self._row["S_c"], self["S_c"]
+        self.basis = LOSS_GRADIENT if any(batch.gradient for batch in batches) else ADVANTAGES
+        """What g is read from."""
+        self._fill_strengths()
         sums = values.sum(1)
         self._totals = sums.unbind()
         self.count = self.total("valid")
@@ -187,17 +185,118 @@ class StepTokens:
         means = sums / self.count.clamp(min=1)
         self._means = means.unbind()
         # Not kept: with what is computed from them later they would be the most that a step needs.
-        deviations = (values[:-2] - means[:-2].unsqueeze(1)).mul_(self.ones)
+        deviations = (values[:-3] - means[:-3].unsqueeze(1)).mul_(self.ones)
         self._products = deviations @ deviations.T
         self.covariances = deviations[self._row["log p"]] * deviations[self._row["A"]]
         """(log p - mean) (A - mean) of each token."""
+
+    def _fill_strengths(self) -> None:
+        """g = -dL/dlog p of the tokens that count, of the loss that was used; r A where it was not read; over T^2."""
+        strengths = self["g"]
+        if self.basis == ADVANTAGES:
+            torch.mul(self["A"], self["r"], out=strengths) if "r" in self else strengths.copy_(self["A"])
+        else:
+            gradient = self.finite_gradient("gated")
+            strengths.zero_()
+            if gradient is not None:
+                strengths.sub_(gradient)
+        if self.inverse_squared_temperatures is not None:
+            strengths.mul_(self.inverse_squared_temperatures)
+        torch.mul(strengths, self["S_c"], out=self.effects)
+
+    def gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
+        """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None where none has."""
+        read = [None if batch.gradient is None else batch.gradient.get(name) for batch in self.batches]
+        if all(part is None for part in read):
+            return None
+        return flat(
+            [
+                torch.zeros_like(batch.mask, dtype=torch.float64) if part is None else part.double()
+                for part, batch in zip(read, self.batches, strict=True)
+            ]
+        )
+
+    def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
+        """The same without the loss's scale, where a token counts and the gradient is finite; else 0: an update from such
+        a gradient is skipped, or the run is lost."""
+        gradient = self.gradient(name)
+        if gradient is None:
+            return None
+        if isinstance(self._loss_scale, Tensor) or self._loss_scale != 1:
+            gradient = gradient / self._loss_scale
+        return torch.where(self.valid & gradient.isfinite(), gradient, 0.0)
+
+    @cached_property
+    def inverse_squared_temperatures(self) -> Float64[Tensor, " tokens"] | float | None:
+        """1 / T^2, by which a step on the logits changes the entropy; None where T is 1."""
+        temperatures = [batch.scores.temperature for batch in self.batches]
+        first = temperatures[0]
+        if not isinstance(first, Tensor) and all(one is first or one == first for one in temperatures):
+            return None if first == 1 else 1 / first**2
+        shapes = [batch.mask.shape for batch in self.batches]
+        spread = [
+            torch.full(shape, one, dtype=torch.float64, device=self.valid.device)
+            if not isinstance(one, Tensor)
+            else one.double().expand(shape)
+            for one, shape in zip(temperatures, shapes, strict=True)
+        ]
+        return flat(spread).square().reciprocal()
+
+    @cached_property
+    def bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
+        """-c sum_i S_i^2 / T^2, c = -dL/dH: what an entropy bonus takes from the entropy; None without one."""
+        gradient = self.finite_gradient("entropies")
+        if gradient is None or all(batch.scores.squared_scores is None for batch in self.batches):
+            return None
+        squares = flat(
+            [
+                torch.zeros_like(batch.mask, dtype=torch.float64)
+                if batch.scores.squared_scores is None
+                else batch.scores.squared_scores.double()
+                for batch in self.batches
+            ]
+        )
+        effects = torch.where(self.valid, gradient * squares, 0.0)
+        scale = self.inverse_squared_temperatures
+        return effects if scale is None else effects.mul_(scale)
+
+    @cached_property
+    def kl_effects(self) -> Float64[Tensor, " tokens"] | None:
+        """g_KL S_c / T^2: what the KL term takes, before an intervention; None where the loop did not give it apart."""
+        gradient = self.finite_gradient("kl_penalty")
+        if gradient is None:
+            return None
+        effects = gradient.neg_().mul_(self["S_c"])
+        scale = self.inverse_squared_temperatures
+        return effects if scale is None else effects.mul_(scale)
+
+    @property
+    def parts(self) -> tuple[bool, bool]:
+        """Whether the KL term and an entropy bonus are known on this rank."""
+        return self.kl_effects is not None, self.bonus_effects is not None
+
+    @cached_property
+    def all_effects(self) -> Float64[Tensor, " tokens"]:
+        """What a token's update takes from the entropy, by every way the loss has to it."""
+        effects = self.effects
+        if self.factors is not None:
+            behind = self.finite_gradient("logprobs")
+            # Behind the gate arrives what passed it, and what the loss made of log-probs that did not.
+            if behind is None:
+                effects = torch.where(self.kept, effects * self.factors, 0.0)
+            else:
+                effects = behind.neg_().mul_(self["S_c"])
+                if self.inverse_squared_temperatures is not None:
+                    effects.mul_(self.inverse_squared_temperatures)
+        return effects if self.bonus_effects is None else effects + self.bonus_effects
 
     def __contains__(self, name: str) -> bool:
         return name in self._row
 
     def __getitem__(self, name: str) -> Float64[Tensor, " tokens"]:
         """A row of the matrix."""
-        return self._rows[name]
+        row: Tensor = self._rows[name]
+        return row
 
     def rows(self, first: str, last: str) -> Float64[Tensor, "rows tokens"]:
         """The rows from one to another, both included; a view."""
@@ -213,14 +312,27 @@ class StepTokens:
         return {name: rows[row] for name, row in self._row.items()}
 
     @cached_property
-    def plain_effects(self) -> Float64[Tensor, " tokens"]:
-        """A S_c."""
-        return self.effects if self._pushed is None else self["A"] * self["S_c"]
+    def intervention_effect(self) -> Float64[Tensor, ""]:
+        """Sum of (f - 1) g S_c: what the intervention adds to what the step takes from the entropy."""
+        if self.factors is None:
+            return self.none
+        return (torch.where(self.kept, self.effects * self.factors, 0.0) - self.effects).sum()
 
     @cached_property
     def codes(self) -> Int[Tensor, " tokens"]:
         """3 (sign of A) + (sign of A S_c) + 4 of each token."""
-        return (torch.add(self.plain_effects.sign(), self["A"].sign(), alpha=3) + 4).long()
+        return self._codes_by(self["A"])
+
+    @cached_property
+    def change_codes(self) -> Int[Tensor, " tokens"]:
+        """The same with the sign of g where A is 0: a KL term moves such a token."""
+        if self.basis == ADVANTAGES:
+            return self.codes
+        return self._codes_by(torch.where(self["A"] == 0, self["g"], self["A"]))
+
+    def _codes_by(self, signs: Tensor) -> Tensor:
+        codes: Tensor = torch.add((signs * self["S_c"]).sign(), signs.sign(), alpha=3) + 4
+        return codes.long()
 
     @cached_property
     def behind_all(self) -> Float[Tensor, " tokens"]:
@@ -238,6 +350,11 @@ class StepTokens:
     def kept(self) -> Bool[Tensor, " tokens"]:
         """True where the token's gradient takes part, whether or not the token is valid."""
         return flat([batch.keep_mask for batch in self.batches])
+
+    @cached_property
+    def one(self) -> Float64[Tensor, ""]:
+        """1, a scalar."""
+        return torch.ones_like(self.count)
 
     @cached_property
     def none(self) -> Float64[Tensor, ""]:
@@ -260,47 +377,3 @@ class StepTokens:
         if name not in self:
             return self.none, self.none, self.none
         return self.count, self.mean(name), self.product_sum(name, name)
-
-    @property
-    def pushed(self) -> Tensor:
-        """How many tokens' u A is not 0."""
-        return (self["A"] != 0).sum(dtype=torch.float64) if self._pushed is None else self._pushed
-
-    @property
-    def unclipped_effect(self) -> Tensor:
-        """The sum of r A S_c."""
-        if all(batch.loss_weights is None for batch in self.batches):
-            return self.total("u A S_c")
-        return ((self.plain_effects * self["r"]) if "r" in self else self.plain_effects).sum()
-
-    @property
-    def weights_known(self) -> Tensor:
-        """For how many tokens the loop passed the weights of its own loss."""
-        return self._count(self._weights_known)
-
-    @property
-    def strengths_known(self) -> Tensor:
-        """For how many it passed the strength of its KL term."""
-        return self._count(self._strengths_known)
-
-    def _count(self, known: Tensor | bool) -> Tensor:
-        if isinstance(known, Tensor):
-            return (known & self.valid).sum(dtype=torch.float64)
-        return self.count if known else self.none
-
-
-def _joined(
-    parts: Sequence[Tensor | None], batches: Sequence[TokenBatch], *, unknown: float
-) -> tuple[Tensor | None, Tensor | bool]:
-    """One vector of what the loop passed for each token, None where it passed nothing; and for which tokens it did."""
-    passed = [part for part in parts if part is not None]
-    if not passed:
-        return None, False
-    if len(passed) == len(batches):
-        return flat(passed).double(), True
-    filled = [
-        torch.full_like(batch.mask, unknown, dtype=torch.float64) if part is None else part.double()
-        for part, batch in zip(parts, batches, strict=True)
-    ]
-    known = [torch.full_like(b.mask, part is not None) for part, b in zip(parts, batches, strict=True)]
-    return flat(filled), flat(known)

@@ -16,12 +16,11 @@ from torch import Tensor
 from isentrope.statistics.moments import ThresholdStatistics, device_constant
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import CODES, StepTokens
-from isentrope_wire.what_if import CELLS, CHANGING_GROUPS, EDGES, SIDES, BinSums, TokenGroup, WhatIfSums
+from isentrope_wire.what_if import CELLS, EDGES, BinSums, TokenGroup, WhatIfSums
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-_CHANGING_CELLS = CHANGING_GROUPS * SIDES * len(EDGES)
 _CELLS_PER_SIGMA = 20
 """The finest edges lie a twentieth apart."""
 _GRID_CELLS = int(EDGES[-1] * _CELLS_PER_SIGMA) + 1
@@ -43,13 +42,13 @@ def measure_what_if(tokens: StepTokens) -> list[Tensor]:
     centred = torch.stack([tokens["S*"] - means, tokens["S_c"]])
     cells = _bins(centred.abs(), spreads).add_(centred.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
     cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
-    sources = tokens.rows("valid", "u A S_c").unsqueeze(1).expand(2, 2, -1)
+    sources = torch.stack([tokens.ones, tokens.effects]).unsqueeze(1).expand(2, 2, -1)
     table = sources.new_zeros(2, 2, CODES * 3 * len(EDGES)).scatter_add_(2, cells.expand(2, 2, -1), sources)
     table = torch.where(reached, table, 0.0).reshape(2, 2, CODES, 3, len(EDGES))
     # What lies in the centre, the middle one of three sides, is beyond nothing.
     counts, effects = table[:, :, :, ::2].index_select(2, _groups(centred.device)).reshape(2, 2, CELLS)
-    effects = effects[:, :_CHANGING_CELLS]
-    return [tokens.count, tokens.total("u A S_c"), counts[0], effects[0], counts[1], effects[1]]
+    unclipped = tokens.all_effects.sum() - tokens.intervention_effect
+    return [tokens.count, unclipped, counts[0], effects[0], counts[1], effects[1]]
 
 
 def own_thresholds(tokens: StepTokens) -> ThresholdStatistics:
@@ -61,7 +60,7 @@ def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums | None:
     """The sums in the numbers of `measure_what_if`; None for a step without tokens."""
     if not numbers[0]:
         return None
-    method = CELLS + _CHANGING_CELLS
+    method = 2 * CELLS
     return WhatIfSums(
         tokens=int(numbers[0]),
         change_sum=-numbers[1],
@@ -108,7 +107,7 @@ def _groups(device: torch.device) -> Tensor:
 
 def _read_bins(numbers: Sequence[float]) -> BinSums:
     # By iterators alone: the writer thread, which reads them, holds up the training thread while it runs Python.
-    counts, effects = numbers[:CELLS], [*numbers[CELLS:], *[-0.0] * (CELLS - _CHANGING_CELLS)]
+    counts, effects = numbers[:CELLS], numbers[CELLS:]
     return BinSums(
         cells=tuple(compress(range(CELLS), counts)),
         counts=tuple(map(int, compress(counts, counts))),
@@ -116,5 +115,5 @@ def _read_bins(numbers: Sequence[float]) -> BinSums:
     )
 
 
-WHAT_IF = Sum(size=2 + 2 * (CELLS + _CHANGING_CELLS), measure=measure_what_if, read=read_what_if, merge=None)
+WHAT_IF = Sum(size=2 + 4 * CELLS, measure=measure_what_if, read=read_what_if, merge=None)
 """None without tokens. Most of the numbers of a rank's vector; they add up."""

@@ -37,7 +37,7 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
         logits, token_ids, advantages = loop.sample()
         scores = probe.score(3 * logits, token_ids)
         old = scores.logprobs.detach() + 0.3 * torch.sin(torch.arange(80.0)).view(16, 5)
-        logprobs = probe.gate(scores, advantages, loop.mask, old)
+        logprobs = probe.gate(scores, advantages, loop.mask, old_logprobs=old)
         assert torch.equal(logprobs, scores.logprobs)
         probe.step(step)
     report = reports(transport)[-1]
@@ -49,7 +49,7 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
     assert preset or report.scalars["change/by_intervention"] != 0
     weighs = control.method in (Method.KL_COV, Method.UNLIKELY)
     assert (report.scalars["clip/fraction"] == 0) == (weighs or preset)
-    parts = [report.scalars[f"change/{part}"] for part in ("with_nothing_in_force", "by_intervention")]
+    parts = [report.scalars[f"change/{part}"] for part in ("by_policy_loss", "by_intervention")]
     assert sum(parts) == pytest.approx(report.scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-12)
 
 

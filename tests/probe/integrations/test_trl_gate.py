@@ -5,21 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.integrations.trl_loss import prompt_groups, sampler_logprobs, token_mask
+from isentrope.integrations.trl_loss import old_logprobs, prompt_groups, token_mask
 
 LOGPROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.5, -2.5]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])
 
 
 def ratios(inputs: dict[str, Tensor], level: str = "token") -> Tensor:
-    old = sampler_logprobs({"completion_mask": MASK, **inputs}, LOGPROBS, level)
+    old = old_logprobs({"completion_mask": MASK, **inputs}, LOGPROBS, level)
     assert old is not None
     return (LOGPROBS - old).exp()
 
 
 def test_without_old_log_probs_there_is_no_ratio() -> None:
-    assert sampler_logprobs({"completion_mask": MASK}, LOGPROBS, "token") is None
-    assert sampler_logprobs({"completion_mask": MASK}, LOGPROBS, "sequence") is None
+    assert old_logprobs({"completion_mask": MASK}, LOGPROBS, "token") is None
+    assert old_logprobs({"completion_mask": MASK}, LOGPROBS, "sequence") is None
 
 
 def test_old_log_probs_give_the_ratio_of_each_token() -> None:

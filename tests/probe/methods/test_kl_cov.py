@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -98,12 +97,6 @@ def test_share_is_rounded_down_to_at_least_one() -> None:
     counted = int(of.mask.sum())
     for k in (1e-6, 0.1, 0.5):
         assert int(selected(kl_cov(k), of).selected.sum()) == max(1, int(k * counted))
-
-
-def test_loss_weight_is_divided_out() -> None:
-    """By hand: w of 1/2 halves the loop's gradient, so that the factor's distance from 1 doubles; of 0 there is none."""
-    weighed = replace(HAND, loss_weights=torch.tensor([1, 1, 1, 1, 0.5, 0.0]))
-    assert selected(kl_cov(1 / 3), weighed).factors.tolist() == [1, 1, 1, 1, 0.5, 1]
 
 
 def test_k3_is_on_average_the_divergence() -> None:

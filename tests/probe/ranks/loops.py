@@ -51,12 +51,16 @@ def probe_of(rank: int, **settings: Any) -> tuple[isentrope.Probe, InMemoryTrans
     return isentrope.Probe("ranks", transport=transport, **settings), transport
 
 
-def gate(probe: isentrope.Probe, part: Sequences) -> Tensor:
-    """Which tokens were kept: gradient flows there and nowhere else."""
+def gate(probe: isentrope.Probe, part: Sequences, ranks: int = 1) -> Tensor:
+    """Which tokens were kept: gradient flows there and nowhere else.
+
+    The loss is a sum over all tokens of the step; its gradients are averaged over the ranks, as DDP does.
+    """
     logits = part.logits.clone().requires_grad_()
     scores = probe.score(logits, part.token_ids)
     gated = probe.gate(scores, part.advantages, part.mask)
-    (gradient,) = torch.autograd.grad(gated.sum(), logits)
+    loss = -ranks * (part.advantages[:, None] * gated)[part.mask].sum()
+    (gradient,) = torch.autograd.grad(loss, logits)
     return gradient.abs().sum(-1) > 0
 
 
@@ -68,7 +72,7 @@ def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepR
     shard = part.logits[..., columns].clone().requires_grad_()
     scores = probe.score_sharded(shard, part.token_ids, start=start, temperature=0.7)
     gated = probe.gate(scores, part.advantages, part.mask)
-    (gradient,) = torch.autograd.grad(gated.sum(), shard)
+    (gradient,) = torch.autograd.grad(-(part.advantages[:, None] * gated)[part.mask].mean(), shard)
 
     def rescore() -> isentrope.TokenScores:
         return probe.score_sharded(part.logits_after[..., columns], part.token_ids, start=start, temperature=0.7)
@@ -115,7 +119,7 @@ def steps_on_rank(
         if first_passes:
             with torch.no_grad():
                 probe.first_pass([probe.score(p.logits, p.token_ids) for p in parts], [p.mask for p in parts])
-        kept.append([gate(probe, part) for part in parts])
+        kept.append([gate(probe, part, len(shares)) for part in parts])
         if rank == 0 and pushed_to_rank_0 and step in pushed_to_rank_0:
             transport.set_control(pushed_to_rank_0[step])
         after = [(part.logits_after, part.token_ids) for part in parts]

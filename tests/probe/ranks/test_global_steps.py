@@ -64,7 +64,7 @@ def one_without_tokens() -> Calls:
 def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, request: pytest.FixtureRequest) -> None:
     several, one = request.getfixturevalue(shares)["observed"]
     for of_ranks, of_one in zip(several[0].reports, one.reports, strict=True):
-        assert measured(of_ranks) == pytest.approx(measured(of_one), rel=1e-12, abs=1e-14)
+        assert measured(of_ranks) == pytest.approx(measured(of_one), rel=1e-6, abs=1e-12)
         assert of_ranks.histograms == of_one.histograms
         assert "entropy/observed_change" in of_ranks.scalars
         assert of_ranks.labels["covariance/top_source"] == "bins"
@@ -86,7 +86,7 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(shares: str, requ
             (of_ranks.what_if.clip_v, of_one.what_if.clip_v),
         ):
             assert (bins.cells, bins.counts) == (expected.cells, expected.counts)
-            assert bins.change_sums == pytest.approx(expected.change_sums, abs=1e-12)
+            assert bins.change_sums == pytest.approx(expected.change_sums, rel=1e-6, abs=1e-6)
     # There is one truth: the other ranks say nothing of the step but what is their own.
     for result in several[1:]:
         for report in result.reports:

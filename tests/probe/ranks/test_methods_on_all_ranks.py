@@ -38,7 +38,7 @@ def test_rank_0_reports_what_one_process_with_all_tokens_would(results: Results,
     first = 1 if name == "clip_cov" else 0
     for of_ranks, of_one in zip(several[0].reports[first:], one.reports[first:], strict=True):
         for metric in ("clip/candidate_fraction", "clip/fraction", "entropy/unit_predicted_change", "entropy/mean"):
-            assert of_ranks.scalars[metric] == pytest.approx(of_one.scalars[metric], rel=1e-9, abs=1e-12)
+            assert of_ranks.scalars[metric] == pytest.approx(of_one.scalars[metric], rel=1e-5, abs=1e-9)
         assert 0 < of_ranks.scalars["clip/candidate_fraction"] < 1
         assert of_ranks.labels.get("control/dead") == of_one.labels.get("control/dead")
 

@@ -78,7 +78,7 @@ def test_scalars_are_what_numpy_says() -> None:
         "change/positive_low": contribution[(a > 0) & (c <= 0)].sum() / m.sum(),
         "change/negative_high": contribution[(a < 0) & (c > 0)].sum() / m.sum(),
         "change/negative_low": contribution[(a < 0) & (c <= 0)].sum() / m.sum(),
-        "change/with_nothing_in_force": (-r * a * c).mean(),
+        "change/by_policy_loss": (-r * a * c).mean(),
         "clip/fraction": 1 - k.mean(),
         "clip/fraction_positive": 1 - k[a > 0].mean(),
         "clip/fraction_negative": 1 - k[a < 0].mean(),

@@ -1,0 +1,64 @@
+"""What the loss makes of each token, read from its own gradient.
+
+A hook on the log-probs that the loss uses gives
+
+    g_t = -dL / dlog p_t
+
+with ratio, advantage, clip, aggregation, KL term and accumulation in it, whatever the loss is made of. A step of size
+eta on the logits then changes the sum of the entropies by -eta sum g_t S_c,t (arXiv:2602.03392, Theorem 2 with g in the
+place of r A). An entropy bonus adds eta sum c_t sum_i S_i^2, c_t = -dL / dH_t. The hooks change no gradient.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from isentrope.guard import Guard
+
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+
+
+class LossGradient:
+    """The gradients of one `gate` call; empty until backward has reached it.
+
+    Every backward adds up, as it does in the parameters' own gradients.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        """
+        Args:
+            guard: counts a failure to read a gradient.
+        """
+        self._guard = guard
+        self._read: dict[str, Tensor] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._read)
+
+    def watch(self, name: str, tensor: Shaped[Tensor, "*tokens"], *, negated: bool = False) -> None:
+        """Read the gradient that arrives at a tensor.
+
+        Args:
+            name: what to keep it as: "gated" (the log-probs after the gate), "logprobs" (those before it), "entropies"
+                or "kl_penalty".
+            tensor: what the loss is computed from. One without gradient is not watched.
+            negated: keep minus the gradient.
+        """
+        if tensor.requires_grad:
+            tensor.register_hook(partial(self._add, name, negated))
+
+    def get(self, name: str) -> Shaped[Tensor, "*tokens"] | None:
+        """dL/d of the tensor watched under this name; None where nothing arrived."""
+        return self._read.get(name)
+
+    def _add(self, name: str, negated: bool, gradient: Tensor | None) -> None:
+        with self._guard.protect("reading the loss's gradient"):
+            if gradient is not None:
+                # A copy: what receives the gradient next may write into it.
+                found = gradient.detach().neg() if negated else gradient.detach().clone()
+                before = self._read.get(name)
+                self._read[name] = found if before is None else before + found

@@ -1,0 +1,294 @@
+"""The prediction is that of the very loss that is used: predicted over true change is 1 for one step on a table of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import isentrope
+from isentrope.errors import InputError
+from isentrope.scores import token_scores
+from isentrope_wire.reports import StepReport
+from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
+
+BATCH, TOKENS, VOCABULARY, RATE = 6, 12, 40, 1e-6
+
+
+class Table:
+    """A policy that is a table of independent logits, float64, with tokens drawn from it."""
+
+    def __init__(self, temperature: float | Tensor = 1.0) -> None:
+        g = torch.Generator().manual_seed(0)
+        self.temperature = temperature
+        self.logits = nn.Parameter(1.5 * torch.randn(BATCH, TOKENS, VOCABULARY, generator=g, dtype=torch.float64))
+        per_row = temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
+        plain = self.logits.detach() / per_row
+        weights = plain.softmax(-1).reshape(-1, VOCABULARY)
+        self.ids = torch.multinomial(weights, 1, generator=g).reshape(BATCH, TOKENS)
+        self.advantages = torch.randn(BATCH, 1, generator=g).double().expand(BATCH, TOKENS)
+        lengths = torch.randint(3, TOKENS + 1, (BATCH,), generator=g)
+        self.mask = torch.arange(TOKENS)[None] < lengths[:, None]
+        self.old = self._logprobs(plain + 0.3 * torch.randn(plain.shape, generator=g))
+        self.reference = self._logprobs(torch.randn(plain.shape, generator=g)).requires_grad_()
+
+    def _logprobs(self, logits: Tensor) -> Tensor:
+        return logits.double().log_softmax(-1).gather(-1, self.ids[..., None])[..., 0]
+
+    def entropy(self) -> Tensor:
+        return token_scores(self.logits.detach(), self.ids, self.temperature).entropies[self.mask].mean()
+
+    def true_change(self) -> float:
+        """Of the mean entropy, by a step of plain gradient descent."""
+        assert self.logits.grad is not None
+        before = self.entropy()
+        with torch.no_grad():
+            self.logits.sub_(RATE * self.logits.grad)
+            change = self.entropy() - before
+            self.logits.add_(RATE * self.logits.grad)
+        return float(change)
+
+    def surrogate(self, logprobs: Tensor) -> Tensor:
+        ratios = (logprobs - self.old).exp()
+        return torch.minimum(ratios * self.advantages, ratios.clamp(0.8, 1.2) * self.advantages)
+
+    def on_policy(self, logprobs: Tensor) -> Tensor:
+        return (logprobs - logprobs.detach()).exp() * self.advantages
+
+    def k3(self, logprobs: Tensor) -> Tensor:
+        return (self.reference - logprobs).exp() - (self.reference - logprobs) - 1
+
+    def by_token(self, per_token: Tensor) -> Tensor:
+        return per_token[self.mask].mean()
+
+    def by_sequence(self, per_token: Tensor) -> Tensor:
+        return ((per_token * self.mask).sum(1) / self.mask.sum(1)).mean()
+
+    def sequence_ratio(self, logprobs: Tensor) -> Tensor:
+        mean = ((logprobs - self.old) * self.mask).sum(1) / self.mask.sum(1)
+        return mean.exp()[:, None].expand(BATCH, TOKENS)
+
+
+Loss = Callable[[Table, Tensor, Tensor], Tensor]
+LOSSES: dict[str, Loss] = {
+    "on-policy, mean over tokens": lambda t, lp, H: -t.by_token(t.on_policy(lp)),
+    "PPO's clip": lambda t, lp, H: -t.by_token(t.surrogate(lp)),
+    "GRPO: clip, mean over sequences": lambda t, lp, H: -t.by_sequence(t.surrogate(lp)),
+    "Dr. GRPO: constant denominator": lambda t, lp, H: -(t.surrogate(lp) * t.mask).sum() / (BATCH * TOKENS),
+    "GSPO: ratio of the sequence": lambda t, lp, H: -t.by_sequence(t.sequence_ratio(lp) * t.advantages),
+    "CISPO: detached bounded weight": lambda t, lp, H: (
+        -t.by_token((lp - t.old).exp().clamp(max=1.2).detach() * t.advantages * lp)
+    ),
+    "clip and k3, beta 0.05": lambda t, lp, H: -t.by_token(t.surrogate(lp) - 0.05 * t.k3(lp)),
+    "clip and k3, beta 0.5": lambda t, lp, H: -t.by_token(t.surrogate(lp) - 0.5 * t.k3(lp)),
+    "KL-Cov's |log r| on some tokens": lambda t, lp, H: (
+        -t.by_token((lp - t.old).exp() * t.advantages - (lp - t.old).abs() * (t.advantages * lp.detach() > 1))
+    ),
+    "top entropy quantile": lambda t, lp, H: (
+        -t.by_token(t.surrogate(lp) * (H.detach() > H.detach()[t.mask].quantile(0.8)))
+    ),
+    "mean of micro-batch means": lambda t, lp, H: (
+        -torch.stack([t.on_policy(lp)[i : i + 2][t.mask[i : i + 2]].mean() for i in (0, 2, 4)]).mean()
+    ),
+    "entropy bonus 0.01": lambda t, lp, H: -t.by_token(t.on_policy(lp)) - 0.01 * t.by_token(H),
+    "entropy bonus 0.1": lambda t, lp, H: -t.by_token(t.on_policy(lp)) - 0.1 * t.by_token(H),
+    "clip, k3 and bonus": lambda t, lp, H: -t.by_sequence(t.surrogate(lp) - 0.5 * t.k3(lp) + 0.1 * H),
+}
+CONTROLS = {
+    "none": isentrope.Control(),
+    "clip_v": isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5, scope="all"),
+    "clip_v shrink": isentrope.Control(
+        method="clip_v", mu_low=0.5, mu_high=0.5, scope="negative", parameters={"denominator": "shrink"}
+    ),
+    "unlikely": isentrope.Control(method="unlikely", parameters={"strength": 1.0, "below": 0.2}),
+}
+
+
+def closed(table: Table, loss: Loss, control: isentrope.Control, **step: Any) -> StepReport:
+    """The report of one step with this loss."""
+    probe, transport = probe_and_transport(control=control, threshold_source="micro_batch")
+    scores = probe.score(table.logits, table.ids, temperature=table.temperature, entropy_gradient=True)
+    logprobs = probe.gate(scores, table.advantages, table.mask, old_logprobs=table.old, ref_logprobs=table.reference)
+    table.logits.grad = None
+    loss(table, logprobs, scores.entropies).backward()
+    probe.step(0, **step)
+    return reports(transport)[0]
+
+
+def predicted(report: StepReport) -> float:
+    return RATE * report.scalars["entropy/unit_predicted_change"] / report.scalars["token/count"]
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_predicted_over_true_is_one(loss: str, control: str) -> None:
+    table = Table()
+    report = closed(table, LOSSES[loss], CONTROLS[control])
+    assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
+    assert report.labels["entropy/prediction_basis"] == "loss_gradient"
+    scalars = report.scalars
+    unit = pytest.approx(scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-15)
+    quadrants = ("positive_high", "positive_low", "negative_high", "negative_low")
+    assert sum(scalars[f"change/{name}"] for name in quadrants) == unit
+    mechanisms = {name for name in scalars if name.startswith("change/by_")}
+    assert sum(scalars[name] for name in mechanisms) == unit
+    assert ("change/by_kl_penalty" in mechanisms) == ("k3" in loss)
+    assert ("change/by_entropy_bonus" in mechanisms) == ("bonus" in loss)
+    assert ("change/by_intervention" in mechanisms) == (control != "none")
+    if report.what_if is not None and control == "none":
+        assert report.what_if.change_sum / report.what_if.tokens == unit
+
+
+@pytest.mark.parametrize("temperature", [0.7, torch.linspace(0.5, 2.0, BATCH)[:, None]])
+@pytest.mark.parametrize("loss", ["clip, k3 and bonus", "PPO's clip"])
+def test_a_temperature_enters_by_its_square(loss: str, temperature: float | Tensor) -> None:
+    table = Table(temperature)
+    report = closed(table, LOSSES[loss], CONTROLS["clip_v"])
+    assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
+
+
+def test_what_each_mechanism_does_is_the_change_it_makes_alone() -> None:
+    table = Table()
+    whole = closed(table, LOSSES["clip, k3 and bonus"], CONTROLS["none"]).scalars
+    kl = closed(table, lambda t, lp, H: t.by_sequence(0.5 * t.k3(lp)), CONTROLS["none"]).scalars
+    bonus = closed(table, lambda t, lp, H: -t.by_sequence(0.1 * H), CONTROLS["none"]).scalars
+    policy = closed(table, lambda t, lp, H: -t.by_sequence(t.surrogate(lp)), CONTROLS["none"]).scalars
+    for part, alone in (("kl_penalty", kl), ("entropy_bonus", bonus), ("policy_loss", policy)):
+        assert whole[f"change/by_{part}"] == pytest.approx(alone["entropy/unit_predicted_change"], rel=1e-9)
+
+
+def test_log_probs_that_did_not_pass_the_gate_are_read_too() -> None:
+    """A KL term of the ungated log-probs: the intervention does not act on it, the prediction has it."""
+    table = Table()
+    probe, transport = probe_and_transport(control=CONTROLS["clip_v"], threshold_source="micro_batch")
+    scores = probe.score(table.logits, table.ids)
+    gated = probe.gate(scores, table.advantages, table.mask)
+    (-table.by_token(table.on_policy(gated)) + 0.5 * table.by_token(table.k3(scores.logprobs))).backward()
+    probe.step(0)
+    assert predicted(reports(transport)[0]) / table.true_change() == pytest.approx(1, abs=1e-3)
+
+
+def test_several_backward_calls_and_gate_calls_add_up() -> None:
+    table = Table()
+    probe, transport = probe_and_transport()
+    for rows in (slice(0, 2), slice(2, 6)):
+        scores = probe.score(table.logits[rows], table.ids[rows])
+        logprobs = probe.gate(scores, table.advantages[rows], table.mask[rows])
+        tokens = table.mask[rows]
+        policy = -(table.advantages[rows] * logprobs)[tokens].mean() / 2
+        kl = (0.5 * (table.reference[rows] - logprobs).square())[tokens].mean() / 2
+        policy.backward(retain_graph=True)
+        kl.backward()
+    probe.step(0)
+    assert predicted(reports(transport)[0]) / table.true_change() == pytest.approx(1, abs=1e-3)
+
+
+def test_without_a_backward_the_prediction_is_that_of_the_advantages() -> None:
+    table = Table(0.5)
+    probe, transport = probe_and_transport()
+    scores = probe.score(table.logits, table.ids, temperature=0.5)
+    probe.gate(scores, table.advantages, table.mask, old_logprobs=table.old)
+    probe.step(0)
+    (report,) = reports(transport)
+    ratios = (scores.logprobs.detach() - table.old).exp()
+    expected = -(ratios * table.advantages * scores.vocab_centered_scores)[table.mask].mean() / 0.25
+    assert report.scalars["entropy/unit_predicted_change"] == pytest.approx(float(expected))
+    assert report.labels["entropy/prediction_basis"] == "advantages"
+    assert "change/by_kl_penalty" not in report.scalars
+
+
+def test_a_scaled_loss_is_read_without_its_scale() -> None:
+    """As a GradScaler has it: a scale for backward, taken off before the update."""
+    table = Table()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain = closed(table, LOSSES["PPO's clip"], CONTROLS["none"])
+    scaled = closed(
+        table,
+        lambda t, lp, H: scaler.scale(LOSSES["PPO's clip"](t, lp, H)),
+        CONTROLS["none"],
+        loss_scale=torch.tensor(scaler.get_scale()),
+    )
+    assert predicted(scaled) == pytest.approx(predicted(plain), rel=1e-6)
+
+
+def test_a_gradient_that_overflowed_changes_nothing_as_the_update_is_skipped() -> None:
+    table = Table()
+    report = closed(table, lambda t, lp, H: t.by_token(lp) * torch.inf, CONTROLS["none"])
+    assert report.scalars["entropy/unit_predicted_change"] == 0
+    assert report.scalars["token/effective_fraction"] == 0
+    assert report.scalars["token/count"] == float(table.mask.sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_own_log_probs_are_returned_themselves_and_read(dtype: torch.dtype) -> None:
+    table = Table()
+    own = table.logits.to(dtype).log_softmax(-1).gather(-1, table.ids[..., None])[..., 0]
+    probe, transport = probe_and_transport()
+    with torch.no_grad():
+        scores = probe.score(table.logits, table.ids)
+    gated = probe.gate(scores, table.advantages, table.mask, logprobs=own)
+    assert gated is own
+    own.retain_grad()
+    (-(table.advantages * gated)[table.mask].mean()).backward()
+    probe.step(0)
+    (report,) = reports(transport)
+    assert report.labels["entropy/prediction_basis"] == "loss_gradient"
+    assert own.grad is not None
+    unit = (own.grad.double() * scores.vocab_centered_scores)[table.mask].sum()
+    assert report.scalars["entropy/unit_predicted_change"] == pytest.approx(float(unit), rel=1e-9)
+    if dtype == torch.float32:
+        assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
+
+
+def test_own_log_probs_are_clipped_like_those_of_the_scores() -> None:
+    table = Table()
+    gradients = []
+    for own in (False, True):
+        probe, _ = probe_and_transport(control=CONTROLS["clip_v"], threshold_source="micro_batch")
+        scores = probe.score(table.logits, table.ids)
+        mine = table.logits.log_softmax(-1).gather(-1, table.ids[..., None])[..., 0]
+        gated = probe.gate(scores, table.advantages, table.mask, logprobs=mine if own else None)
+        (gradient,) = torch.autograd.grad(-(table.advantages * gated)[table.mask].mean(), table.logits)
+        gradients.append(gradient)
+    torch.testing.assert_close(*gradients)
+    with pytest.raises(InputError, match=r"logprobs must have the tokens' shape \[6, 12\], got \[3\]"):
+        probe.gate(scores, table.advantages, table.mask, logprobs=torch.zeros(3))
+
+
+def trained(observed: bool, control: isentrope.Control, how: str) -> tuple[Tensor, list[StepReport]]:
+    """Weights after some steps whose forward, or whose loss, is made in a way of its own."""
+    loop = TinyLoop()
+    probe, transport = probe_and_transport(control=control)
+    forward = torch.compile(loop.policy, backend="aot_eager") if how == "compiled forward" else loop.policy
+
+    def loss_of(logprobs: Tensor, advantages: Tensor) -> Tensor:
+        ratio = (logprobs - logprobs.detach()).exp()
+        return -(ratio * advantages * loop.mask).sum() / loop.mask.sum()
+
+    loss = torch.compile(loss_of, backend="aot_eager") if how == "compiled loss" else loss_of
+    for step in range(3):
+        logits = checkpoint(forward, loop.states, use_reentrant=False) if how == "checkpoint" else forward(loop.states)
+        token_ids = torch.distributions.Categorical(logits=logits.detach()).sample()
+        advantages = (token_ids % 3).float() - 1
+        scores = probe.score(logits, token_ids)
+        logprobs = probe.gate(scores, advantages, loop.mask) if observed else scores.logprobs
+        loop.optimizer.zero_grad()
+        loss(logprobs, advantages).backward()
+        loop.optimizer.step()
+        probe.step(step)
+    return loop.weights(), reports(transport)
+
+
+@pytest.mark.parametrize("how", ["plain", "checkpoint", "compiled loss", "compiled forward"])
+def test_reading_the_gradient_changes_no_bit_of_the_training(how: str) -> None:
+    observed, found = trained(True, isentrope.Control(), how)
+    alone, _ = trained(False, isentrope.Control(), how)
+    assert torch.equal(observed, alone)
+    assert {report.labels["entropy/prediction_basis"] for report in found} == {"loss_gradient"}
+    clipped, found = trained(True, CLIP, how)
+    assert not torch.equal(clipped, alone)
+    assert all(report.scalars["change/by_intervention"] != 0 for report in found)
