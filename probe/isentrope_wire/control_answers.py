@@ -205,23 +205,37 @@ class Estimate(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Answer):
+    """What one check of the fit found, as one sentence."""
+
+    code: str
+    """slope: the reward rises as entropy falls; shape: no bend is left over; halves: both halves of the run follow one
+    curve; reach: H = 0 is near enough to the entropies seen."""
+    passed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit(Answer):
-    """R = -a exp(H) + b, by least squares. Intervals allow for autocorrelated residuals."""
+    """R = -a exp(H) + b, by generalised least squares. Intervals allow for errors that drift slowly."""
 
     a: Estimate
     b: Estimate
-    ceiling: Estimate
-    """b - a, the reward at zero entropy."""
+    ceiling: Estimate | None
+    """b - a, the reward at zero entropy; None where a check failed."""
     conclusive: bool
-    """False: the interval of a reaches 0, so that no ceiling follows."""
+    """Whether slope, shape and halves passed: the run follows the curve."""
+    checks: list[Check]
     r2: float
     autocorrelation: float
-    effective_blocks: float
+    """Of the errors of neighbouring means; a run is averaged to at most 50."""
+    entropy_scatter: float
+    """Standard deviation of those means' entropy about its trend, in nats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitCurve(Answer):
-    """The fitted curve from H = 0 on, with the interval of the mean reward."""
+    """The fitted curve with the interval of the mean reward, from H = 0 or as low as the entropies seen allow."""
 
     entropy: list[float]
     reward: list[float]
@@ -270,6 +284,10 @@ class EntropyPerformance(Answer):
 
     steps: int
     """Number of steps with both entropy and reward."""
+    reward: str
+    """The metric that was fitted: an evaluation's reward where the run has one."""
+    reward_reason: str
+    """Why this one."""
     confidence: float
     fit: Fit | None
     reason: Refusal | None

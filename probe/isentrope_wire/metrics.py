@@ -240,6 +240,9 @@ REWARD_MEAN = metric(
     rise_is_good=True,
     imported_as=("reward",),
 )
+EVAL_AVG_AT_K = metric(
+    "eval/avg_at_k", meaning="mean reward of k completions of each held-out prompt", rise_is_good=True, promised=False
+)
 ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "advantage/zero_group_fraction",
     meaning="share of groups whose completions all have one reward, so that nothing is learnt from them",

@@ -1,4 +1,4 @@
-"""What the fake API foretells: invented tails, and a law through the run's own points."""
+"""What the fake API predicts: invented tails, and a fit through the run's own points."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def what_if_answer(
 
 
 def law_answer(rows: Sequence[dict[str, Any]], *, run_over: bool) -> dict[str, Any]:
-    """A law through the mean of the points, from 20 steps on; a forecast from 140 steps on."""
+    """A fit through the mean of the points, from 20 steps on; a forecast from 140 steps on."""
     steps = [row["step"] for row in rows]
     entropies = [row["scalars"]["entropy/mean"] for row in rows]
     rewards = [row["scalars"]["reward/mean"] for row in rows]
-    few = {"code": "too_few_steps", "message": f"The law needs at least 20 steps, there are {len(rows)}."}
+    few = {"code": "too_few_steps", "message": f"The fit needs at least 20 steps, there are {len(rows)}."}
     fitted = len(rows) >= 20
-    foretold = len(rows) >= 140
+    predicted = len(rows) >= 140
     b = sum(rewards) / len(rows) + _A * sum(math.exp(h) for h in entropies) / len(rows) if fitted else 0.0
 
     def estimate(value: float, margin: float) -> dict[str, float]:
@@ -91,15 +91,23 @@ def law_answer(rows: Sequence[dict[str, Any]], *, run_over: bool) -> dict[str, A
     actual = sum(rewards[-10:]) / max(1, len(last))
     return {
         "steps": len(rows),
+        "reward": "reward/mean",
+        "reward_reason": "The run reports no reward of an evaluation.",
         "confidence": 0.9,
         "fit": {
             "a": estimate(_A, 0.006),
             "b": estimate(b, 0.02),
             "ceiling": estimate(b - _A, 0.018),
             "conclusive": True,
+            "checks": [
+                {"code": "slope", "passed": True, "message": "The reward rises as entropy falls."},
+                {"code": "shape", "passed": True, "message": "The run follows the curve."},
+                {"code": "halves", "passed": True, "message": "Both halves of the run follow one curve."},
+                {"code": "reach", "passed": True, "message": "H = 0 is near enough."},
+            ],
             "r2": 0.9,
             "autocorrelation": 0.3,
-            "effective_blocks": 27.0,
+            "entropy_scatter": 0.01,
         }
         if fitted
         else None,
@@ -121,8 +129,8 @@ def law_answer(rows: Sequence[dict[str, Any]], *, run_over: bool) -> dict[str, A
             "final_steps": 10,
             "run_over": run_over,
         }
-        if foretold
+        if predicted
         else None,
-        "forecast_reason": None if foretold else few,
+        "forecast_reason": None if predicted else few,
         "points": {"step": steps, "entropy": entropies, "reward": rewards},
     }

@@ -1,4 +1,4 @@
-"""What is foretold: thresholds before they are pushed, rewards by the run's law."""
+"""What is predicted: effects of thresholds before they are pushed, rewards by the run's fit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from isentrope_dashboard.components.facts import NO_CEILING, law_facts
+from isentrope_dashboard.components.facts import law_facts
 from isentrope_dashboard.components.what_if import reading
 from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.what_if import ticks_of_shares, what_if_figure
 from isentrope_dashboard.formatting import change
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import EntropyPerformance, WhatIfAnswer
+from isentrope_wire.control_answers import Check, EntropyPerformance, WhatIfAnswer
 from isentrope_wire.numbers import read
 from tests.dashboard.fake_predictions import law_answer, what_if_answer
 from tests.dashboard.test_run_content import words
@@ -62,7 +62,7 @@ def test_a_side_that_is_off_has_a_curve_and_no_dot() -> None:
     assert len(nothing[0].y) > 90
 
 
-def test_the_thresholds_in_force_are_dotted_lines_where_their_method_is_the_same() -> None:
+def test_active_thresholds_of_the_same_method_are_dotted_lines() -> None:
     running = Control.from_document({"method": "clip_v", "mu_low": 0.5, "mu_high": 1.5})
     figure = what_if_figure(answer(), running, revision="r")
     assert [(line.x0, line.line.dash) for line in figure.layout.shapes] == [(-0.5, "dot"), (1.5, "dot")]
@@ -113,39 +113,58 @@ def test_shares_have_ticks_at_powers_of_ten_and_thrice_those_when_there_are_few(
     assert ticks_of_shares([]) == [1]
 
 
-def test_the_law_is_points_a_curve_a_ceiling_and_a_forecast() -> None:
+def test_fit_is_points_curve_ceiling_and_forecast() -> None:
     found = law()
     assert found.fit is not None
+    assert found.fit.ceiling is not None
     assert found.forecast is not None
     figure = law_figure(found, revision="r")
     by_name = {trace.name: trace for trace in figure.data if trace.name}
     assert list(by_name["steps"].marker.color) == list(range(200))
     assert list(by_name["ceiling b − a"].y) == [found.fit.ceiling.value] * 2
     assert by_name["R = −a·exp(H) + b, 90% band"].x[0] == 0
-    foretold = by_name["forecast from step 39"]
-    assert (foretold.x[0], foretold.y[0]) == (found.forecast.at_entropy, found.forecast.reward.value)
-    assert foretold.error_y.array[0] == pytest.approx(0.03)
+    predicted = by_name["forecast from step 39"]
+    assert (predicted.x[0], predicted.y[0]) == (found.forecast.at_entropy, found.forecast.reward.value)
+    assert predicted.error_y.array[0] == pytest.approx(0.03)
 
 
-def test_a_fit_that_is_not_conclusive_has_no_ceiling() -> None:
+def test_no_ceiling_where_a_check_failed() -> None:
     found = law()
     assert found.fit is not None
-    unsure = replace(found, fit=replace(found.fit, conclusive=False))
-    assert "ceiling b − a" not in [trace.name for trace in law_figure(unsure, revision="r").data]
-    assert NO_CEILING in words(law_facts(unsure))
-    assert f"{found.fit.ceiling.value:.3f}" not in words(law_facts(unsure))
+    far = Check(code="reach", passed=False, message="H = 0 is too far.")
+    refused = replace(found, fit=replace(found.fit, ceiling=None, checks=[*found.fit.checks[:3], far]))
+    assert "ceiling b − a" not in [trace.name for trace in law_figure(refused, revision="r").data]
+    facts = words(law_facts(refused))
+    assert facts.startswith("Ceiling–None follows.")
+    assert "Findingconclusive" + far.message in facts
 
 
-def test_a_run_that_tells_no_law_shows_its_points_and_says_why() -> None:
+def test_finding_names_what_failed() -> None:
+    found = law()
+    assert found.fit is not None
+    bent = Check(code="shape", passed=False, message="It bends.")
+    checks = [found.fit.checks[0], bent, *found.fit.checks[2:]]
+    unsure = replace(found, fit=replace(found.fit, ceiling=None, conclusive=False, checks=checks))
+    assert "Findingnot conclusiveIt bends.Forecast" in words(law_facts(unsure))
+    assert "FindingconclusiveThe run follows the curve. Both halves" in words(law_facts(found))
+
+
+def test_fitted_metric_is_named() -> None:
+    found = replace(law(), reward="eval/avg_at_k")
+    assert law_figure(found, revision="r").layout.yaxis.title.text == "eval/avg_at_k"
+    assert "200 steps with eval/avg_at_k" in words(law_facts(found))
+
+
+def test_run_without_fit_shows_points_and_reason() -> None:
     young = law(19)
     assert [trace.name for trace in law_figure(young, revision="r").data] == ["steps"]
-    assert words(law_facts(young)) == "Ceiling–The law needs at least 20 steps, there are 19."
+    assert words(law_facts(young)) == "Ceiling–The fit needs at least 20 steps, there are 19."
     assert "No step with both" in law_figure(None, revision="r").layout.annotations[0].text
 
 
-def test_the_facts_carry_their_intervals_and_the_forecast_its_error() -> None:
-    told = words(law_facts(law()))
-    assert "90% interval" in told
-    assert "last 10 steps: 0.295, error −0.001" in told
+def test_facts_have_intervals_and_forecast_error() -> None:
+    facts = words(law_facts(law()))
+    assert "90% interval" in facts
+    assert "last 10 steps: 0.295, error −0.001" in facts
     assert "last 10 steps so far" in words(law_facts(law(run_over=False)))
-    assert "Forecast of the last reward–The law needs" in words(law_facts(law(100)))
+    assert "Forecast of the last reward–The fit needs" in words(law_facts(law(100)))

@@ -1,4 +1,4 @@
-"""The law of a run, over the line."""
+"""The entropy-performance fit of a run, over HTTP."""
 
 from __future__ import annotations
 
@@ -17,28 +17,37 @@ from tests.server.rank import Rank, step_report
 A, B = 0.15, 1.1
 
 
-def train(rank: Rank, steps: int, *, first: int = 0) -> None:
-    """Steps whose entropy falls from 2 to 0.3 nats over 200 of them, and whose reward follows the law with noise."""
+def entropy_at(step: float) -> float:
+    return 0.3 + 1.7 * math.exp(-4 * step / 200)
+
+
+def train(rank: Rank, steps: int, *, first: int = 0, evaluated: str = "") -> None:
+    """Steps whose entropy falls from 2 to 0.3 nats over 200 of them, and whose reward follows the curve with noise."""
     noise = np.random.default_rng(1).normal(size=200) * 0.01
     reports = []
     for step in range(first, first + steps):
-        entropy = 2.0 - 1.7 * step / 200
+        entropy = entropy_at(step)
         reward = B - A * math.exp(entropy) + float(noise[step])
-        reports.append(step_report(step, {"entropy/mean": entropy, "reward/mean": reward}))
+        evaluation = {evaluated: reward + 0.2} if evaluated and step % 5 == 0 else {}
+        reports.append(step_report(step, {"entropy/mean": entropy, "reward/mean": reward, **evaluation}))
     rank.send(*reports)
 
 
-def test_a_run_tells_its_law_its_ceiling_and_how_well_its_beginning_foretold_its_end(server: ServerInThread) -> None:
+def test_fit_with_ceiling_and_forecast(server: ServerInThread) -> None:
     rank = Rank(server)
     train(rank, 200)
     rank.send(RunFinished(status="finished", finished_at=time.time(), step=199))
     law = server.http.get(f"{rank.path}/law").json()
     assert (law["steps"], law["confidence"], law["reason"]) == (200, 0.9, None)
+    assert (law["reward"], [check["code"] for check in law["fit"]["checks"]]) == (
+        "reward/mean",
+        ["slope", "shape", "halves", "reach"],
+    )
     assert law["fit"]["a"]["value"] == pytest.approx(A, abs=0.003)
     assert law["fit"]["ceiling"]["low"] < B - A < law["fit"]["ceiling"]["high"]
     assert law["fit"]["conclusive"] is True
     assert law["curve"]["entropy"][0] == 0
-    assert law["curve"]["entropy"][-1] == 2.0
+    assert law["curve"]["entropy"][-1] == pytest.approx(2.0)
     assert law["curve"]["reward"][0] == pytest.approx(law["fit"]["ceiling"]["value"])
     assert law["curve"]["low"][40] < law["curve"]["reward"][40] < law["curve"]["high"][40]
     forecast = law["forecast"]
@@ -48,15 +57,42 @@ def test_a_run_tells_its_law_its_ceiling_and_how_well_its_beginning_foretold_its
     assert (law["points"]["step"][0], law["points"]["step"][-1], len(law["points"]["entropy"])) == (0, 199, 200)
 
 
-def test_many_steps_are_shown_as_means_of_neighbours(server: ServerInThread) -> None:
+def test_reward_of_an_evaluation_is_preferred(server: ServerInThread) -> None:
+    rank = Rank(server)
+    train(rank, 90, evaluated="eval/avg_at_k")
+    law = server.http.get(f"{rank.path}/law").json()
+    assert (law["reward"], law["steps"]) == ("reward/mean", 90)
+    assert "eval/avg_at_k has 18 values" in law["reward_reason"]
+    train(rank, 60, first=90, evaluated="eval/avg_at_k")
+    law = server.http.get(f"{rank.path}/law?points=2000").json()
+    assert (law["reward"], law["steps"]) == ("eval/avg_at_k", 30)
+    # Beside each evaluation the entropy of the steps about it: those of 10 are 8 to 12.
+    assert (law["points"]["step"][2], law["points"]["entropy"][2]) == (
+        10,
+        pytest.approx(entropy_at(10), abs=0.01),
+    )
+    assert law["fit"]["b"]["value"] == pytest.approx(B + 0.2, abs=0.02)
+
+
+def test_wanted_reward_is_fitted(server: ServerInThread) -> None:
+    rank = Rank(server)
+    train(rank, 150, evaluated="val/accuracy")
+    assert server.http.get(f"{rank.path}/law").json()["reward"] == "reward/mean"
+    law = server.http.get(f"{rank.path}/law?reward=val/accuracy").json()
+    assert (law["reward"], law["steps"]) == ("val/accuracy", 30)
+    nothing = server.http.get(f"{rank.path}/law?reward=val/nothing").json()
+    assert (nothing["steps"], nothing["reason"]["code"]) == (0, "too_few_steps")
+
+
+def test_many_steps_are_shown_as_means(server: ServerInThread) -> None:
     rank = Rank(server)
     train(rank, 100)
     points = server.http.get(f"{rank.path}/law?points=10").json()["points"]
     assert points["step"] == [9, 19, 29, 39, 49, 59, 69, 79, 89, 99]
-    assert points["entropy"][0] == pytest.approx(2.0 - 1.7 * 4.5 / 200)
+    assert points["entropy"][0] == pytest.approx(entropy_at(4.5), abs=0.01)
 
 
-def test_a_run_that_is_still_going_is_measured_by_its_plan_or_by_its_steps_so_far(server: ServerInThread) -> None:
+def test_running_run_is_measured_by_plan_or_steps_so_far(server: ServerInThread) -> None:
     rank = Rank(server)
     train(rank, 150)
     so_far = server.http.get(f"{rank.path}/law").json()["forecast"]
@@ -70,7 +106,7 @@ def test_a_run_that_is_still_going_is_measured_by_its_plan_or_by_its_steps_so_fa
     assert (law["forecast"], law["forecast_reason"]["code"]) == (None, "too_early")
 
 
-def test_a_run_that_tells_nothing_yet_says_so(server: ServerInThread) -> None:
+def test_young_run_gets_reason(server: ServerInThread) -> None:
     rank = Rank(server)
     nothing = server.http.get(f"{rank.path}/law").json()
     assert (nothing["steps"], nothing["fit"], nothing["curve"], nothing["forecast"]) == (0, None, None, None)
@@ -100,7 +136,7 @@ def test_only_steps_with_both_numbers_count(server: ServerInThread) -> None:
 
 
 @pytest.mark.parametrize("drift", [0.0, 1e-16, 1e-12, 1e-9, 2e-8])
-def test_an_entropy_that_all_but_stands_still_tells_no_law(server: ServerInThread, drift: float) -> None:
+def test_constant_entropy_gets_no_fit(server: ServerInThread, drift: float) -> None:
     rank = Rank(server)
     rank.send(
         *(step_report(s, {"entropy/mean": drift * s, "reward/mean": 0.5 + 0.01 * math.sin(7 * s)}) for s in range(40))
@@ -112,7 +148,7 @@ def test_an_entropy_that_all_but_stands_still_tells_no_law(server: ServerInThrea
     assert law["reason"]["code"] == "entropy_not_moved"
 
 
-def test_the_client_asks_for_the_law(server: ServerInThread) -> None:
+def test_client_reads_fit(server: ServerInThread) -> None:
     rank = Rank(server)
     train(rank, 60)
     with Client(server.url, server.owner_token) as client:

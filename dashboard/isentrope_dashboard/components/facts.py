@@ -10,7 +10,7 @@ from dash import html
 from isentrope_dashboard import ids
 from isentrope_dashboard.figures.held_entropy import WORDS, Holding
 from isentrope_dashboard.formatting import MISSING, count, number, percent, threshold
-from isentrope_wire.control_answers import EntropyPerformance, Estimate, Forecast
+from isentrope_wire.control_answers import EntropyPerformance, Estimate, Fit, Forecast
 
 _COLORS = {"holding": "teal", "slewing": "iris", "resting": "gray"}
 """By state; the others prevent holding and are orange."""
@@ -52,28 +52,35 @@ def _strong(text: str) -> html.Span:
     return html.Span(text, className="strong")
 
 
-NO_CEILING = "The interval of a reaches 0: whether the reward rises as entropy falls is open, so no ceiling follows."
-
-
 def law_facts(law: EntropyPerformance | None) -> list[Any]:
-    """Ceiling, coefficients and forecast, or why there are none."""
+    """Ceiling, coefficients, what the checks found and the forecast, or why there are none."""
     if law is None:
         return []
     if law.fit is None:
         return [_fact("Ceiling", MISSING, law.reason.message if law.reason else "")]
-    interval = f"{law.confidence:.0%} interval"
-    if law.fit.conclusive:
-        ceiling = _fact(
-            "Ceiling b − a, reward at H = 0", number(law.fit.ceiling.value), f"{_range(law.fit.ceiling)}, {interval}"
-        )
-    else:
-        ceiling = _fact("Ceiling", MISSING, NO_CEILING)
-    coefficients = _fact(
+    return [_ceiling(law.fit, law.confidence), _coefficients(law.fit, law), _finding(law.fit), _forecast(law)]
+
+
+def _ceiling(fit: Fit, confidence: float) -> html.Div:
+    if fit.ceiling is None:
+        return _fact("Ceiling", MISSING, "None follows.")
+    note = f"{_range(fit.ceiling)}, {confidence:.0%} interval"
+    return _fact("Ceiling b − a, reward at H = 0", number(fit.ceiling.value), note)
+
+
+def _coefficients(fit: Fit, law: EntropyPerformance) -> html.Div:
+    return _fact(
         "Fit",
-        f"a {number(law.fit.a.value)}, b {number(law.fit.b.value)}",
-        f"a {_range(law.fit.a)}, b {_range(law.fit.b)}; {count(law.steps)} steps",
+        f"a {number(fit.a.value)}, b {number(fit.b.value)}",
+        f"a {_range(fit.a)}, b {_range(fit.b)}; {count(law.steps)} steps with {law.reward}",
     )
-    return [ceiling, coefficients, _forecast(law)]
+
+
+def _finding(fit: Fit) -> html.Div:
+    """The checks that failed, or else that none did. The slope and the reach are in the other facts."""
+    failed = [check.message for check in fit.checks if not check.passed]
+    passed = [check.message for check in fit.checks if check.code in ("shape", "halves")]
+    return _fact("Finding", "conclusive" if fit.conclusive else "not conclusive", " ".join(failed or passed))
 
 
 def _forecast(law: EntropyPerformance) -> html.Div:

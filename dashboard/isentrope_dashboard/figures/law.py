@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from isentrope_dashboard import theme
 from isentrope_dashboard.figures.lines import show_note
-from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, Forecast
+from isentrope_wire.control_answers import EntropyPerformance, Estimate, FitCurve, Forecast
 
 HEIGHT = 290
 
@@ -16,7 +16,7 @@ HEIGHT = 290
 def law_figure(law: EntropyPerformance | None, *, revision: str) -> go.Figure:
     """Points coloured by step, the curve R = -a exp(H) + b with its band, the ceiling at H = 0, the forecast.
 
-    Without a fit there are only the points; a fit that is not conclusive has no ceiling.
+    Without a fit there are only the points; the ceiling is drawn only where it follows from the fit.
     """
     figure = go.Figure(layout=_layout(revision))
     if law is None or not law.points.step:
@@ -35,8 +35,9 @@ def law_figure(law: EntropyPerformance | None, *, revision: str) -> go.Figure:
         marker={"size": 5, "color": law.points.step, "coloraxis": "coloraxis", "opacity": 0.9},
         hovertemplate="step %{customdata}<br>H %{x:.3f}<br>reward %{y:.3f}<extra></extra>",
     )
-    if law.fit is not None and law.curve is not None and law.fit.conclusive:
-        _add_ceiling(figure, law.fit, law.curve)
+    figure.update_yaxes(title_text=law.reward)
+    if law.fit is not None and law.curve is not None and law.fit.ceiling is not None:
+        _add_ceiling(figure, law.fit.ceiling, law.curve)
     if law.forecast is not None:
         _add_forecast(figure, law.forecast)
     return figure
@@ -65,15 +66,14 @@ def _add_curve(figure: go.Figure, curve: FitCurve, confidence: float) -> None:
     )
 
 
-def _add_ceiling(figure: go.Figure, fit: Fit, curve: FitCurve) -> None:
-    ceiling = fit.ceiling.value
+def _add_ceiling(figure: go.Figure, ceiling: Estimate, curve: FitCurve) -> None:
     figure.add_scatter(
         x=[0, max(curve.entropy)],
-        y=[ceiling, ceiling],
+        y=[ceiling.value, ceiling.value],
         mode="lines",
         name="ceiling b − a",
         line={"width": 1.4, "dash": "4px,3px"},
-        hovertemplate=f"ceiling {ceiling:.3f}<extra></extra>",
+        hovertemplate=f"ceiling {ceiling.value:.3f}<extra></extra>",
         meta={"slot": theme.SLOT_NEGATIVE},
     )
 

@@ -123,8 +123,8 @@ def gaps(run_id: str) -> Call[Page[Gap]]:
     return Call(path=f"{_run(run_id)}/gaps", answer=Page[Gap])
 
 
-def law(run_id: str, *, points: int | None = None) -> Call[EntropyPerformance]:
-    return Call(path=f"{_run(run_id)}/law", answer=EntropyPerformance, query={"points": points})
+def law(run_id: str, *, points: int | None = None, reward: str | None = None) -> Call[EntropyPerformance]:
+    return Call(path=f"{_run(run_id)}/law", answer=EntropyPerformance, query={"points": points, "reward": reward})
 
 
 def what_if(

@@ -285,13 +285,15 @@ class Client(Connection):
         """A run's alerts, newest first."""
         return list(self.items(calls.alerts(run_id), limit))
 
-    def law(self, run_id: str, *, points: int | None = None) -> EntropyPerformance:
+    def law(self, run_id: str, *, points: int | None = None, reward: str | None = None) -> EntropyPerformance:
         """R = -a exp(H) + b fitted to a run, with intervals, ceiling and forecast, or the reason why there is none.
 
         Args:
+            run_id: the run.
             points: Show the run as at most this many means of neighbouring steps.
+            reward: metric to fit; None: an evaluation's reward where the run has one, else `reward/mean`.
         """
-        return self.ask(calls.law(run_id, points=points))
+        return self.ask(calls.law(run_id, points=points, reward=reward))
 
     def methods(self) -> list[MethodDescription]:
         """Every method that a control can name, with its parameters, their bounds and defaults."""

@@ -1,4 +1,4 @@
-"""The law between a run's entropy and its reward: fit, ceiling, forecast."""
+"""The entropy-performance fit of a run: coefficients with their checks, ceiling, forecast."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from isentrope_server.api.dependencies import BackendDep, RunDep, read_of
-from isentrope_server.api.performance_law import (
+from isentrope_server.performance.fit import (
     CONFIDENCE,
-    Floats,
-    LawFit,
-    LawRefused,
+    FEWEST_STEPS,
+    FitRefused,
+    PerformanceFit,
     block_means,
-    fit_law,
+    fit_performance,
     forecast,
 )
-from isentrope_server.api.performance_law import Forecast as Predicted
+from isentrope_server.performance.fit import Forecast as Predicted
+from isentrope_server.performance.slow_noise import Floats
 from isentrope_server.store.reports import series
-from isentrope_server.store.reports.series import StepRange
+from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.control_answers import EntropyPerformance, Fit, FitCurve, FitPoints, Forecast, Refusal
-from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, REWARD_MEAN
 
 router = APIRouter(tags=["metrics"])
 
-_ENTROPY, _REWARD = ENTROPY_MEAN, REWARD_MEAN
+_EVALUATIONS = (EVAL_AVG_AT_K, "eval/reward", "eval_reward")
+"""Metrics of an evaluation's reward, best first; the last two are TRL's, as W&B and its own log name them."""
 _LARGEST_ENTROPY = 50.0
 """No vocabulary has e^50 tokens: a larger value is not an entropy, and its exponential would dominate the fit."""
 _LARGEST_REWARD = 1e100
@@ -41,6 +43,10 @@ _CURVE_POINTS = 81
 class _Measured:
     """Steps with both entropy and reward, by rising step."""
 
+    reward: str
+    """The metric's name."""
+    reason: str
+    """Why this metric."""
     steps: NDArray[np.int64]
     entropies: Floats
     rewards: Floats
@@ -48,19 +54,55 @@ class _Measured:
 
 @router.get("/runs/{run_id}/law")
 async def get_law(
-    run: RunDep, backend: BackendDep, points: Annotated[int, Query(ge=1, le=2000)] = 400
+    run: RunDep,
+    backend: BackendDep,
+    points: Annotated[
+        int, Query(ge=1, le=2000, description="Show the run as so many means of neighbouring steps.")
+    ] = 400,
+    reward: Annotated[
+        str | None,
+        Query(description="Metric to fit. Without it an evaluation's reward where there is one, else reward/mean."),
+    ] = None,
 ) -> EntropyPerformance:
-    """R = -a exp(H) + b fitted to the run's steps (arXiv:2505.22617, eq. 6), or the reason why it can't be."""
-    return await read_of(backend, run, lambda connection: _answer(run, _measured(connection, run), points))
+    """Fit of R = -a exp(H) + b to the run's steps (arXiv:2505.22617, eq. 6), or the reason why there is none.
+
+    `fit.checks` states in one sentence each whether the reward rises as entropy falls, whether the run bends away from
+    the curve, whether both halves agree, and whether H = 0 is near enough for a ceiling. `fit.conclusive`: the first three
+    hold. `fit.ceiling` is null where one of the four fails.
+    """
+    return await read_of(backend, run, lambda connection: _answer(run, _measured(connection, run, reward), points))
 
 
-def _measured(connection: Connection, run: Run) -> _Measured:
-    found = series.read(connection, run.key, [_ENTROPY, _REWARD], StepRange())
-    entropy, reward = found[_ENTROPY], found[_REWARD]
-    steps, at_entropy, at_reward = np.intersect1d(entropy.steps, reward.steps, assume_unique=True, return_indices=True)
-    entropies, rewards = entropy.values[at_entropy], reward.values[at_reward]
-    usable = (entropies >= 0) & (entropies <= _LARGEST_ENTROPY) & (np.abs(rewards) <= _LARGEST_REWARD)
-    return _Measured(steps[usable], entropies[usable], rewards[usable])
+def _measured(connection: Connection, run: Run, wanted: str | None) -> _Measured:
+    names = [*_EVALUATIONS, REWARD_MEAN] if wanted is None else [wanted]
+    found = series.read(connection, run.key, [ENTROPY_MEAN, *names], StepRange())
+    entropy = found[ENTROPY_MEAN]
+    usable = (entropy.values >= 0) & (entropy.values <= _LARGEST_ENTROPY)
+    entropy = Series(steps=entropy.steps[usable], values=entropy.values[usable])
+    if wanted is not None:
+        return _joined(wanted, "It was asked for.", entropy, found[wanted])
+    reason = "The run reports no reward of an evaluation."
+    for name in _EVALUATIONS:
+        measured = _joined(name, "The reward of an evaluation, which the training does not fit.", entropy, found[name])
+        if len(measured.steps) >= FEWEST_STEPS:
+            return measured
+        if len(measured.steps):
+            reason = f"{name} has {len(measured.steps)} values so far; a fit needs {FEWEST_STEPS}."
+    return _joined(REWARD_MEAN, reason, entropy, found[REWARD_MEAN])
+
+
+def _joined(name: str, reason: str, entropy: Series, reward: Series) -> _Measured:
+    """Each reward beside the entropy of the steps about it: as many as lie between two rewards."""
+    usable = np.abs(reward.values) <= _LARGEST_REWARD
+    steps, rewards = reward.steps[usable], reward.values[usable]
+    half = float(np.median(np.diff(steps))) / 2 if len(steps) > 1 else 0.5
+    first = np.searchsorted(entropy.steps, steps - half, side="right")
+    end = np.searchsorted(entropy.steps, steps + half, side="right")
+    there = end > first
+    bounds = np.stack([first[there], end[there]], axis=1)
+    # One value more, for an end may be the length. Differences of running sums would lose small values behind large ones.
+    sums = np.add.reduceat(np.append(np.exp(entropy.values), 0.0), bounds.ravel())[::2] if there.any() else np.zeros(0)
+    return _Measured(name, reason, steps[there], np.log(sums / np.diff(bounds)[:, 0]), rewards[there])
 
 
 def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
@@ -69,6 +111,8 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
     shown = np.linspace(0, len(measured.steps), min(points, len(measured.steps)) + 1).astype(int)[1:] - 1
     return EntropyPerformance(
         steps=len(measured.steps),
+        reward=measured.reward,
+        reward_reason=measured.reason,
         confidence=CONFIDENCE,
         fit=None if fit is None else _described(fit),
         reason=reason,
@@ -83,10 +127,10 @@ def _answer(run: Run, measured: _Measured, points: int) -> EntropyPerformance:
     )
 
 
-def _fit(measured: _Measured) -> tuple[LawFit, None] | tuple[None, Refusal]:
+def _fit(measured: _Measured) -> tuple[PerformanceFit, None] | tuple[None, Refusal]:
     try:
-        return fit_law(measured.entropies, measured.rewards), None
-    except LawRefused as refused:
+        return fit_performance(measured.entropies, measured.rewards), None
+    except FitRefused as refused:
         return None, Refusal(code=refused.code, message=str(refused))
 
 
@@ -97,27 +141,28 @@ def _forecast(run: Run, measured: _Measured) -> tuple[Predicted, None] | tuple[N
         return forecast(
             measured.steps, measured.entropies, measured.rewards, horizon=max(planned, len(measured.steps))
         ), None
-    except LawRefused as refused:
+    except FitRefused as refused:
         return None, Refusal(code=refused.code, message=str(refused))
 
 
-def _described(fit: LawFit) -> Fit:
+def _described(fit: PerformanceFit) -> Fit:
     return Fit(
         a=fit.a,
         b=fit.b,
         ceiling=fit.ceiling,
         conclusive=fit.conclusive,
+        checks=list(fit.checks),
         r2=fit.r2,
-        autocorrelation=fit.autocorrelation,
-        effective_blocks=fit.effective_blocks,
+        autocorrelation=fit.regression.autocorrelation,
+        entropy_scatter=fit.entropy_scatter,
     )
 
 
-def _curve(fit: LawFit, largest_entropy: float) -> FitCurve:
-    entropies = np.linspace(0, largest_entropy, _CURVE_POINTS).tolist()
-    rewards = [fit.reward_at(entropy) for entropy in entropies]
+def _curve(fit: PerformanceFit, largest_entropy: float) -> FitCurve:
+    entropies = np.linspace(fit.lowest_entropy, largest_entropy, _CURVE_POINTS)
+    rewards = fit.rewards_at(entropies)
     return FitCurve(
-        entropy=entropies,
+        entropy=entropies.tolist(),
         reward=[reward.value for reward in rewards],
         low=[reward.low for reward in rewards],
         high=[reward.high for reward in rewards],
