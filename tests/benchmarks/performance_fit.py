@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isentrope_server.performance.fit import FitRefused, fit_performance
+from isentrope_server.performance.fit import FitRefused, fit_performance, forecast
 from isentrope_server.performance.slow_noise import Floats
 from isentrope_wire.control_answers import Estimate
 
@@ -160,13 +160,16 @@ class Found:
     shape: int = 0
     halves: int = 0
     conclusive: int = 0
+    forecasts: int = 0
+    forecast_holds: int = 0
 
     def add(self, entropies: Floats, rewards: Floats) -> None:
-        """Fit one series and count what came out; a refused fit counts as none."""
+        """Fit one series and count what came out; a refused fit or forecast counts as none."""
         try:
             fit = fit_performance(entropies, rewards)
         except FitRefused:
             return
+        self._add_forecast(entropies, rewards)
         passed = {check.code: check.passed for check in fit.checks}
         self.fits += 1
         self.a += _holds(fit.a, A)
@@ -175,6 +178,15 @@ class Found:
         self.shape += not passed["shape"]
         self.halves += not passed["halves"]
         self.conclusive += fit.conclusive
+
+    def _add_forecast(self, entropies: Floats, rewards: Floats) -> None:
+        steps = len(entropies)
+        try:
+            made = forecast(np.arange(steps), entropies, rewards, horizon=steps)
+        except FitRefused:
+            return
+        self.forecasts += 1
+        self.forecast_holds += _holds(made.reward, float(curve(np.array([made.at_entropy]))[0]))
 
 
 def _holds(estimate: Estimate, truth: float) -> bool:
@@ -191,13 +203,16 @@ def repeat(case: Case, steps: int, seeds: int) -> Found:
 
 def main(seeds: int) -> None:
     print(f"{seeds} seeds each; shares of the fits.\n")
-    print("| series | steps | a in its interval | b - a | shape fails | halves fail | conclusive |")
-    print("|---|---|---|---|---|---|---|")
+    print("| series | steps | a in its interval | b - a | forecast | shape fails | halves fail | conclusive |")
+    print("|---|---|---|---|---|---|---|---|")
     for name, case in TRUE.items():
         for steps in (20, 60, 200, 600, 2000):
             of = repeat(case, steps, seeds)
-            shares = [count / max(1, of.fits) for count in (of.a, of.ceiling, of.shape, of.halves, of.conclusive)]
-            print(f"| {name} | {steps} | {' | '.join(f'{share:.2f}' for share in shares)} |", flush=True)
+            a, ceiling, *failed = (
+                f"{count / max(1, of.fits):.2f}" for count in (of.a, of.ceiling, of.shape, of.halves, of.conclusive)
+            )
+            made = f"{of.forecast_holds / of.forecasts:.2f}" if of.forecasts else "refused"
+            print(f"| {name} | {steps} | {' | '.join((a, ceiling, made, *failed))} |", flush=True)
     print("\n| series | steps | slope fails | shape fails | halves fail | conclusive |")
     print("|---|---|---|---|---|---|")
     for name, case in FALSE.items():

@@ -127,7 +127,7 @@ def test_intervals_are_no_wider_than_needed() -> None:
 
 def test_drift_shows_as_autocorrelation() -> None:
     entropies, random = falling(600), np.random.default_rng(1)
-    calm = fit_performance(*noisy(entropies, 1)).regression.autocorrelation
+    calm = fit_performance(*noisy(entropies, 2)).regression.autocorrelation
     slow = fit_performance(entropies, curve(entropies) + drift(600, random, 0.99)).regression.autocorrelation
     assert calm < 0.5
     assert slow > 0.8

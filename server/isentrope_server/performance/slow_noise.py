@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_DRIFT_TIMES = 7
-"""Correlation times of the drift, from two steps to four times the run."""
+_DRIFT_TIMES = 6
+"""Correlation times of the drift, from two stretches of steps to eight times the run."""
 _DRIFT_SHARES = (0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0)
 """Share of the drift in the variance of a single step."""
-_PRIOR_OF_WHITE = 0.3
+_PRIOR_OF_WHITE = 0.4
 """Weight of no drift at all before any data; the other mixes share the rest equally."""
 _NEGLIGIBLE = 1e-4
 """Mixes of less weight do not show in an interval."""
@@ -150,7 +150,7 @@ def _mixes(count: int, steps_per_value: float) -> _Mixes:
     distances = np.abs(np.subtract.outer(np.arange(count), np.arange(count))).astype(np.float64)
     white = np.eye(count) / steps_per_value
     covariances = [white]
-    for time in np.geomspace(2, 4 * count * steps_per_value, _DRIFT_TIMES):
+    for time in steps_per_value * np.geomspace(2, 8 * count, _DRIFT_TIMES):
         drift = _averaged_drift(distances, steps_per_value, math.exp(-1 / time))
         covariances += [(1 - share) * white + share * drift for share in _DRIFT_SHARES]
     stacked = np.array(covariances)
