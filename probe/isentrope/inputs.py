@@ -339,14 +339,3 @@ def learning_rates_of(optimizer: Optimizer | None) -> LearningRates | None:
         if isinstance(group.get("lr"), SupportsFloat)
     )
     return LearningRates(groups) if groups else None
-
-
-def momentum_of(optimizer: Optimizer | None) -> float | None:
-    """beta_1 of Adam's family, momentum of SGD's, 0 where there is none; None when there is no optimiser to ask."""
-    if optimizer is None:
-        return None
-    if not hasattr(optimizer, "param_groups"):
-        raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
-    group = optimizer.param_groups[0]
-    betas = group.get("betas")
-    return float(betas[0] if betas else group.get("momentum", 0.0))

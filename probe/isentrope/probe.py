@@ -49,7 +49,6 @@ from isentrope.inputs import (
     learning_rates_of,
     loggable,
     matching,
-    momentum_of,
     not_finite_advantages,
     per_token,
     step_number,
@@ -62,6 +61,7 @@ from isentrope.methods.gate import gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
+from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.loss_gradient import LossGradient
@@ -455,6 +455,7 @@ class Probe:
         *,
         learning_rates: LearningRates | None = None,
         loss_scale: float | Tensor = 1.0,
+        clip_factor: float | Tensor | None = None,
     ) -> None:
         """Close a step after its optimiser update, and send its report.
 
@@ -469,6 +470,9 @@ class Probe:
                 optimiser's as they are.
             loss_scale: what the loss was multiplied by before backward, and the gradients divided by after it, as a
                 GradScaler does: its `get_scale()` before `update()`. A number, or a tensor of one element.
+            clip_factor: what clipping multiplied the update's gradient by, one number or a tensor of one, which is read
+                off this thread: `(max_norm / (norm + 1e-6)).clamp(max=1)` with the norm that
+                `torch.nn.utils.clip_grad_norm_` returned. Default: 1.
         """
         if self._inactive():
             return
@@ -482,6 +486,7 @@ class Probe:
                 self._begin_step()
                 batches = self._take_batches()
                 step = step_number(step)
+                clip_factor = None if clip_factor is None else loggable("clip_factor", clip_factor)
                 self._check_step(step, batches)
                 if batches or not alone:
                     what_if_source, sums = self._measured(step, batches, rescore, loss_scale)
@@ -503,7 +508,7 @@ class Probe:
             measured = None if sums is None else self._ranks.numbers_of_ranks()
             reported_from = time.perf_counter()
             self._stopwatch.seconds += reported_from - started
-            self._report(step, measured, optimizer, learning_rates, what_if_source)
+            self._report(step, measured, optimizer, learning_rates, clip_factor, what_if_source)
             # Counted with the next step.
             self._stopwatch.seconds = time.perf_counter() - reported_from
             self._guard.settled = True
@@ -685,9 +690,11 @@ class Probe:
         measured: NumbersOfRanks | None,
         optimizer: Optimizer | None,
         learning_rates: LearningRates | None,
+        clip_factor: float | Tensor | None,
         what_if_source: str,
     ) -> None:
-        momentum = momentum_of(optimizer)
+        momentum = Momentum.of(optimizer)
+        beta = None if momentum is None else momentum.beta
         learning_rates = learning_rates or learning_rates_of(optimizer)
         if self._guard.failures:
             self._logged[PROBE_FAILURES] = float(self._guard.failures)
@@ -704,9 +711,10 @@ class Probe:
                 outcomes=self._control.outcomes_at(step),
                 momentum=momentum,
                 learning_rate=learning_rates,
+                clip_factor=clip_factor,
                 what_if_source=what_if_source,
                 failed=self._guard.in_words,
-                learn=None if measured is None else self._hold.learner(momentum, learning_rates),
+                learn=None if measured is None else self._hold.learner(beta, learning_rates),
             )
         )
         sent = self._transport.put(self._trackers.also(step, build))

@@ -17,7 +17,7 @@ from isentrope.errors import InputError
 from isentrope.plain_state import plain, rebuilt
 from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import AlertWatch
-from isentrope.statistics.calibration import Calibration
+from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import TOP_TOKENS, with_texts
 from isentrope.statistics.covariance import top_shares_binned
 from isentrope.statistics.global_step import GlobalStep, read_ranks
@@ -76,9 +76,11 @@ class ClosedStep:
     action: Action | None = None
     """What was decided to hold the entropy; None: it is not held."""
     outcomes: Sequence[ControlOutcome] = ()
-    momentum: float | None = None
-    """The optimiser's beta_1; None without an optimiser."""
+    momentum: Momentum | None = None
+    """None without an optimiser."""
     learning_rate: SupportsFloat | None = None
+    clip_factor: SupportsFloat | None = None
+    """What clipping multiplied the step's gradient by; None: not known, taken as 1."""
     what_if_source: str = ""
     """Which of THRESHOLD_SOURCES the what-if sums were counted from."""
     failed: str = ""
@@ -191,7 +193,7 @@ class ReportBuilder:
             labels={
                 "control/method": str(control.method),
                 "control/scope": str(control.scope),
-                "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum:g}",
+                "calibration/momentum": "unknown" if closed.momentum is None else f"{closed.momentum.beta:g}",
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
             | ({} if measured is None else {PREDICTION_BASIS: str(measured.basis)})
@@ -240,7 +242,11 @@ class ReportBuilder:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
             with self._lock:
                 prediction = self._calibration.step(
-                    unit, scalars.get(ENTROPY_OBSERVED_CHANGE), closed.momentum or 0.0, rate * sums[ENTROPIES].mean
+                    unit,
+                    scalars.get(ENTROPY_OBSERVED_CHANGE),
+                    closed.momentum or Momentum(),
+                    rate * sums[ENTROPIES].mean,
+                    1.0 if closed.clip_factor is None else float(closed.clip_factor),
                 )
             scalars |= calibration_scalars(prediction)
         return scalars

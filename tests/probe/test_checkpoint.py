@@ -234,7 +234,7 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("control", "ff", "can't be read"),
         ("control", bytes_of(method="clip_x"), "clip_x"),
         ("control", bytes_of(method="clip_v", mu_low=-3.0), "-3"),
-        ("learnt/calibration", {"gain": 1.0}, "fields average"),
+        ("learnt/calibration", {"gain": 1.0}, "fields compared"),
         ("learnt/calibration/observations", 1.5, "calibration.observations .* int"),
         ("learnt/calibration/xy", None, "calibration.xy"),
         ("learnt/calibration/interval", [], "PredictionInterval"),

@@ -47,6 +47,18 @@ def test_a_halved_learning_rate_halves_the_gain_at_once(kind: type) -> None:
     assert after == pytest.approx(before / 2, rel=0.1)
 
 
+@pytest.mark.parametrize("kind", [float, torch.tensor])
+def test_clipping_shrinks_the_gain_at_once(kind: type) -> None:
+    loop = TinyLoop()
+    probe, transport = probe_and_transport()
+    run_steps(loop, probe, 20)
+    logits, token_ids, advantages = loop.sample()
+    loop.update(probe.gate(probe.score(logits, token_ids), advantages, loop.mask), advantages)
+    probe.step(20, loop.optimizer, clip_factor=kind(0.25))
+    before, after = (report.scalars["entropy/gain"] for report in reports(transport)[-2:])
+    assert after == pytest.approx(before / 4, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [

@@ -188,6 +188,7 @@ def test_why_a_run_failed_is_told_in_ten_thousand_characters_at_most() -> None:
         (lambda probe: probe.gate(tiny_scores(probe), torch.zeros(1), [1]), "^mask .*list"),
         (lambda probe: probe.log(5), "^log .*5"),
         (lambda probe: probe.step(0, "adam"), "^optimizer .*'adam'"),
+        (lambda probe: probe.step(0, clip_factor="half"), "^clip_factor .*'half'"),
         (lambda probe: rescored_by_nothing(probe), "^rescore .*TokenScores.*None"),
     ],
 )

@@ -3,7 +3,7 @@
     probe = isentrope.attach(trainer)
     trainer.train()
 
-TRL samples, computes advantages and its loss, clips, updates and logs as before. Four methods of this one trainer are
+TRL samples, computes advantages and its loss, clips, updates and logs as before. Five methods of this one trainer are
 wrapped. The log-probs of the loss come from `_get_per_token_logps_and_entropies`: they keep their values, and get
 gradient only where the active control keeps it.
 """
@@ -172,6 +172,8 @@ class Attachment(StepReports):
         """Whether the groups of the open step are known."""
         self._learning_rates: LearningRates | None = None
         """Learning rates of the update that is being made."""
+        self._clip_factor: float | Tensor | None = None
+        """What clipping multiplied its gradient by."""
         self._finished = False
 
     def install(self) -> None:
@@ -180,6 +182,8 @@ class Attachment(StepReports):
         self._wrap("_generate_and_score_completions", self._generate)
         self._wrap("_compute_loss", self._compute_loss)
         self._wrap("train", self._train)
+        if hasattr(self._trainer, "_clip_grad_norm"):  # transformers 5
+            self._wrap("_clip_grad_norm", self._clip_gradient)
         self._trainer.add_callback(self)
 
     def remove(self) -> None:
@@ -218,7 +222,8 @@ class Attachment(StepReports):
         if self._guard.failures:
             self._probe.log({PROBE_ATTACHMENT_FAILURES: float(self._guard.failures)})
         rates, self._learning_rates = self._learning_rates, None
-        self._probe.step(step, self._trainer.optimizer, rescore, learning_rates=rates)
+        clip_factor, self._clip_factor = self._clip_factor, None
+        self._probe.step(step, self._trainer.optimizer, rescore, learning_rates=rates, clip_factor=clip_factor)
         self._guard.settled = True
 
     def finish(self, status: str = "finished", error: str = "") -> None:
@@ -255,6 +260,15 @@ class Attachment(StepReports):
         if self._trainer.accelerator.num_processes == 1:
             with contextlib.suppress(IsentropeError):
                 self.close_open_step()
+
+    def _clip_gradient(self, *args: Any, **kwargs: Any) -> Any:
+        """Keep by how much the gradient of the update was clipped; the norm stays on its device."""
+        norm = self._theirs["_clip_grad_norm"](*args, **kwargs)
+        with self._guard.protect("reading the norm of the gradient"):
+            if norm is not None and not hasattr(norm, "placements"):  # one spread over ranks would have to be gathered
+                factor = self._trainer.args.max_grad_norm / (norm + 1e-6)
+                self._clip_factor = factor.clamp(max=1.0) if isinstance(factor, Tensor) else min(factor, 1.0)
+        return norm
 
     def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:
         """Keep the inputs of the loss while it is computed; evaluations are not observed."""

@@ -1,16 +1,21 @@
 """From the unit prediction to nats: a gain fitted on the past only, with its R² and sign agreement.
 
 The unit prediction contains neither the learning rate nor the effects of Adam and of shared weights. An optimiser with
-momentum moves along past gradients too, which is why the prediction enters as its exponential average with the
-optimiser's own beta_1:
+momentum moves along past gradients too, so that the prediction enters as the optimiser adds up gradients (`Momentum`),
+each as much smaller as gradient clipping made the gradient:
 
-    m_t = beta_1 m_(t-1) + (1 - beta_1) u_t          x_t = m_t / (1 - beta_1^t)          (bias-corrected, as in Adam)
-    z_t = a_t H_t x_t                                a: learning rate, H: the step's mean entropy
+    x_t = (1 - beta) sum_k beta^k c_(t-k) u_(t-k) / (1 - beta^t)                  Adam: an average, bias-corrected
+    x_1 = c_1 u_1        x_t = mu x_(t-1) + (1 - dampening) c_t u_t               SGD: torch's buffer
+    z_t = a_t H_t x_t                                a: learning rate, H: the step's mean entropy, c: clip factor
     predicted_t = g_(t-1) z_t                        g = sum w y z / sum w z^2           (y: observed change)
 
 with weights w halving every HALF_LIFE steps. Of the gain a_t H_t g only the factor g is fitted: the learning rate is
 known, and a gain was found to shrink as the policy grows certain, about as the entropy does (docs/prediction.md compares
 regressors). Every figure is prequential: step t is predicted before it is observed.
+
+What is learnt is winsorised: an error counts as LARGEST_ERROR at most, so that one wild step does not decide the gain, R²
+and the interval for a hundred others. Where errors really have grown, the interval about doubles with each, and with it
+what counts as wild.
 
 The 90 % interval around a prediction is fitted to the residuals of earlier ones, and widens with its own misses:
 
@@ -25,6 +30,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from isentrope.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 LEVEL = 0.9
 """Share of the observed changes meant to lie in the interval."""
@@ -71,8 +82,13 @@ class PredictionInterval:
         """Share of the observations inside their interval, the recent ones counting most; None before the first."""
         return self._inside / self._judged if self._judged else None
 
-    def learn(self, residual: float) -> None:
-        """Add a step's observed minus predicted change; a residual that is not finite is ignored."""
+    def learn(self, residual: float, largest: float = math.inf) -> None:
+        """Add a step's observed minus predicted change; a residual that is not finite is ignored.
+
+        Args:
+            residual: In the unit of the interval.
+            largest: A residual beyond it is a miss like any other, but widens the interval as one of this size.
+        """
         if not math.isfinite(residual):
             return
         half_width = self.half_width()
@@ -82,7 +98,7 @@ class PredictionInterval:
         self._residuals += 1
         self._weight = keep * self._weight + 1
         self._weight_of_squares = keep**2 * self._weight_of_squares + 1
-        self._squares = keep * self._squares + residual**2
+        self._squares = keep * self._squares + min(abs(residual), largest) ** 2
 
     def _judge(self, missed: bool) -> None:
         keep = 0.5 ** (1 / COVERAGE_HALF_LIFE)
@@ -108,6 +124,52 @@ TRUST_HALF_LIFE = 50.0
 WARM_UP = 3
 """Observations before the first calibrated prediction: with fewer, the gain is one step's noise."""
 
+LARGEST_ERROR = 3.0
+"""What is learnt of an error, at most: so many half widths of the interval, or root mean squares of the changes so far,
+whichever is more. Of normal residuals it is five standard deviations: nothing is cut that is not wild."""
+
+LARGEST_CHANGE = 700.0
+"""Nats, more than the entropy of any vocabulary: an observed change beyond it is no measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Momentum:
+    """How far an optimiser moves along the gradients of earlier steps."""
+
+    beta: float = 0.0
+    """beta_1 of Adam's family, momentum of SGD; 0: along the last gradient alone."""
+    buffer: bool = False
+    """True: gradients are added to a buffer, as in SGD. False: averaged, and the average corrected, as in Adam."""
+    dampening: float = 0.0
+    """Of a buffer: 1 minus this is what a gradient adds, but for the first one."""
+    nesterov: bool = False
+    """Of a buffer: the update is the gradient plus momentum times the buffer."""
+
+    @classmethod
+    def of(cls, optimizer: Optimizer | None) -> Self | None:
+        """As the optimiser's first group has it; None when there is no optimiser to ask."""
+        if optimizer is None:
+            return None
+        if not hasattr(optimizer, "param_groups"):
+            raise InputError(f"optimizer must be a torch optimiser, got {optimizer!r}. Leave it out if there is none.")
+        group = optimizer.param_groups[0]
+        if betas := group.get("betas"):
+            return cls(float(betas[0]))
+        return cls(
+            float(group.get("momentum", 0.0)),
+            buffer="dampening" in group or "centered" in group,  # SGD and RMSprop; others average, as Muon does
+            dampening=float(group.get("dampening", 0.0)),
+            nesterov=bool(group.get("nesterov", False)),
+        )
+
+    @property
+    def total(self) -> float:
+        """How far one gradient moves the parameters in all the steps to come, in updates along it alone."""
+        if not self.buffer or self.beta == 0:
+            return 1.0
+        buffered = (1 - self.dampening) / (1 - min(self.beta, 0.9999))
+        return 1 + self.beta * buffered if self.nesterov else buffered
+
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPrediction:
@@ -132,14 +194,15 @@ class CalibratedPrediction:
 class Calibration:
     """Call `step` once per step, in order."""
 
-    _average: float = 0.0
-    _average_weight: float = 0.0
+    _moved: float = 0.0
+    _moved_weight: float = 0.0
     _size: float = 1.0
     _xy: float = 0.0
     _xx: float = 0.0
     _observations: int = 0
     _weight: float = 0.0
     _mean_observed: float = 0.0
+    _mean_square: float = 0.0
     _compared: float = 0.0
     _squared_error: float = 0.0
     _squared_error_of_mean: float = 0.0
@@ -147,31 +210,52 @@ class Calibration:
     _interval: PredictionInterval = field(default_factory=PredictionInterval)
 
     def step(
-        self, unit_prediction: float, observed_change: float | None, momentum: float, size: float = 1.0
+        self,
+        unit_prediction: float,
+        observed_change: float | None,
+        momentum: Momentum,
+        size: float = 1.0,
+        clip_factor: float = 1.0,
     ) -> CalibratedPrediction:
         """Predict this step from the past, then learn from its observed change if there is one.
 
         Args:
             unit_prediction: -mean(keep r A S_c) of the step.
             observed_change: Mean change of H on the same tokens in nats, None when it was not measured.
-            momentum: The optimiser's beta_1, 0 for plain SGD.
+            momentum: Of the optimiser.
             size: a_t H_t, to which the step's gain is assumed proportional, in any unit that does not change.
+            clip_factor: What clipping multiplied the step's gradient by.
         """
-        if not math.isfinite(unit_prediction) or not math.isfinite(size):
+        if not math.isfinite(unit_prediction * size * clip_factor):
             return self._prediction(None, size=self._size)
-        self._size = size
-        self._average = momentum * self._average + (1 - momentum) * unit_prediction
-        self._average_weight = momentum * self._average_weight + (1 - momentum)
-        regressor = size * self._average / self._average_weight
+        self._size = size * momentum.total * clip_factor
+        regressor = size * self._along(unit_prediction * clip_factor, momentum)
         factor = self._factor()
         predicted = None if factor is None else factor * regressor
         half_width = None if predicted is None else self._interval.half_width()
-        if observed_change is not None and math.isfinite(observed_change):
-            if predicted is not None:
-                self._compare(predicted, observed_change)
-                self._interval.learn(observed_change - predicted)
-            self._learn(regressor, observed_change)
-        return self._prediction(predicted, half_width, size=size)
+        if observed_change is not None and abs(observed_change) <= LARGEST_CHANGE:
+            if predicted is None:
+                self._learn(regressor, observed_change, observed_change - self._mean_observed)
+            else:
+                largest = LARGEST_ERROR * max(half_width or 0.0, math.sqrt(self._mean_square))
+                error = _within(largest, observed_change - predicted)
+                deviation = _within(largest, observed_change - self._mean_observed)
+                self._compare(error, deviation, same_sign=(predicted > 0) == (observed_change > 0))
+                self._interval.learn(observed_change - predicted, largest)
+                self._learn(regressor, predicted + error, deviation)
+        return self._prediction(predicted, half_width, size=self._size)
+
+    def _along(self, unit: float, momentum: Momentum) -> float:
+        """What the optimiser moves along in this step, in the unit prediction's unit."""
+        beta = momentum.beta
+        if not momentum.buffer:
+            self._moved = beta * self._moved + (1 - beta) * unit
+            self._moved_weight = beta * self._moved_weight + (1 - beta)
+            return self._moved / self._moved_weight
+        first = self._moved_weight == 0 or beta == 0
+        self._moved = unit if first else beta * self._moved + (1 - momentum.dampening) * unit
+        self._moved_weight = 1.0
+        return unit + beta * self._moved if momentum.nesterov else self._moved
 
     def _factor(self) -> float | None:
         return self._xy / self._xx if self._observations >= WARM_UP and self._xx > 0 else None
@@ -194,17 +278,22 @@ class Calibration:
             interval_coverage=self._interval.coverage,
         )
 
-    def _compare(self, predicted: float, observed: float) -> None:
+    def _compare(self, error: float, deviation: float, *, same_sign: bool) -> None:
         keep = 0.5 ** (1 / TRUST_HALF_LIFE)
         self._compared = keep * self._compared + 1
-        self._squared_error = keep * self._squared_error + (observed - predicted) ** 2
-        self._squared_error_of_mean = keep * self._squared_error_of_mean + (observed - self._mean_observed) ** 2
-        self._same_sign = keep * self._same_sign + ((predicted > 0) == (observed > 0))
+        self._squared_error = keep * self._squared_error + error**2
+        self._squared_error_of_mean = keep * self._squared_error_of_mean + deviation**2
+        self._same_sign = keep * self._same_sign + same_sign
 
-    def _learn(self, regressor: float, observed: float) -> None:
+    def _learn(self, regressor: float, observed: float, deviation: float) -> None:
         keep = 0.5 ** (1 / HALF_LIFE)
         self._observations += 1
         self._xy = keep * self._xy + regressor * observed
         self._xx = keep * self._xx + regressor * regressor
         self._weight = 0.5 ** (1 / TRUST_HALF_LIFE) * self._weight + 1
-        self._mean_observed += (observed - self._mean_observed) / self._weight
+        self._mean_square += ((self._mean_observed + deviation) ** 2 - self._mean_square) / self._weight
+        self._mean_observed += deviation / self._weight
+
+
+def _within(largest: float, error: float) -> float:
+    return min(max(error, -largest), largest)

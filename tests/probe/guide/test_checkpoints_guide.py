@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.statistics.calibration import Calibration
+from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
@@ -35,7 +35,7 @@ def test_the_example_s_second_life_goes_on_with_what_the_first_one_learnt(tmp_pa
         learnt = calibration.step(
             scalars["entropy/unit_predicted_change"],
             scalars["entropy/observed_change"],
-            0.9,
+            Momentum(0.9),
             1e-2 * scalars["entropy/mean"],
         )
         known = {"entropy/predicted_change": learnt.predicted_change, "entropy/gain": learnt.gain}

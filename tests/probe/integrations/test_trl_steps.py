@@ -91,6 +91,23 @@ def test_the_learning_rate_is_the_one_that_the_update_was_made_with(
     assert rates == pytest.approx([0.04, 0.03, 0.02, 0.01])
 
 
+def test_clipping_is_read_from_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, probe, _ = attached(tmp_path, steps=3, rescore_tokens=0, max_grad_norm=0.01, logging_steps=1)
+    factors: list[float] = []
+    theirs = probe._reports.report_of
+
+    def report_of(closed: ClosedStep) -> Any:
+        assert closed.clip_factor is not None
+        factors.append(float(closed.clip_factor))
+        return theirs(closed)
+
+    monkeypatch.setattr(probe._reports, "report_of", report_of)
+    trainer.train()
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert min(norms) > 0.01
+    assert factors == pytest.approx([0.01 / (norm + 1e-6) for norm in norms], rel=1e-4)
+
+
 def test_evaluations_are_not_observed_and_their_metrics_belong_to_the_step_before(tmp_path: Path) -> None:
     trainer, _, transport = attached(tmp_path, steps=2, **EVALUATING)
     trainer.train()

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
+import torch
 
-from isentrope.statistics.calibration import WARM_UP, Calibration
+from isentrope.statistics.calibration import WARM_UP, CalibratedPrediction, Calibration, Momentum
+
+ADAM, PLAIN = Momentum(0.9), Momentum()
 
 
 def test_it_says_nothing_before_it_has_seen_enough() -> None:
     calibration = Calibration()
     for _ in range(WARM_UP):
-        assert calibration.step(1.0, 2.0, 0.0).predicted_change is None
-    assert calibration.step(3.0, None, 0.0).predicted_change == pytest.approx(6.0)
+        assert calibration.step(1.0, 2.0, PLAIN).predicted_change is None
+    assert calibration.step(3.0, None, PLAIN).predicted_change == pytest.approx(6.0)
 
 
 def test_a_constant_gain_is_found_and_predicts_perfectly() -> None:
     calibration, rng = Calibration(), random.Random(0)
-    prediction = calibration.step(0.0, None, 0.0)
+    prediction = calibration.step(0.0, None, PLAIN)
     for _ in range(60):
         unit = rng.gauss(-1, 1)
-        prediction = calibration.step(unit, -0.3 * unit, 0.0)
+        prediction = calibration.step(unit, -0.3 * unit, PLAIN)
     assert prediction.gain == pytest.approx(-0.3)
     assert prediction.r2 == pytest.approx(1.0)
     assert prediction.sign_agreement == pytest.approx(1.0)
@@ -36,7 +42,7 @@ def test_with_momentum_it_follows_the_average_the_optimiser_moves_along() -> Non
         unit = rng.gauss(-0.2, 1)
         average, weight = 0.9 * average + 0.1 * unit, 0.9 * weight + 0.1
         observed = 0.5 * average / weight
-        good, poor = aware.step(unit, observed, 0.9), unaware.step(unit, observed, 0.0)
+        good, poor = aware.step(unit, observed, ADAM), unaware.step(unit, observed, PLAIN)
     assert good.r2 == pytest.approx(1.0)
     assert poor.r2 is not None
     assert poor.r2 < 0.6
@@ -49,7 +55,7 @@ def test_a_gain_that_shrinks_with_the_entropy_and_the_learning_rate_is_followed_
         size = 1e-4 * (1 - step / 200) * math.exp(-step / 40)
         unit = rng.gauss(-1, 0.3)
         observed = 7000 * size * unit
-        good, poor = told.step(unit, observed, 0.0, size), untold.step(unit, observed, 0.0)
+        good, poor = told.step(unit, observed, PLAIN, size), untold.step(unit, observed, PLAIN)
     assert good.predicted_change == pytest.approx(observed)
     assert good.gain == pytest.approx(7000 * size)
     assert poor.gain is not None
@@ -60,24 +66,24 @@ def test_a_gain_that_shrinks_with_the_entropy_and_the_learning_rate_is_followed_
 def test_a_size_that_is_not_finite_teaches_nothing(size: float) -> None:
     calibration = Calibration()
     for _ in range(5):
-        calibration.step(1.0, 2.0, 0.0, 3.0)
-    assert calibration.step(1.0, 50.0, 0.0, size).predicted_change is None
-    assert calibration.step(1.0, None, 0.0, 1.5).gain == pytest.approx(1.0)
+        calibration.step(1.0, 2.0, PLAIN, 3.0)
+    assert calibration.step(1.0, 50.0, PLAIN, size).predicted_change is None
+    assert calibration.step(1.0, None, PLAIN, 1.5).gain == pytest.approx(1.0)
 
 
 def test_a_prediction_does_not_know_the_change_it_predicts() -> None:
     one, other = Calibration(), Calibration()
     for unit in (1.0, 2.0, -1.0, 0.5):
-        one.step(unit, 0.1 * unit, 0.9)
-        other.step(unit, 0.1 * unit, 0.9)
-    assert one.step(1.5, 100.0, 0.9).predicted_change == other.step(1.5, -100.0, 0.9).predicted_change
+        one.step(unit, 0.1 * unit, ADAM)
+        other.step(unit, 0.1 * unit, ADAM)
+    assert one.step(1.5, 100.0, ADAM).predicted_change == other.step(1.5, -100.0, ADAM).predicted_change
 
 
 def test_noise_without_relation_earns_no_trust() -> None:
     calibration, rng = Calibration(), random.Random(2)
-    prediction = calibration.step(0.0, None, 0.0)
+    prediction = calibration.step(0.0, None, PLAIN)
     for _ in range(500):
-        prediction = calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), 0.0)
+        prediction = calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), PLAIN)
     assert prediction.r2 is not None
     assert prediction.r2 < 0.1
     assert prediction.sign_agreement == pytest.approx(0.5, abs=0.2)
@@ -87,7 +93,109 @@ def test_noise_without_relation_earns_no_trust() -> None:
 def test_a_step_that_is_not_finite_teaches_nothing(unit: float) -> None:
     calibration = Calibration()
     for _ in range(5):
-        calibration.step(1.0, 2.0, 0.9)
-    assert calibration.step(unit, 1.0, 0.9).predicted_change is None
-    assert calibration.step(1.0, math.nan, 0.9).predicted_change == pytest.approx(2.0)
-    assert calibration.step(1.0, None, 0.9).gain == pytest.approx(2.0)
+        calibration.step(1.0, 2.0, ADAM)
+    assert calibration.step(unit, 1.0, ADAM).predicted_change is None
+    assert calibration.step(1.0, math.nan, ADAM).predicted_change == pytest.approx(2.0)
+    assert calibration.step(1.0, None, ADAM).gain == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"momentum": 0.99},
+        {"momentum": 0.9, "dampening": 0.5},
+        {"momentum": 0.9, "nesterov": True},
+        {"dampening": 0.5},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("max_norm", [math.inf, 0.5])
+def test_sgd_is_predicted_exactly(settings: dict[str, Any], max_norm: float) -> None:
+    """The entropy is a linear function of the parameters: its change is that of torch's own update."""
+    generator = torch.Generator().manual_seed(0)
+    slope = torch.randn(5, generator=generator, dtype=torch.float64)
+    weights = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weights], lr=0.03, **settings)
+    momentum, calibration = Momentum.of(optimizer), Calibration()
+    assert momentum is not None
+    for step in range(60):
+        weights.grad = torch.randn(5, generator=generator, dtype=torch.float64) - 0.2 * slope
+        unit = -float(slope @ weights.grad)
+        norm = torch.nn.utils.clip_grad_norm_([weights], max_norm)
+        before = weights.detach().clone()
+        optimizer.step()
+        observed = float(slope @ (weights.detach() - before))
+        prediction = calibration.step(unit, observed, momentum, 0.03, float((max_norm / (norm + 1e-6)).clamp(max=1)))
+        if step >= WARM_UP:
+            assert prediction.predicted_change == pytest.approx(observed, rel=1e-9, abs=1e-15)
+
+
+def test_gain_counts_all_steps_moved() -> None:
+    """A buffer moves the parameters along a gradient for many steps, an average for as much as one."""
+    gains = []
+    for momentum in (Momentum(), Momentum(0.9), Momentum(0.9, buffer=True), Momentum(0.9, buffer=True, nesterov=True)):
+        calibration, moved = Calibration(), 0.0
+        for _ in range(400):
+            moved = 1.0 if not momentum.buffer else 0.9 * moved + 1.0
+            prediction = calibration.step(1.0, 0.2 * (1 + 0.9 * moved if momentum.nesterov else moved), momentum)
+        gains.append(prediction.gain)
+    assert gains == pytest.approx([0.2, 0.2, 2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (torch.optim.AdamW, Momentum(0.9)),
+        (partial(torch.optim.Adam, betas=(0.7, 0.99)), Momentum(0.7)),
+        (torch.optim.SGD, Momentum(buffer=True)),
+        (
+            partial(torch.optim.SGD, momentum=0.8, dampening=0.1),
+            Momentum(0.8, buffer=True, dampening=0.1),
+        ),
+        (partial(torch.optim.RMSprop, momentum=0.5), Momentum(0.5, buffer=True)),
+        (torch.optim.Adagrad, Momentum()),
+    ],
+)
+def test_momentum_is_read_from_optimisers(optimizer: Callable[..., Any], expected: Momentum) -> None:
+    assert Momentum.of(optimizer([torch.zeros(1, requires_grad=True)], lr=0.1)) == expected
+
+
+def with_outlier(outlier: float, at: int = 200, steps: int = 400) -> list[CalibratedPrediction]:
+    """Predictions of a stationary series, R² 0.4, whose observation at one step is off by so many standard deviations."""
+    rng, calibration, found = random.Random(7), Calibration(), []
+    average, weight = 0.0, 0.0
+    for step in range(steps):
+        unit, noise = rng.gauss(-0.5, 1), 0.293 * rng.gauss(0, 1)
+        average, weight = 0.9 * average + 0.1 * unit, 0.9 * weight + 0.1
+        if step == at:
+            noise += 0.293 * outlier
+        found.append(calibration.step(unit, average / weight + noise, ADAM))
+    return found
+
+
+@pytest.mark.parametrize("outlier", [100.0, -1000.0, 1e308])
+@pytest.mark.parametrize("at", [12, 200])
+def test_one_wild_step_decides_nothing(outlier: float, at: int) -> None:
+    wild, calm = with_outlier(outlier, at), with_outlier(0.0, at)
+    for one, other in zip(wild[at + 1 :], calm[at + 1 :], strict=True):
+        assert one.gain == pytest.approx(other.gain, rel=0.3)
+    assert width(wild[at + 21]) <= 1.5 * width(calm[at + 21])
+    assert wild[-1].r2 == pytest.approx(calm[-1].r2, abs=0.1)
+
+
+def width(prediction: CalibratedPrediction) -> float:
+    assert prediction.low is not None
+    assert prediction.high is not None
+    return prediction.high - prediction.low
+
+
+def test_larger_changes_are_learnt_soon() -> None:
+    """A gain that rises fivefold makes errors far beyond the interval, and not of one step."""
+    rng, calibration, found = random.Random(3), Calibration(), []
+    for step in range(240):
+        unit, gain = rng.gauss(-0.5, 1), 1.0 if step < 200 else 5.0
+        found.append(calibration.step(unit, gain * unit + 0.01 * rng.gauss(0, 1), PLAIN).gain)
+    assert found[199] == pytest.approx(1.0, rel=0.02)
+    assert found[235] == pytest.approx(5.0, rel=0.5)

@@ -8,9 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from isentrope.statistics.calibration import FEWEST, RATE, WARM_UP, Calibration, PredictionInterval, student_quantile
+from isentrope.statistics.calibration import (
+    FEWEST,
+    RATE,
+    WARM_UP,
+    Calibration,
+    Momentum,
+    PredictionInterval,
+    student_quantile,
+)
 
 Residual = Callable[[random.Random, int], float]
+ADAM = Momentum(0.9)
 
 
 def heavy_tailed(rng: random.Random, _: int) -> float:
@@ -24,7 +33,7 @@ def covered(residual: Residual, seed: int, steps: int = 400) -> tuple[float, flo
         unit = rng.gauss(-0.5, 1)
         average, weight = 0.9 * average + 0.1 * unit, 0.9 * weight + 0.1
         observed = 0.5 * average / weight + 0.2 * residual(rng, step)
-        prediction = calibration.step(unit, observed, 0.9)
+        prediction = calibration.step(unit, observed, ADAM)
         if step >= 30:
             assert prediction.low is not None
             assert prediction.high is not None
@@ -53,7 +62,7 @@ def test_the_interval_covers_between_80_and_97_percent_after_30_steps(residual: 
 
 def test_there_is_no_interval_before_there_are_residuals() -> None:
     calibration, rng = Calibration(), random.Random(0)
-    found = [calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), 0.0) for _ in range(WARM_UP + FEWEST + 2)]
+    found = [calibration.step(rng.gauss(0, 1), rng.gauss(0, 1), Momentum()) for _ in range(WARM_UP + FEWEST + 2)]
     bounded = [one.low is not None for one in found]
     assert bounded == [False] * (WARM_UP + FEWEST) + [True] * 2
     assert all((one.low is None) == (one.high is None) for one in found)
@@ -66,9 +75,9 @@ def test_an_interval_does_not_know_the_change_it_is_for() -> None:
     rng = random.Random(3)
     for _ in range(20):
         unit, observed = rng.gauss(0, 1), rng.gauss(0, 1)
-        one.step(unit, observed, 0.9)
-        other.step(unit, observed, 0.9)
-    left, right = one.step(1.0, 50.0, 0.9), other.step(1.0, -50.0, 0.9)
+        one.step(unit, observed, ADAM)
+        other.step(unit, observed, ADAM)
+    left, right = one.step(1.0, 50.0, ADAM), other.step(1.0, -50.0, ADAM)
     assert (left.low, left.high) == (right.low, right.high)
 
 
@@ -84,6 +93,16 @@ def test_the_width_is_the_scale_of_the_residuals_times_a_factor_moved_by_each_mi
     assert interval.coverage == 1.0
     interval.learn(1e6)
     assert interval.coverage == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_large_residual_widens_by_its_limit() -> None:
+    wide, cut = PredictionInterval(), PredictionInterval()
+    for _ in range(10):
+        wide.learn(1.0)
+        cut.learn(1.0)
+    wide.learn(3.0)
+    cut.learn(1e200, largest=3.0)
+    assert cut.half_width() == wide.half_width()
 
 
 @pytest.mark.parametrize("residual", [math.nan, math.inf])

@@ -25,7 +25,7 @@ from statistics import fmean, median
 import click
 
 from isentrope.statistics.alerts import ARRIVAL_STEPS, CEILING, FLOOR, AlertWatch
-from isentrope.statistics.calibration import Calibration
+from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.step import calibration_scalars
 from isentrope_trainer.figures.recorded_runs import read_run
 from isentrope_wire.metrics import (
@@ -81,7 +81,7 @@ def reports_of(course: Course, steps: int, seed: int, *, noise: float = 0.3) -> 
         given = change + rng.gauss(0, size)
         average = MOMENTUM * average + (1 - MOMENTUM) * given
         observed = average / (1 - MOMENTUM ** (step + 1)) + rng.gauss(0, noise * size)
-        prediction = calibration.step(given / GAIN, observed, MOMENTUM)
+        prediction = calibration.step(given / GAIN, observed, Momentum(MOMENTUM))
         yield {
             ENTROPY_MEAN: course(step) * (1 + rng.gauss(0, 0.02)),
             SCORE_SELF_CHECK_Z: rng.gauss(0, 1.5),

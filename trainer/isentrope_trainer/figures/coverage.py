@@ -19,7 +19,7 @@ from statistics import fmean, pstdev
 
 import click
 
-from isentrope.statistics.calibration import Calibration
+from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope_trainer.figures.prediction_series import FIRST_JUDGED, PredictionSeries, read_series
 
 LOWEST, HIGHEST = 0.80, 0.97
@@ -63,7 +63,7 @@ def replayed(series: PredictionSeries) -> list[Interval]:
     calibration, intervals = Calibration(), list[Interval]()
     columns = zip(series.unit_predictions, series.observed_changes, series.entropies, strict=True)
     for unit, observed, entropy in columns:
-        found = calibration.step(unit, observed, series.momentum, series.learning_rate * entropy)
+        found = calibration.step(unit, observed, Momentum(series.momentum), series.learning_rate * entropy)
         intervals.append(None if found.low is None or found.high is None else (found.low, found.high))
     return intervals
 
@@ -90,7 +90,7 @@ def synthetic(noise: Noise, seed: int) -> Coverage:
         unit = rng.gauss(-0.5, 1)
         average, weight = MOMENTUM * average + (1 - MOMENTUM) * unit, MOMENTUM * weight + (1 - MOMENTUM)
         observed.append(0.5 * average / weight + 0.2 * noise(rng, step))
-        found = calibration.step(unit, observed[-1], MOMENTUM)
+        found = calibration.step(unit, observed[-1], Momentum(MOMENTUM))
         intervals.append(None if found.low is None or found.high is None else (found.low, found.high))
     return coverage(intervals, observed)
 
