@@ -207,7 +207,7 @@ class ReportBuilder:
         )
         if sums is not None:
             with self._lock:
-                alerts = self._alerts.step(report.scalars, report.labels)
+                alerts = self._alerts.step(report.scalars, report.labels, what_if)
                 share_lost = self._alerts.share_lost
             if ENTROPY_MEAN in report.scalars and share_lost is not None:
                 report = replace(report, scalars={**report.scalars, ENTROPY_SHARE_LOST: share_lost})

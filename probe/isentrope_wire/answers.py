@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from isentrope_wire.control_answers import RunControl
 from isentrope_wire.numbers import Answer, Number
+from isentrope_wire.reports import AlertLevel
 
 _T = TypeVar("_T")
 
@@ -226,6 +227,19 @@ class TopTokens(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlertCause(Answer):
+    """Which part of the unit prediction changes the entropy most."""
+
+    quadrant: str
+    """The metric of the part by sign of A and S_c: change/positive_high, change/negative_low ..."""
+    mechanism: str | None
+    """The metric of the part by mechanism: change/by_kl_penalty ...; null where none is measured or pulls that way."""
+    changes: dict[str, float | None]
+    """Every such part, the mean of the last steps, in nats per unit gain."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alert(Answer):
     """One alert of a step."""
 
@@ -233,9 +247,14 @@ class Alert(Answer):
     recorded_at: float
     kind: str
     """collapse, explosion, self_check, prediction, dead_knob, zero_advantage, not_finite or left_out."""
-    reason: str
+    level: AlertLevel
+    message: str
+    cause: AlertCause | None
+    """Of a collapse or an explosion, where it is measured."""
     evidence: dict[str, float | None]
-    """The numbers behind the reason."""
+    """The numbers behind the message."""
+    suggestion: dict[str, Any] | None
+    """The cheapest control that would stop it, as a document to PUT; null where none would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from isentrope_wire.control import Control
 from isentrope_wire.errors import CodecError, ConfigurationError
 from isentrope_wire.reports import (
     Alert,
+    AlertCause,
+    AlertLevel,
     ControlOutcome,
     ControlSnapshot,
     DrivingToken,
@@ -220,7 +222,7 @@ def _step_report_to_pb(report: StepReport) -> pb.StepReport:
         labels=report.labels,
         what_if=None if report.what_if is None else _what_if_to_pb(report.what_if),
         tokens=_tokens_to_pb(report.tokens) if report.tokens else None,
-        alerts=[pb.Alert(kind=a.kind, reason=a.reason, evidence=a.evidence) for a in report.alerts],
+        alerts=[_alert_to_pb(alert) for alert in report.alerts],
     )
 
 
@@ -240,8 +242,52 @@ def _step_report_from_pb(report: pb.StepReport) -> StepReport:
         labels=dict(report.labels),
         what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
         tokens=_tokens_from_pb(report.tokens) if report.HasField("tokens") else (),
-        alerts=tuple(Alert(kind=a.kind, reason=a.reason, evidence=dict(a.evidence)) for a in report.alerts),
+        alerts=tuple(_alert_from_pb(alert) for alert in report.alerts),
     )
+
+
+def _alert_to_pb(alert: Alert) -> pb.Alert:
+    cause, suggestion = alert.cause, alert.suggestion
+    return pb.Alert(
+        kind=alert.kind,
+        message=alert.message,
+        evidence=alert.evidence,
+        level=str(alert.level),
+        cause=None
+        if cause is None
+        else pb.AlertCause(
+            quadrant=cause.quadrant, mechanism=cause.mechanism, changes=cause.changes, message=cause.message
+        ),
+        suggestion_json=None if suggestion is None else _to_json(suggestion.to_document()),
+    )
+
+
+def _alert_from_pb(alert: pb.Alert) -> Alert:
+    """
+    Raises:
+        CodecError: a level that there is not, or a suggestion that is no control document.
+    """
+    cause = alert.cause
+    try:
+        return Alert(
+            kind=alert.kind,
+            message=alert.message,
+            evidence=dict(alert.evidence),
+            level=AlertLevel(alert.level),
+            cause=AlertCause(
+                quadrant=cause.quadrant,
+                mechanism=cause.mechanism if cause.HasField("mechanism") else None,
+                changes=dict(cause.changes),
+                message=cause.message,
+            )
+            if alert.HasField("cause")
+            else None,
+            suggestion=Control.from_document(_object_from_json("suggestion_json", alert.suggestion_json))
+            if alert.HasField("suggestion_json")
+            else None,
+        )
+    except ValueError as error:
+        raise CodecError(f"The alert {alert.kind:.80} can't be read: {error}") from error
 
 
 def encode_tokens(tokens: Sequence[DrivingToken]) -> bytes:

@@ -119,15 +119,44 @@ class DrivingToken:
     """Whether its gradient took part."""
 
 
+class AlertLevel(StrEnum):
+    """How urgent an alert is."""
+
+    WATCH = "watch"
+    """Look at the run."""
+    ACT = "act"
+    """Change something now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertCause:
+    """What the entropy changes by."""
+
+    quadrant: str
+    """The metric of the part of the unit prediction, by sign of A and S_c, that pulls most: `change/positive_high` ..."""
+    mechanism: str | None
+    """The same of the parts by mechanism: `change/by_kl_penalty` ...; None where none is measured or pulls that way."""
+    changes: Mapping[str, float]
+    """Mean of every such part over the last steps, in nats per unit gain, by its metric."""
+    message: str
+    """The same in a sentence."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """Something a person should know, reported at the step where it was found."""
 
     kind: str
-    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob`, `zero_advantage` or `not_finite`."""
-    reason: str
+    """`collapse`, `explosion`, `self_check`, `prediction`, `dead_knob`, `zero_advantage`, `not_finite` or `left_out`."""
+    level: AlertLevel
+    message: str
+    """What was found, in a sentence."""
     evidence: Mapping[str, float] = field(default_factory=dict)
-    """The numbers the reason is made from."""
+    """The numbers behind the message."""
+    cause: AlertCause | None = None
+    """Of a collapse or an explosion, where its parts are measured."""
+    suggestion: Control | None = None
+    """The cheapest control that would stop it; None where none would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

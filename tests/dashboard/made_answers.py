@@ -20,6 +20,7 @@ from isentrope_wire.answers import (
 )
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, RunControl, State
+from isentrope_wire.reports import AlertLevel
 
 
 def columns(
@@ -114,8 +115,17 @@ def gap(first: int, last: int, reason: str) -> Gap:
     return Gap(incarnation="a", rank=0, first_seq=first, last_seq=last, reason=reason)
 
 
-def alert(step: int, kind: str, reason: str) -> Alert:
-    return Alert(step=step, recorded_at=0.0, kind=kind, reason=reason, evidence={})
+def alert(step: int, kind: str, message: str, level: AlertLevel = AlertLevel.WATCH) -> Alert:
+    return Alert(
+        step=step,
+        recorded_at=0.0,
+        kind=kind,
+        level=level,
+        message=message,
+        cause=None,
+        evidence={},
+        suggestion=None,
+    )
 
 
 def top_token(**known: Any) -> TopToken:

@@ -93,8 +93,10 @@ def test_hostile_text_stays_text_and_what_is_missing_is_marked_with_its_reason(
         run.add_step()
     run.request_control({"method": "clip_b", "mu_high": 1.0, "reason": "=cmd()"})
     run.tokens = [TOKEN]
-    alert = {"step": 12, "recorded_at": 0.0, "kind": "collapse", "evidence": {}}
-    run.alerts = [{**alert, "reason": "<script>document.title='taken'</script>"}]
+    alert = {
+        "step": 12, "recorded_at": 0.0, "kind": "collapse", "level": "act", "evidence": {}, "cause": None, "suggestion": None,
+    }  # fmt: skip
+    run.alerts = [{**alert, "message": "<script>document.title='taken'</script>"}]
     run.rows[20:25] = []
     run.gaps = [{"incarnation": "a", "rank": 0, "first_seq": 22, "last_seq": 26, "reason": "<b>queue full</b>"}]
     for row in run.rows[::10]:

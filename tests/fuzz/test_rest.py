@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from isentrope_server.app import create_app
 from isentrope_server.settings import Settings
-from isentrope_wire.reports import Alert, DrivingToken, RunFinished, ScoreHistogram, StepReport
+from isentrope_wire.reports import Alert, AlertLevel, DrivingToken, RunFinished, ScoreHistogram, StepReport
 from tests.fuzz.examples import few_and_many
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -77,7 +77,9 @@ def full_report(step: int) -> StepReport:
         scalars=plain.scalars,
         histograms=plain.histograms,
         tokens=(token,),
-        alerts=(Alert(kind="collapse", reason="it falls", evidence={"entropy/mean": float("nan")}),),
+        alerts=(
+            Alert(kind="collapse", level=AlertLevel.ACT, message="it falls", evidence={"entropy/mean": float("nan")}),
+        ),
     )
 
 

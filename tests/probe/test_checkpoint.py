@@ -238,7 +238,7 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("learnt/calibration/observations", 1.5, "calibration.observations .* int"),
         ("learnt/calibration/xy", None, "calibration.xy"),
         ("learnt/calibration/interval", [], "PredictionInterval"),
-        ("learnt/alerts/triggers", {"collapse": 3}, "alerts.triggers.collapse"),
+        ("learnt/alerts/raised", {"collapse": 3}, "alerts.raised.collapse"),
         ("learnt/alerts/course", [[1.0]], "2 values"),
         ("thresholds", {"first_pass": None}, "previous_step"),
         ("thresholds/previous_step", ["many"], "many"),

@@ -19,6 +19,7 @@ from isentrope_wire.reports import (
     TAG_CHARACTERS,
     TAGS,
     Alert,
+    AlertLevel,
     ControlSnapshot,
     RunFinished,
     RunStarted,
@@ -94,14 +95,22 @@ def test_why_a_run_failed_is_cut_and_the_run_has_failed(server: ServerInThread) 
     [
         (StepReport(step=1, recorded_at=1.0, labels={"x" * 501: "a"}), "501 characters in a label's name"),
         (
-            StepReport(step=1, recorded_at=1.0, alerts=(Alert(kind="collapse", reason="", evidence={"x" * 501: 1.0}),)),
+            StepReport(
+                step=1,
+                recorded_at=1.0,
+                alerts=(Alert(kind="collapse", level=AlertLevel.ACT, message="", evidence={"x" * 501: 1.0}),),
+            ),
             "501 characters in the name of an alert's number",
         ),
         (
             StepReport(
                 step=1,
                 recorded_at=1.0,
-                alerts=(Alert(kind="collapse", reason="", evidence={f"x{n}": 1.0 for n in range(501)}),),
+                alerts=(
+                    Alert(
+                        kind="collapse", level=AlertLevel.ACT, message="", evidence={f"x{n}": 1.0 for n in range(501)}
+                    ),
+                ),
             ),
             "501 numbers of an alert",
         ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isentrope_wire.reports import Alert, StepReport
+from isentrope_wire.reports import Alert, AlertLevel, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
@@ -49,7 +49,9 @@ def test_filters_hold_on_every_page(server: ServerInThread) -> None:
 
 def alerting(step: int, count: int) -> StepReport:
     report = step_report(step, {"x": 1.0})
-    alerts = tuple(Alert(kind="collapse", reason=f"{step}.{number}", evidence={}) for number in range(count))
+    alerts = tuple(
+        Alert(kind="collapse", level=AlertLevel.ACT, message=f"{step}.{number}", evidence={}) for number in range(count)
+    )
     return StepReport(step=report.step, recorded_at=report.recorded_at, scalars=report.scalars, alerts=alerts)
 
 
@@ -60,9 +62,9 @@ def test_alerts_come_page_by_page_without_those_a_resume_took_back(server: Serve
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     second.send(alerting(4, 1), alerting(5, 3))
     found = pages(server, f"{first.path}/alerts", limit=limit)
-    told = [alert["reason"] for page in found for alert in page]
+    messages = [alert["message"] for page in found for alert in page]
     kept = [f"{step}.{number}" for step in (3, 2, 1, 0) for number in (1, 0)]
-    assert told == ["5.2", "5.1", "5.0", "4.0", *kept]
+    assert messages == ["5.2", "5.1", "5.0", "4.0", *kept]
     assert all(len(page) == limit for page in found[:-1])
 
 

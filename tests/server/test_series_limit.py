@@ -54,8 +54,8 @@ def test_an_alert_says_it_once_and_names_what_to_look_for(limited: ServerInThrea
     (alert,) = alerts(limited, rank)
     assert (alert["step"], alert["kind"]) == (5, "left_out")
     assert alert["evidence"] == {"series_per_run": LIMIT, "left_out": 1}
-    assert "loss/05" in alert["reason"]
-    assert "ISENTROPE_SERIES_PER_RUN" in alert["reason"]
+    assert "loss/05" in alert["message"]
+    assert "ISENTROPE_SERIES_PER_RUN" in alert["message"]
     assert Settings.model_fields["series_per_run"].default == 10_000
 
 

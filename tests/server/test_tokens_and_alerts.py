@@ -1,15 +1,16 @@
-"""The tokens that counted most, and alerts: stored with their step, told with their reason."""
+"""The top contributing tokens, and alerts: stored with their step, and answered as they were sent."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
-from isentrope_wire.reports import Alert, DrivingToken, StepReport
+from isentrope_wire.control import Control
+from isentrope_wire.reports import Alert, AlertCause, AlertLevel, DrivingToken, StepReport
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -38,7 +39,7 @@ def send(rank: Rank, step: int, *tokens: DrivingToken, alerts: tuple[Alert, ...]
 
 
 def alert(kind: str = "collapse", **evidence: float) -> Alert:
-    return Alert(kind=kind, reason=f"{kind} \x00 because", evidence=evidence)
+    return Alert(kind=kind, level=AlertLevel.WATCH, message=f"{kind} \x00 because", evidence=evidence)
 
 
 def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread) -> None:
@@ -80,7 +81,7 @@ def test_a_resumed_run_speaks_of_tokens_and_alerts_from_its_first_step_on(server
     assert kinds == ["second_3", "first_2", "first_1", "first_0"]
 
 
-def test_alerts_are_told_newest_first_with_reason_and_numbers_page_by_page(server: ServerInThread) -> None:
+def test_alerts_come_newest_first_with_message_and_numbers_page_by_page(server: ServerInThread) -> None:
     rank = Rank(server)
     send(rank, 1, alerts=(alert("dead_knob"), alert("collapse", rate=-0.5, r2=math.nan)))
     send(rank, 2)
@@ -88,9 +89,32 @@ def test_alerts_are_told_newest_first_with_reason_and_numbers_page_by_page(serve
     found = server.http.get(f"{rank.path}/alerts?limit=2").json()
     assert [(item["step"], item["kind"]) for item in found["items"]] == [(3, "prediction"), (1, "collapse")]
     assert found["items"][1]["evidence"] == {"rate": -0.5, "r2": None}
-    assert (found["items"][1]["reason"], found["items"][1]["recorded_at"]) == ("collapse  because", 1.5)
+    assert (found["items"][1]["message"], found["items"][1]["recorded_at"]) == ("collapse \ufffd because", 1.5)
     rest = server.http.get(f"{rank.path}/alerts", params={"cursor": found["next_cursor"]}).json()
     assert ([item["kind"] for item in rest["items"]], rest["next_cursor"]) == (["dead_knob"], None)
     with Client(server.url, server.owner_token) as client:
         assert [item.step for item in client.alerts(rank.run_id)] == [3, 1, 1]
     assert server.http.get(f"{rank.path}/alerts?cursor=x").status_code == 400
+
+
+def test_an_alert_has_level_cause_and_a_suggestion_that_can_be_pushed(server: ServerInThread) -> None:
+    rank = Rank(server)
+    changes = {"change/negative_low": -0.5, "change/by_kl_penalty": math.inf}
+    cause = AlertCause(quadrant="change/negative_low", mechanism=None, changes=changes, message="unlikely \x00 tokens")
+    suggestion = Control(method="clip_v", mu_low=3.0, mu_high=3.0, scope="decreasing", reason="stop \x00 it")
+    send(rank, 1, alerts=(alert(), replace(alert(), level=AlertLevel.ACT, cause=cause, suggestion=suggestion)))
+    second, first = server.http.get(f"{rank.path}/alerts").json()["items"]
+    assert (first["level"], first["cause"], first["suggestion"]) == ("watch", None, None)
+    assert second["level"] == "act"
+    assert second["cause"] == {
+        "quadrant": "change/negative_low", "mechanism": None, "message": "unlikely \x00 tokens",
+        "changes": {"change/negative_low": -0.5, "change/by_kl_penalty": None},
+    }  # fmt: skip
+    assert second["suggestion"] == suggestion.to_document()
+    put = server.http.put(f"{rank.path}/control", json=second["suggestion"], headers={"If-Match": '"0"'})
+    assert put.status_code == 202
+    with Client(server.url, server.owner_token) as client:
+        (newest, _) = client.alerts(rank.run_id)
+        assert newest.level is AlertLevel.ACT
+        assert newest.cause is not None
+        assert newest.cause.quadrant == "change/negative_low"

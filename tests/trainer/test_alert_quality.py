@@ -1,4 +1,4 @@
-"""Alerts are judged by what came to pass in the run they were said in."""
+"""Alerts are judged by what is true of the run they were raised in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from click.testing import CliRunner
 
 from isentrope_trainer.figures import alert_quality
 from isentrope_trainer.figures.alert_quality import (
-    FEWEST_FORETOLD,
-    Said,
+    Judged,
+    Row,
     Scenario,
-    arrivals,
     broken,
     figures,
     good_enough,
@@ -23,65 +22,71 @@ from isentrope_trainer.figures.alert_quality import (
     synthetic,
     table,
 )
+from isentrope_wire.reports import AlertLevel
+
+WATCH, ACT = AlertLevel.WATCH, AlertLevel.ACT
 
 
-def test_an_entropy_arrives_when_the_mean_of_ten_steps_has() -> None:
-    falls = [2.0] * 10 + [2.0 - 0.1 * step for step in range(1, 21)]
-    # The mean of ten steps trails by 4.5 of them: it passes 0.5 nats between 0.55 at step 28 and 0.45 at 29.
-    assert arrivals(falls) == {"collapse": 29}
-    assert arrivals([2.0] * 50) == {}
-    assert arrivals([1.0] * 10 + [3.0] * 10) == {"explosion": 14}
-    assert arrivals([2.0] * 5) == {}
+def scenario_of(group: str, entropies: list[float], **known: object) -> Scenario:
+    rows: tuple[Row, ...] = tuple(({"entropy/mean": entropy}, {}) for entropy in entropies)
+    return Scenario(group, "a", rows, tuple(entropies), **known)  # type: ignore[arg-type]
 
 
-def alerts_of(scenario: Scenario) -> list[tuple[str, str]]:
-    return [(said.kind, said.verdict) for said in judged(scenario)]
+def test_the_end_is_where_a_quarter_is_left_or_twice_as_much() -> None:
+    assert scenario_of("a", [2.0] * 10 + [0.6, 0.5, 0.4]).ends_at("collapse") == 11
+    assert scenario_of("a", [2.0] * 10 + [3.0, 4.0, 5.0]).ends_at("explosion") == 11
+    assert scenario_of("a", [2.0] * 10).ends_at("collapse") is None
 
 
-def test_a_collapse_that_comes_is_right_and_one_that_does_not_is_false_unless_nobody_could_tell() -> None:
-    collapse = next(one for one in synthetic(0) if one.name == "collapse, time constant 60")
-    (said,) = judged(collapse)
-    assert (said.kind, said.verdict) == ("collapse", "right")
-    assert said.lead == collapse.events["collapse"] - said.step
-    # The same run, of which it is not known that it collapsed: cut right behind the alert, and followed for long.
-    assert alerts_of(Scenario("cut", collapse.rows[: said.step + 1])) == [("collapse", "open")]
-    stays = Scenario("stays", collapse.rows[: said.step + 1] + ((dict(collapse.rows[said.step][0]), {}),) * 400)
-    assert ("collapse", "false") in alerts_of(stays)
+def test_a_share_that_is_lost_is_right_and_one_that_is_not_is_false() -> None:
+    falls = scenario_of("a", [2.0] * 10 + [2.0 - 0.1 * step for step in range(1, 20)])
+    watch, act = judged(falls)
+    assert (watch.level, watch.verdict, watch.lead) == (WATCH, "right", falls.ends_at("collapse") - watch.step)  # type: ignore[operator]
+    assert watch.lost == pytest.approx(0.3, abs=0.02)
+    assert (act.level, act.verdict) == (ACT, "right")
+    # The same reports, of a policy whose entropy really stays where it is.
+    noise = replace(falls, entropies=(2.0,) * len(falls.rows))
+    assert [(one.verdict, one.lead) for one in judged(noise)] == [("false", None), ("false", None)]
 
 
-def test_what_breaks_is_said_after_it_broke_and_what_was_said_before_is_false() -> None:
+def test_a_held_entropy_is_counted_from_its_target() -> None:
+    rows: tuple[Row, ...] = tuple(({"entropy/mean": 1.0, "hold/target": 0.5}, {}) for _ in range(4))
+    held = Scenario("held", "a", rows, (1.0, 1.0, 1.0, 0.25))
+    assert (held.left("collapse", 3), held.left("explosion", 3)) == (0.5, 4.0)
+
+
+def test_what_breaks_is_raised_after_it_broke_and_what_was_raised_before_is_false() -> None:
     for scenario in broken(1):
-        ((kind, event),) = scenario.events.items()
-        after = [said for said in judged(scenario) if said.kind == kind and said.verdict == "right"]
+        ((kind, event),) = scenario.broken_at.items()
+        after = [one for one in judged(scenario) if one.kind == kind and one.verdict == "right"]
         assert after[0].lead is not None
         assert -30 < after[0].lead <= 0
-        too_late = replace(scenario, events={kind: 2 * event})
-        assert alerts_of(too_late)[-1] == (kind, "false")
+        too_late = replace(scenario, broken_at={kind: 2 * event})
+        assert judged(too_late)[-1].verdict == "false"
 
 
 def test_the_figures_are_worked_by_hand() -> None:
-    long = Scenario("a", ((({}), {}),) * 400, {"collapse": 100})
-    well = Scenario("b", ((({}), {}),) * 600)
-    said = [
-        [Said("collapse", "a", 60, "right", 40), Said("collapse", "a", 120, "right", -20)],
-        [Said("collapse", "b", 5, "false"), Said("collapse", "b", 590, "open"), Said("prediction", "b", 9, "unjudged")],
+    def alert(level: AlertLevel, step: int, verdict: str, lost: float, lead: int | None) -> Judged:
+        return Judged(kind="collapse", level=level, scenario="a", step=step, verdict=verdict, lost=lost, lead=lead)
+
+    falls = scenario_of("falls", [2.0] * 100 + [0.1] * 300)
+    stays = scenario_of("falls", [2.0] * 600)
+    alerts = [
+        [alert(WATCH, 60, "right", 0.3, 40), alert(ACT, 120, "right", 0.5, -20)],
+        [alert(ACT, 5, "false", 0.1, None), alert(ACT, 590, "open", 0.2, None)],
     ]
-    collapse, explosion, _, prediction, *_ = figures([long, well], said)
-    assert (collapse.events, collapse.told, collapse.median_lead, collapse.median_lead_share) == (1, 1, 40, 0.4)
-    assert (collapse.false, collapse.open, collapse.false_per_1000_steps) == (1, 1, 1.0)
-    assert (explosion.events, explosion.told, explosion.median_lead) == (0, 0, None)
-    assert prediction.unjudged == 1
-    assert good_enough([collapse])
-    assert not good_enough([replace(collapse, false=2)])
-    assert not good_enough([replace(collapse, events=2, told=1)])
-    assert FEWEST_FORETOLD > 0.5
-    assert "| `collapse` | 1 of 2 runs | 1 | +40 | +40% | 1 | 1.00 | 1 | 0 |" in table([collapse])
-
-
-def test_one_that_is_only_said_afterwards_was_not_foretold() -> None:
-    late = Scenario("a", ((({}), {}),) * 400, {"collapse": 100})
-    collapse, *_ = figures([late], [[Said("collapse", "a", 120, "right", -20)]])
-    assert (collapse.events, collapse.told) == (1, 0)
+    watch, act = figures([falls, stays], alerts)
+    assert (watch.level, watch.ended, watch.in_time, watch.median_lead) == (WATCH, 1, 1, 40)
+    assert watch.median_lost == pytest.approx(0.2)
+    assert (watch.largest_lost, watch.right, watch.false) == (0.3, 1, 0)
+    assert (act.level, act.in_time, act.right, act.false, act.open) == (ACT, 0, 1, 1, 1)
+    assert act.false_per_1000_steps == 1.0
+    assert "| falls | `collapse` | watch | 1 of 2 | 1 | 20%, 30% | +40 | 1 | 0 | 0.00 | 0 | 0 |" in table([watch])
+    assert good_enough([watch])
+    assert not good_enough([act])
+    assert not good_enough([replace(watch, false=2)])
+    assert good_enough([replace(watch, group="collapsing")])
+    assert not good_enough([replace(watch, group="collapsing", median_lost=0.31)])
 
 
 def kept_run(folder: Path) -> None:
@@ -93,12 +98,15 @@ def kept_run(folder: Path) -> None:
     (folder / "vanilla-seed2-0.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def test_recorded_runs_are_judged_by_their_own_entropies(tmp_path: Path) -> None:
+def test_recorded_runs_are_judged_by_their_own_smoothed_entropies(tmp_path: Path) -> None:
     kept_run(tmp_path)
     (scenario,) = recorded(tmp_path)
     assert scenario.name == "vanilla, seed 2"
-    assert scenario.events["collapse"] == pytest.approx(60 * 1.386, abs=12)
-    assert ("collapse", "right") in alerts_of(scenario)
+    assert scenario.ends_at("collapse") == pytest.approx(60 * 1.386, abs=6)
+    assert [(one.kind, one.level, one.verdict) for one in judged(scenario)] == [
+        ("collapse", WATCH, "right"),
+        ("collapse", ACT, "right"),
+    ]
 
 
 def test_the_command_prints_both_tables_and_writes_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +118,10 @@ def test_the_command_prints_both_tables_and_writes_the_figures(tmp_path: Path, m
         alert_quality.main, ["--seeds", "1", "--recorded", str(tmp_path), "--out", str(out)]
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert result.output.count("| alert | came to pass |") == 2
-    assert "- vanilla, seed 2: collapse at step" in result.output
+    assert result.output.count("| runs | alert |") == 2
+    assert "- vanilla, seed 2: collapse (watch) at step" in result.output
     document = json.loads((out / "alert_quality.json").read_text())
-    assert {line["kind"]: line["told"] for line in document["made of numbers"]["figures"]} == dict.fromkeys(
-        alert_quality.KINDS, 1
-    )
+    rows = {(line["group"], line["kind"], line["level"]): line for line in document["synthetic"]["figures"]}
+    assert rows["collapsing", "collapse", "act"]["in_time"] == 1
+    assert rows["exploding", "explosion", "watch"]["in_time"] == 1
+    assert {kind for group, kind, _ in rows if group == "broken"} == set(alert_quality.KINDS[2:])

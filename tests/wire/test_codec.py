@@ -162,3 +162,17 @@ def test_wire_imports_neither_torch_nor_grpc() -> None:
         "print([m for m in ('torch', 'grpc', 'fastapi', 'numpy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "alert",
+    [
+        pb.Alert(kind="collapse", level="panic"),
+        pb.Alert(kind="collapse", level="act", suggestion_json='{"method": "clip_x"}'),
+        pb.Alert(kind="collapse", level="act", suggestion_json="{"),
+    ],
+)
+def test_an_alert_of_no_level_or_with_no_control_is_refused(alert: pb.Alert) -> None:
+    payload = pb.Payload(step_report=pb.StepReport(step=1, alerts=[alert]))
+    with pytest.raises(CodecError, match="collapse"):
+        codec.decode_payload(payload.SerializeToString())

@@ -88,7 +88,7 @@ def visible(text: str | None) -> str:
 
 def _alert(row: Alert) -> dmc.Alert:
     title = f"{_KINDS.get(row.kind, row.kind)}, step {row.step:,}"
-    return dmc.Alert(row.reason, title=title, color="orange", variant="light", mb="xs")
+    return dmc.Alert(row.message, title=title, color="orange", variant="light", mb="xs")
 
 
 def _cells(row: TopToken) -> list[str]:

@@ -1,8 +1,8 @@
-"""Alerts: which steps need a person's attention, each with its reason and the numbers behind it.
+"""Alerts: which steps need a person's attention, each with its level, the numbers behind it, a cause and a suggestion.
 
 They are found where the steps are closed, and not in the server: every step passes here once, in order and over all
 ranks, a run without a server has alerts too, and an alert is never withdrawn. No threshold is in nats or in steps: a
-run is compared with its own early level and its own age, a prediction with its own past.
+run is compared with its own early level, its own noise and its own age, a prediction with its own past.
 """
 
 from __future__ import annotations
@@ -11,32 +11,45 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean, stdev
 
+from isentrope.statistics.alert_advice import CAUSE_STEPS, SUGGESTION_STEPS, cause_of, change_parts, cheapest_control
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
+    EARLY_STEPS,
     ENTROPY_MEAN,
     ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTION_R2,
+    HOLD_TARGET,
+    NEWEST_STEPS,
     SCORE_SELF_CHECK_Z,
     TOKEN_COUNT,
     TOKEN_NOT_FINITE,
     EarlyLevel,
     ShareLost,
 )
-from isentrope_wire.reports import Alert
+from isentrope_wire.reports import Alert, AlertLevel
+from isentrope_wire.what_if import WhatIfSums
+
+WATCH_LEFT, ACT_LEFT = 0.75, 0.5
+"""Of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is the same upside
+down, at 1 / 0.75 and 1 / 0.5 of the early entropy."""
+
+OVER_LEFT = 0.875
+"""With more than this left of the early entropy, a collapse is over and may be raised again."""
 
 FLOOR, CEILING = 0.25, 2.0
-"""Of the early entropy: where a collapse, or an explosion, has arrived."""
+"""Of the early entropy: where a collapse, or an explosion, ends."""
+
+NOISES = 4.0
+"""How many standard errors the share that is lost must be away from 0."""
 
 PART_OF_THE_WAY = 0.25
-"""From the early level to the floor or ceiling: before that part is covered there is no alert."""
+"""From the early level to the floor or ceiling: before that part is covered nothing is predicted."""
 
 FOLLOWED = 0.25
 """Of the predicted rate: the entropy itself must have moved at least so fast, or the prediction does not count."""
-
-ARRIVAL_STEPS = 10
-"""Steps whose mean must be at the floor or ceiling for it to have arrived there."""
 
 WINDOW = 20
 """Steps over which a mean is taken, and a rate at least."""
@@ -45,39 +58,53 @@ LONGEST_WINDOW = 250
 """Steps over which a rate is taken at most, however old the run."""
 
 PERSISTENCE = 5
-"""Steps in a row that a condition must hold before its alert."""
+"""Steps in a row that a condition must hold, where it is not about the share that is lost or tokens that are not finite."""
 
 REARM = 20
-"""Steps in a row without it before the same alert may come again."""
+"""Steps in a row without the condition before the same alert may be raised again."""
 
 SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
 
+DIRECTIONS = {"collapse": -1, "explosion": 1}
+"""The kinds about the entropy's course, and where it goes."""
+
+_LEVELS = (None, AlertLevel.WATCH, AlertLevel.ACT)
+"""From the least urgent to the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What a step shows of one kind of alert."""
+
+    level: AlertLevel | None
+    """None: too little for an alert, and too much to call an earlier one over."""
+    message: str
+    evidence: Mapping[str, float] = field(default_factory=dict)
+
 
 @dataclass(slots=True)
-class _Trigger:
-    """Fires once, when a condition has held for a while."""
+class _Raised:
+    """Raises the alert of one kind once at each level, until it has been over for a while."""
 
-    held: int = 0
-    clear: int = REARM
-    fired: bool = False
+    urgency: int = 0
+    """Index in _LEVELS of the highest level raised."""
+    clear: int = 0
+    """Steps in a row without the condition."""
 
-    def fires(self, holds: bool, *, after: int = PERSISTENCE) -> bool:
-        self.held, self.clear = (self.held + 1, 0) if holds else (0, self.clear + 1)
+    def raises(self, finding: _Finding | None) -> bool:
+        self.clear = self.clear + 1 if finding is None else 0
         if self.clear >= REARM:
-            self.fired = False
-        if self.held < after or self.fired:
+            self.urgency = 0
+        urgency = 0 if finding is None else _LEVELS.index(finding.level)
+        if urgency <= self.urgency:
             return False
-        self.fired = True
+        self.urgency = urgency
         return True
 
 
 def _window() -> deque[float]:
     return deque(maxlen=WINDOW)
-
-
-Found = tuple[str, dict[str, float]]
-"""A reason, and the numbers in it."""
 
 
 @dataclass(slots=True)
@@ -89,45 +116,139 @@ class AlertWatch:
     """Of the entropy."""
     _signal: EarlyLevel = field(default_factory=lambda: EarlyLevel(WINDOW // 2))
     """Share of groups whose advantage is not 0."""
+    _entropies: deque[float] = field(default_factory=_window)
     _course: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW))
     """Entropy, and its predicted change, of the last steps."""
-    _levels: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVAL_STEPS))
-    """Entropy of the last steps."""
+    _parts: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=CAUSE_STEPS))
+    """Parts of the unit prediction of the last steps."""
+    _what_if: deque[WhatIfSums] = field(default_factory=lambda: deque(maxlen=SUGGESTION_STEPS))
     _checks: deque[float] = field(default_factory=_window)
     _signals: deque[float] = field(default_factory=_window)
     _trusted: int = 0
-    _triggers: dict[str, _Trigger] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    """Steps in a row that a condition has held, by its kind."""
+    _raised: dict[str, _Raised] = field(default_factory=dict)
+    """By kind."""
 
-    def step(self, scalars: Mapping[str, float], labels: Mapping[str, str]) -> tuple[Alert, ...]:
-        """The new alerts of this step; usually none."""
+    def step(
+        self, scalars: Mapping[str, float], labels: Mapping[str, str], what_if: WhatIfSums | None = None
+    ) -> tuple[Alert, ...]:
+        """Find the alerts of the next step.
+
+        Args:
+            scalars: of its report.
+            labels: of its report.
+            what_if: of its report.
+
+        Returns:
+            The new ones; usually none.
+        """
         finite = {name: value for name, value in scalars.items() if math.isfinite(value)}
         self._age += 1
-        found = {
-            **self._arrivals(finite),
-            "self_check": self._self_check(finite.get(SCORE_SELF_CHECK_Z)),
-            "prediction": self._prediction(finite.get(ENTROPY_PREDICTION_R2)),
-            "dead_knob": _dead_knob(labels.get("control/dead")),
-            "zero_advantage": self._zero_advantage(finite.get(ADVANTAGE_ZERO_GROUP_FRACTION)),
+        self._parts.append(change_parts(finite))
+        if what_if is not None:
+            self._what_if.append(what_if)
+        found: dict[str, _Finding | None] = {
+            **dict.fromkeys(DIRECTIONS),
+            **self._entropy_findings(finite),
+            **{
+                kind: self._lasting(kind, finding)
+                for kind, finding in (
+                    ("self_check", self._self_check(finite.get(SCORE_SELF_CHECK_Z))),
+                    ("prediction", self._prediction(finite.get(ENTROPY_PREDICTION_R2))),
+                    ("dead_knob", _dead_knob(labels.get("control/dead"))),
+                    ("zero_advantage", self._zero_advantage(finite.get(ADVANTAGE_ZERO_GROUP_FRACTION))),
+                )
+            },
             "not_finite": _not_finite(finite.get(TOKEN_NOT_FINITE, 0.0), finite.get(TOKEN_COUNT, 0.0)),
         }
-        return tuple(
-            Alert(kind=kind, reason=what[0], evidence=what[1])
-            for kind, what in found.items()
-            if self._fires(kind, what is not None) and what is not None
-        )
+        raised = [
+            (kind, finding)
+            for kind, finding in found.items()
+            if self._raised.setdefault(kind, _Raised()).raises(finding)
+        ]
+        return tuple(self._alert(kind, finding) for kind, finding in raised if finding is not None)
 
     @property
     def share_lost(self) -> float | None:
         """Of the early entropy, at the newest step that measured one; None before the early level is known."""
         return self._lost.share
 
-    def _fires(self, kind: str, holds: bool) -> bool:
-        # One NaN in a loss is in the weights from then on: there is nothing to wait for.
-        after = 1 if kind == "not_finite" else PERSISTENCE
-        return self._triggers.setdefault(kind, _Trigger()).fires(holds, after=after)
+    def _alert(self, kind: str, finding: _Finding) -> Alert:
+        assert finding.level is not None
+        direction = DIRECTIONS.get(kind)
+        return Alert(
+            kind=kind,
+            level=finding.level,
+            message=finding.message,
+            evidence=finding.evidence,
+            cause=None if direction is None else cause_of(self._parts, direction),
+            suggestion=None if direction is None else cheapest_control(self._what_if, direction),
+        )
 
-    def _arrivals(self, scalars: Mapping[str, float]) -> dict[str, Found | None]:
-        """Collapse and explosion: at this rate the entropy gets there before the run is half as old again.
+    def _lasting(self, kind: str, finding: _Finding | None) -> _Finding | None:
+        """The finding, once its condition has held for PERSISTENCE steps in a row."""
+        self._held[kind] = 0 if finding is None else self._held.get(kind, 0) + 1
+        return finding if self._held[kind] >= PERSISTENCE else None
+
+    def _entropy_findings(self, scalars: Mapping[str, float]) -> dict[str, _Finding | None]:
+        """Collapse and explosion: by how far the entropy is from its early level, and by when it will be at the end."""
+        entropy, predicted = scalars.get(ENTROPY_MEAN), scalars.get(ENTROPY_PREDICTED_CHANGE)
+        if entropy is None:
+            return {}
+        self._lost.add(entropy)
+        self._entropies.append(entropy)
+        if predicted is not None:
+            self._course.append((entropy, predicted))
+        early, target = self._lost.early.level, scalars.get(HOLD_TARGET)
+        if early is None or early <= 0:
+            return {}
+        # A held entropy is meant to go to its target: only what lies beyond that is a collapse, or an explosion.
+        held = {} if target is None else {"target_entropy": target}
+        levels = {"early_entropy": early, **held}
+        return {
+            "collapse": self._entropy_finding("collapse", min(levels.values()), levels),
+            "explosion": self._entropy_finding("explosion", max(levels.values()), levels),
+        }
+
+    def _entropy_finding(self, kind: str, base: float, levels: Mapping[str, float]) -> _Finding | None:
+        """A collapse, or an explosion.
+
+        Args:
+            base: the entropy that it is counted from, in nats.
+            levels: the levels that base is one of, for the evidence.
+        """
+        now = fmean(list(self._entropies)[-NEWEST_STEPS:])
+        left = now / base if kind == "collapse" else base / now if now > 0 else math.inf
+        arrival = self._lasting(kind, self._arrival(kind, base))
+        certain = 1 - left >= NOISES * self._standard_error()
+        level: AlertLevel | None = None
+        if certain and (left <= ACT_LEFT or arrival is not None):
+            level = AlertLevel.ACT
+        elif certain and left <= WATCH_LEFT:
+            level = AlertLevel.WATCH
+        elif left > OVER_LEFT:
+            return None
+        named = "its early level" if base == levels["early_entropy"] else "the level to hold"
+        message = (
+            f"The entropy is {abs(1 - now / base):.0%} {'below' if now < base else 'above'} {named}: "
+            f"{now:.3g} instead of {base:.3g} nats."
+        )
+        evidence = {"entropy": now, "share_lost": 1 - now / levels["early_entropy"], **levels}
+        if arrival is not None:
+            message, evidence = f"{message} {arrival.message}", {**evidence, **arrival.evidence}
+        return _Finding(level, message, evidence)
+
+    def _standard_error(self) -> float:
+        """Of the newest mean's share of the early level, from how much the entropy scatters from step to step."""
+        jumps = [2 * abs(b - a) / (a + b) if a + b > 0 else 0.0 for a, b in pairwise(self._entropies)]
+        # The difference of two steps scatters sqrt(2) times as much as one, and |x| of a normal x has the mean
+        # sqrt(2 / pi) sigma; the variance of a median is pi / 2 that of the mean.
+        of_a_step = fmean(jumps) * math.sqrt(math.pi) / 2
+        return of_a_step * math.sqrt(1 / NEWEST_STEPS + math.pi / 2 / EARLY_STEPS)
+
+    def _arrival(self, kind: str, base: float) -> _Finding | None:
+        """A collapse, or an explosion, that at the present rate ends before the run is half as old again.
 
         The rate is the mean of the calibrated predictions over the last quarter of the run, or what the entropy moved
         at over that same quarter, whichever is less: a prediction lags behind a course that slows down. It is a share of
@@ -138,55 +259,30 @@ class AlertWatch:
         First the entropy must have covered a part of the way, and must be following its prediction: one fast stretch is
         no trend.
         """
-        nothing: dict[str, Found | None] = {"collapse": None, "explosion": None}
-        entropy, predicted = scalars.get(ENTROPY_MEAN), scalars.get(ENTROPY_PREDICTED_CHANGE)
-        if entropy is None:
-            return nothing
-        self._lost.add(entropy)
-        early = self._lost.early.level
-        if early is None or early <= 0:
-            return nothing
-        self._levels.append(entropy)
-        arrived = self._arrived(early)
-        if arrived or predicted is None:
-            return nothing | arrived
-        self._course.append((entropy, predicted))
         steps = min(max(WINDOW, self._age // 4), LONGEST_WINDOW)
         if len(self._course) < steps:
-            return nothing
+            return None
         recent = list(self._course)[-steps:]
         predicted_rate = fmean(change for _, change in recent)
         edge = steps // 4
         now = fmean(value for value, _ in recent[-edge:])
         moved = (now - fmean(value for value, _ in recent[:edge])) / (steps - edge)
-        kind, share = ("collapse", FLOOR) if predicted_rate < 0 else ("explosion", CEILING)
-        goal = share * early
-        gone = (now - early) / (goal - early)
-        if predicted_rate == 0 or moved / predicted_rate < FOLLOWED or gone < PART_OF_THE_WAY or now <= 0:
-            return nothing
+        share = FLOOR if kind == "collapse" else CEILING
+        goal = share * base
+        gone = (now - base) / (goal - base)
+        follows = predicted_rate * (goal - base) > 0 and moved / predicted_rate >= FOLLOWED
+        if not follows or gone < PART_OF_THE_WAY or now <= 0:
+            return None
         rate = min(predicted_rate, moved, key=abs)
-        arrival = max(now * math.log(goal / now) / rate, 0.0)
-        if arrival > self._age / 2:
-            return nothing
-        reason = (
-            f"At {rate:+.3g} nats a step, {rate / now:+.1%} of its level, the entropy reaches {goal:.3g} nats, {share:.0%} of its early "
-            f"{early:.3g}, in {arrival:.0f} steps; the run is {self._age} steps old."
+        steps_left = max(now * math.log(goal / now) / rate, 0.0)
+        if steps_left > self._age / 2:
+            return None
+        message = (
+            f"At {rate:+.3g} nats a step it reaches {share:.0%} of that, {goal:.3g} nats, in {steps_left:.0f} steps."
         )
-        evidence = {"entropy": now, "early_entropy": early, "goal": goal, "rate": rate, "steps_left": arrival}
-        return nothing | {kind: (reason, evidence)}
+        return _Finding(AlertLevel.ACT, message, {"goal": goal, "rate": rate, "steps_left": steps_left})
 
-    def _arrived(self, early: float) -> dict[str, Found | None]:
-        """Whether the mean of ARRIVAL_STEPS steps is at the floor or the ceiling; that needs no prediction."""
-        if len(self._levels) < ARRIVAL_STEPS:
-            return {}
-        now = fmean(self._levels)
-        for kind, share in (("collapse", FLOOR), ("explosion", CEILING)):
-            if (now - early) / (share * early - early) >= 1:
-                reason = f"The entropy is at {now:.3g} nats, {now / early:.0%} of its early {early:.3g}."
-                return {kind: (reason, {"entropy": now, "early_entropy": early})}
-        return {}
-
-    def _self_check(self, z: float | None) -> Found | None:
+    def _self_check(self, z: float | None) -> _Finding | None:
         """The mean of S_c is 0 where tokens were drawn from the very distribution that is scored."""
         if z is None:
             return None
@@ -198,13 +294,13 @@ class AlertWatch:
         in_errors = mean * math.sqrt(WINDOW) / max(1.0, spread)
         if abs(in_errors) < SIGMAS:
             return None
-        reason = (
+        message = (
             f"Over {WINDOW} steps the mean of S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
             "drawn from the distribution that is scored. Compare temperature, mask and top-k or top-p of the sampler."
         )
-        return reason, {"standard_errors": in_errors, "mean_z": mean}
+        return _Finding(AlertLevel.ACT, message, {"standard_errors": in_errors, "mean_z": mean})
 
-    def _prediction(self, r2: float | None) -> Found | None:
+    def _prediction(self, r2: float | None) -> _Finding | None:
         if r2 is None:
             return None
         if r2 > 0:
@@ -212,15 +308,13 @@ class AlertWatch:
             return None
         if self._trusted < WINDOW:
             return None
-        return (
-            (
-                f"The calibrated prediction was of use for {self._trusted} steps and now does worse than the past's mean "
-                f"change: R² {r2:.2f}."
-            ),
-            {"r2": r2, "trusted_steps": float(self._trusted)},
+        message = (
+            f"The calibrated prediction was of use for {self._trusted} steps and is now worse than the past's mean "
+            f"change: R² {r2:.2f}."
         )
+        return _Finding(AlertLevel.WATCH, message, {"r2": r2, "trusted_steps": float(self._trusted)})
 
-    def _zero_advantage(self, zero_share: float | None) -> Found | None:
+    def _zero_advantage(self, zero_share: float | None) -> _Finding | None:
         if zero_share is None:
             return None
         self._signal.add(1 - zero_share)
@@ -229,24 +323,23 @@ class AlertWatch:
         if early is None or len(self._signals) < WINDOW or fmean(self._signals) >= early / 2:
             return None
         now = fmean(self._signals)
-        return (
-            (
-                f"Only {now:.0%} of the groups have an advantage that is not 0, in the first steps it was {early:.0%}: "
-                "most rollouts teach nothing."
-            ),
-            {"share": now, "early_share": early},
+        message = (
+            f"Only {now:.0%} of the groups have an advantage that is not 0, in the first steps it was {early:.0%}: "
+            "most rollouts teach nothing."
         )
+        return _Finding(AlertLevel.WATCH, message, {"share": now, "early_share": early})
 
 
-def _dead_knob(reasons: str | None) -> Found | None:
-    return (reasons, {}) if reasons else None
+def _dead_knob(reasons: str | None) -> _Finding | None:
+    return _Finding(AlertLevel.WATCH, reasons) if reasons else None
 
 
-def _not_finite(not_finite: float, measured: float) -> Found | None:
+def _not_finite(not_finite: float, measured: float) -> _Finding | None:
     if not not_finite:
         return None
-    reason = (
+    message = (
         f"{not_finite:.0f} of {not_finite + measured:.0f} tokens that the mask counts hold NaN or an infinity in their "
         "advantage, score or ratio. No number here counts them; the loss may still contain them."
     )
-    return reason, {"not_finite": not_finite, "tokens": not_finite + measured}
+    # One NaN in a loss is in the weights from then on: there is nothing to wait for.
+    return _Finding(AlertLevel.ACT, message, {"not_finite": not_finite, "tokens": not_finite + measured})

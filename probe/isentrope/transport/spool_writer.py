@@ -18,7 +18,7 @@ from isentrope.transport.segments import MAX_PAYLOAD_BYTES, encode_frame
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk, is_full
 from isentrope.transport.transport import MakeMessage, ReadyMessage
 from isentrope_wire.codec import encode_payload
-from isentrope_wire.reports import Alert, Gap, RunStarted, StepReport
+from isentrope_wire.reports import Alert, AlertLevel, Gap, RunStarted, StepReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,8 @@ def with_alert(report: StepReport, pressure: Pressure, reason: str) -> StepRepor
     """The report with an alert about the parts that reports lack from now on, and why."""
     alert = Alert(
         kind="left_out",
-        reason=f"From step {report.step} on {_SENTENCES[pressure]}: {reason}. Free space on the disk of the spool.",
+        level=AlertLevel.WATCH,
+        message=f"From step {report.step} on {_SENTENCES[pressure]}: {reason}. Free space on the disk of the spool.",
         evidence={"pressure": float(pressure)},
     )
     return replace(report, alerts=(*report.alerts, alert))

@@ -436,22 +436,88 @@ class Alert(google.protobuf.message.Message):
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     KIND_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
     EVIDENCE_FIELD_NUMBER: builtins.int
+    LEVEL_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
+    SUGGESTION_JSON_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    reason: builtins.str
+    message: builtins.str
+    level: builtins.str
+    """watch or act"""
+    suggestion_json: builtins.str
+    """a control document"""
     @property
     def evidence(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
+    @property
+    def cause(self) -> Global___AlertCause: ...
     def __init__(
         self,
         *,
         kind: builtins.str = ...,
-        reason: builtins.str = ...,
+        message: builtins.str = ...,
         evidence: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        level: builtins.str = ...,
+        cause: Global___AlertCause | None = ...,
+        suggestion_json: builtins.str | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["evidence", b"evidence", "kind", b"kind", "reason", b"reason"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "suggestion_json", b"suggestion_json"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cause", b"_cause", "_suggestion_json", b"_suggestion_json", "cause", b"cause", "evidence", b"evidence", "kind", b"kind", "level", b"level", "message", b"message", "suggestion_json", b"suggestion_json"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_cause", b"_cause"]) -> typing.Literal["cause"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_suggestion_json", b"_suggestion_json"]) -> typing.Literal["suggestion_json"] | None: ...
 
 Global___Alert: typing_extensions.TypeAlias = Alert
+
+@typing.final
+class AlertCause(google.protobuf.message.Message):
+    """Which part of the unit prediction changes the entropy most."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class ChangesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    QUADRANT_FIELD_NUMBER: builtins.int
+    MECHANISM_FIELD_NUMBER: builtins.int
+    CHANGES_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    quadrant: builtins.str
+    """a metric: change/positive_high ..."""
+    mechanism: builtins.str
+    """a metric: change/by_kl_penalty ..."""
+    message: builtins.str
+    @property
+    def changes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """by metric, nats per unit gain"""
+
+    def __init__(
+        self,
+        *,
+        quadrant: builtins.str = ...,
+        mechanism: builtins.str | None = ...,
+        changes: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        message: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mechanism", b"_mechanism", "mechanism", b"mechanism"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mechanism", b"_mechanism", "changes", b"changes", "mechanism", b"mechanism", "message", b"message", "quadrant", b"quadrant"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_mechanism", b"_mechanism"]) -> typing.Literal["mechanism"] | None: ...
+
+Global___AlertCause: typing_extensions.TypeAlias = AlertCause
 
 @typing.final
 class DrivingTokens(google.protobuf.message.Message):

@@ -23,8 +23,9 @@ from isentrope_server.store.reports.attachments import StoredAlert
 from isentrope_server.store.runs import Run, RunFilter
 from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
-from isentrope_wire.answers import Alert, Gap, Page, RunDetail, RunSummary, Status
+from isentrope_wire.answers import Alert, AlertCause, Gap, Page, RunDetail, RunSummary, Status
 from isentrope_wire.numbers import plain_json
+from isentrope_wire.reports import AlertLevel
 
 router = APIRouter(tags=["runs"])
 
@@ -197,8 +198,11 @@ def _alert(alert: StoredAlert) -> Alert:
         step=alert.step,
         recorded_at=alert.recorded_at,
         kind=alert.kind,
-        reason=alert.reason,
+        level=AlertLevel(alert.level),
+        message=alert.message,
+        cause=None if alert.cause is None else AlertCause(**alert.cause),
         evidence=dict(alert.evidence),
+        suggestion=None if alert.suggestion is None else dict(alert.suggestion),
     )
 
 

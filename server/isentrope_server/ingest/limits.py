@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -22,7 +22,16 @@ from isentrope_server.store.reports.records import Arrival
 from isentrope_server.store.streams import Stream
 from isentrope_wire.errors import CodecError
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
-from isentrope_wire.reports import CONFIG_CHARACTERS, NAME_CHARACTERS, TAG_CHARACTERS, TAGS, Alert, StepReport, cut
+from isentrope_wire.reports import (
+    CONFIG_CHARACTERS,
+    NAME_CHARACTERS,
+    TAG_CHARACTERS,
+    TAGS,
+    Alert,
+    AlertLevel,
+    StepReport,
+    cut,
+)
 from isentrope_wire.v1 import telemetry_pb2 as pb
 
 
@@ -39,6 +48,11 @@ class Limit:
 
 def _longest(texts: Iterable[str]) -> int:
     return max(map(len, texts), default=0)
+
+
+def _numbers_of_alerts(report: StepReport) -> list[Mapping[str, float]]:
+    causes = [alert.cause.changes for alert in report.alerts if alert.cause is not None]
+    return [*(alert.evidence for alert in report.alerts), *causes]
 
 
 MESSAGE = Limit(16 << 20, "bytes of a gRPC message", "a push of large reports has some; more would fill the memory")
@@ -69,12 +83,12 @@ _OF_A_REPORT = (
     Limit(1_000, "tokens", "the probe sends 16", lambda r: len(r.tokens)),
     Limit(1_000, "characters of a token", "shown in a table", lambda r: _longest(t.text or "" for t in r.tokens)),
     Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
-    Limit(500, "numbers of an alert", "shown beside it", lambda r: max([len(a.evidence) for a in r.alerts], default=0)),
+    Limit(500, "numbers of an alert", "shown beside it", lambda r: max(map(len, _numbers_of_alerts(r)), default=0)),
     Limit(
         NAME_CHARACTERS,
         "characters in the name of an alert's number",
         "as a metric's name",
-        lambda r: _longest(name for alert in r.alerts for name in alert.evidence),
+        lambda r: _longest(name for numbers in _numbers_of_alerts(r) for name in numbers),
     ),
 )
 
@@ -213,7 +227,8 @@ class SeriesLimit:
     def _with_alert(self, report: StepReport, dropped: Collection[str]) -> StepReport:
         alert = Alert(
             kind=_ALERT_KIND,
-            reason=(
+            level=AlertLevel.WATCH,
+            message=(
                 f"From step {report.step} on new metrics are dropped: the run has {self._limit}, the most one may have "
                 f"(ISENTROPE_SERIES_PER_RUN of the server). Check whether names contain a number that changes with every "
                 f"step: {_first_of(dropped)}."

@@ -307,8 +307,11 @@ alerts = Table(
     Column("step", BigInteger, nullable=False),
     Column("recorded_at", Double, nullable=False),
     Column("kind", String(64), nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("level", String(8), nullable=False),
+    Column("message", Text, nullable=False),
     Column("evidence", JSON, nullable=False),
+    Column("cause", JSON(none_as_null=True)),
+    Column("suggestion", JSON(none_as_null=True)),  # a control document
 )
 
 quarantine = Table(

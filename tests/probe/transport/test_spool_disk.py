@@ -238,7 +238,7 @@ def test_with_room_again_reports_are_whole_again_and_the_next_time_is_told_too(
     assert put(writer, heavy_report(3))
     last = payloads(tmp_path)[-1]
     assert isinstance(last, StepReport)
-    assert "From step 3 on" in last.alerts[0].reason
+    assert "From step 3 on" in last.alerts[0].message
 
 
 def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from isentrope_server.store import streams
 from isentrope_server.store.streams import Timeline
 from isentrope_server.store.tables import alerts, driving_tokens, what_if_sums
 from isentrope_wire.codec import decode_tokens, decode_what_if, encode_tokens, encode_what_if
-from isentrope_wire.reports import DrivingToken, StepReport
+from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, DrivingToken, StepReport
 from isentrope_wire.what_if import WhatIfSums
 
-_LONGEST_REASON = 2000
+_LONGEST_MESSAGE = 2000
 _LONGEST_KIND = 64
 _MOST_IN_A_REPORT = 16
 
@@ -30,9 +30,15 @@ class StoredAlert:
     step: int
     recorded_at: float
     kind: str
-    reason: str
+    level: str
+    """An `AlertLevel`."""
+    message: str
     evidence: Mapping[str, float | None]
     """None: not finite."""
+    cause: Mapping[str, Any] | None
+    """The fields of `isentrope_wire.answers.AlertCause`."""
+    suggestion: Mapping[str, Any] | None
+    """A control document."""
 
 
 def append_alerts(
@@ -51,18 +57,31 @@ def append_alerts(
             "stream_key": stream_key,
             "step": report.step,
             "recorded_at": report.recorded_at,
-            # PostgreSQL stores no NUL.
-            "kind": alert.kind.replace("\0", "")[:_LONGEST_KIND],
-            "reason": alert.reason.replace("\0", "")[:_LONGEST_REASON],
-            "evidence": {
-                name.replace("\0", ""): value if np.isfinite(value) else None for name, value in alert.evidence.items()
-            },
+            "kind": alert.kind[:_LONGEST_KIND],
+            "level": str(alert.level),
+            "message": alert.message[:_LONGEST_MESSAGE],
+            "evidence": _numbers(alert.evidence),
+            "cause": None if alert.cause is None else _cause(alert.cause),
+            "suggestion": None if alert.suggestion is None else alert.suggestion.to_document(),
         }
         for position, report in reports
         for number, alert in enumerate(report.alerts[:_MOST_IN_A_REPORT])
     ]
     if rows:
         connection.execute(insert(alerts), rows)
+
+
+def _cause(cause: AlertCause) -> dict[str, Any]:
+    return {
+        "quadrant": cause.quadrant[:NAME_CHARACTERS],
+        "mechanism": None if cause.mechanism is None else cause.mechanism[:NAME_CHARACTERS],
+        "changes": _numbers(cause.changes),
+        "message": cause.message[:_LONGEST_MESSAGE],
+    }
+
+
+def _numbers(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if np.isfinite(value) else None for name, value in numbers.items()}
 
 
 def was_reported(connection: Connection, run_key: int, stream_key: int, kind: str, *, evidence: str) -> bool:
@@ -103,10 +122,13 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
     return {rows[int(index)].position for index in chosen}
 
 
+_STORED = [field.name for field in fields(StoredAlert)]
+
+
 def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Select[*tuple[Any, ...]]:
     """The next stored alerts, newest first."""
     table = alerts.c
-    columns = (table[name] for name in ("position", "number", "step", "recorded_at", "kind", "reason", "evidence"))
+    columns = (table[name] for name in _STORED)
     query = select(*columns).where(table.run_key == run_key)
     if before is not None:
         position, number = before

@@ -107,8 +107,11 @@ def upgrade() -> None:
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("recorded_at", sa.Double(), nullable=False),
         sa.Column("kind", sa.String(length=64), nullable=False),
-        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("level", sa.String(length=8), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
         sa.Column("evidence", sa.JSON(), nullable=False),
+        sa.Column("cause", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("suggestion", sa.JSON(none_as_null=True), nullable=True),
         sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_alerts_run_key_runs"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_key", "position", "number", name=op.f("pk_alerts")),
     )
