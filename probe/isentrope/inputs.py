@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, SupportsFloat, SupportsIndex
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.errors import InputError
-from isentrope.scores import TokenScores, importance_ratios, sharded_token_scores, token_scores
+from isentrope.scores import TokenScores, sharded_token_scores, token_scores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
 from isentrope.scores.token_scores import check_temperature, check_token_inputs
@@ -149,13 +149,29 @@ def token_ids_of(scores: TokenScores) -> Tensor | None:
     return None if scores.token_ids is None else matching("token_ids", scores.token_ids, scores.logprobs)
 
 
-def importance_ratios_of(
-    logprobs: Tensor, old_logprobs: Tensor | None, sampler_logprobs: Tensor | None
-) -> Tensor | None:
-    """r = p / p_old per token, or p / p_sampler where only the sampler's log-probs are given; None without either."""
-    passed = {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs}
-    checked = [matching(name, tensor, logprobs) for name, tensor in passed.items() if tensor is not None]
-    return importance_ratios(logprobs.detach(), checked[0].detach()) if checked else None
+def differences_of(logprobs: Tensor, others: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """log p minus the log-probs of each policy that was passed: {"sampler_logprobs": ...} -> {"sampler": difference}."""
+    return {
+        name.removesuffix("_logprobs"): logprobs.detach() - matching(name, other, logprobs).detach()
+        for name, other in others.items()
+        if other is not None
+    }
+
+
+def completions_of(
+    completions: Mapping[str, Tensor] | None, logprobs: Tensor, known: Collection[str]
+) -> dict[str, Tensor]:
+    """The loop's own numbers of each sequence, copies; of `known` names."""
+    if not completions:
+        return {}
+    rows = logprobs.shape[0] if logprobs.dim() == 2 else None
+    for name, numbers in completions.items():
+        if name not in known:
+            raise InputError(f"completions takes {' and '.join(known)}, got {name!r}.")
+        if not isinstance(numbers, Tensor) or numbers.shape != (rows,):
+            raise InputError(f"completions[{name!r}] must be one number per sequence, [{rows}], got {numbers!r}.")
+        _check_device(f"completions[{name!r}]", numbers, logprobs)
+    return {name: numbers.detach().clone() for name, numbers in completions.items()}
 
 
 def per_token(name: str, given: Tensor | None, logprobs: Tensor) -> Tensor | None:

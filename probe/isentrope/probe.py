@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,9 +43,10 @@ from isentrope.inputs import (
     checked_linear_token_scores,
     checked_sharded_token_scores,
     checked_token_scores,
+    completions_of,
+    differences_of,
     first_pass_parts,
     group_ids_of,
-    importance_ratios_of,
     learning_rates_of,
     loggable,
     matching,
@@ -66,6 +67,7 @@ from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.loss_gradient import LossGradient
 from isentrope.statistics.moments import threshold_sums
+from isentrope.statistics.spread import COMPLETIONS
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
 from isentrope.trackers.base import Trackers
@@ -83,6 +85,7 @@ logger = logging.getLogger(__name__)
 
 RescoredTokens = TokenScores | Sequence[TokenScores]
 FLOAT = {float}
+T = TypeVar("T")
 MOST_KNOWN_NAMES = 10_000
 """Of logged scalars, to know that a name was looked at before; a loop may make a new one in each step."""
 
@@ -358,6 +361,7 @@ class Probe:
         sampler_logprobs: Tensor | None = None,
         ref_logprobs: Tensor | None = None,
         groups: Tensor | int | None = None,
+        completions: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Record a micro-batch, and let gradient through only where, and as much as, the active control allows.
 
@@ -380,14 +384,16 @@ class Probe:
                 prediction is reported apart: it is a function of log p_ref - log p, whose two gradients are opposite.
             groups: which sequences are rollouts of one prompt, for the covariance within groups: a whole number per
                 sequence, [batch], the same on whatever rank; or how many rows that follow each other make a group.
+            completions: numbers of each sequence, [batch], reported by the sign of its advantage: "truncated" (True where
+                the length limit ended it) and "repetition" (any measure of it).
 
         Returns:
             The log-probs with the same values. The very same tensor when no intervention is active.
 
         Raises:
             InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
-                has closed only, later it is counted and logged. `groups` and `ref_logprobs`, which serve the diagnosis
-                alone, then count as not known, and the batch is gated all the same.
+                has closed only, later it is counted and logged. `groups`, `ref_logprobs` and `completions`, which serve
+                the diagnosis alone, then count as not known, and the batch is gated all the same.
         """
         own = scores.logprobs if logprobs is None else logprobs
         if self._inactive():
@@ -407,12 +413,18 @@ class Probe:
             reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, scores.logprobs))
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
+            differences = differences_of(own, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
             batch = TokenBatch(
                 detached(scores),
                 advantages,
                 mask,
                 mask,
-                importance_ratios_of(own, old_logprobs, sampler_logprobs),
+                next((difference.exp() for difference in differences.values()), None),
+                differences=differences | ({} if reference is None else differences_of(own, {"reference": reference})),
+                completions=self._optional(
+                    "completions", lambda: completions_of(completions, scores.logprobs, COMPLETIONS)
+                )
+                or {},
                 token_ids=self._optional("token_ids", lambda: token_ids_of(scores)),
                 gradient=gradient,
                 group_ids=self._optional(
@@ -723,7 +735,7 @@ class Probe:
         self._control.reported(step, sent=sent)
         self._logged = {}
 
-    def _optional(self, name: str, read: Callable[[], Tensor | None]) -> Tensor | None:
+    def _optional(self, name: str, read: Callable[[], T | None]) -> T | None:
         """An input for the diagnosis alone; None where it can't be read, for no control may fail by it."""
         with self._guard.protect(f"reading {name}"):
             return read()

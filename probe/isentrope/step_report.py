@@ -21,6 +21,7 @@ from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import TOP_TOKENS, with_texts
 from isentrope.statistics.covariance import top_shares_binned
 from isentrope.statistics.global_step import GlobalStep, read_ranks
+from isentrope.statistics.mismatch import TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
     DISCRIMINATOR,
     ENTROPIES,
@@ -48,6 +49,7 @@ from isentrope_wire.metrics import (
     PROBE_FAILED_RANKS,
     PROBE_FAILURES,
     PROBE_RANKS_OUT_OF_STEP,
+    TOKEN_EPOCH,
 )
 from isentrope_wire.reports import ControlOutcome, ControlSnapshot, StepReport
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
@@ -56,6 +58,9 @@ logger = logging.getLogger(__name__)
 
 PREDICTION_BASIS = "entropy/prediction_basis"
 """Label: what the unit prediction was read from."""
+
+LIKELY_CAUSE = "sampler/likely_cause"
+"""Label: why tokens and logits do not belong together, in words."""
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
 """Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer thread."""
@@ -111,6 +116,7 @@ class ReportBuilder:
         self.latest: StepReport | None = None
         self._calibration = Calibration()
         self._alerts = AlertWatch()
+        self._epochs = Epochs()
         self._warned = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
         self._lock = threading.Lock()
@@ -197,6 +203,7 @@ class ReportBuilder:
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
             | ({} if measured is None else {PREDICTION_BASIS: str(measured.basis)})
+            | _cause(measured)
             | _sources(sums)
             | _dead(sums, control, what_if)
             | ({"covariance/top_source": "bins"} if sums is not None and top_shares_binned(sums) else {})
@@ -237,6 +244,8 @@ class ReportBuilder:
         if sums is None:
             return {}
         scalars = step_metrics(sums, intervening=closed.control.method != Method.NONE)
+        if epoch := self._epochs.step(sums[TOKEN_HASH]):
+            scalars[TOKEN_EPOCH] = float(epoch)
         unit = unit_prediction(sums)
         if unit is not None:
             rate = 1.0 if closed.learning_rate is None else float(closed.learning_rate)
@@ -260,6 +269,11 @@ def _health(together: GlobalStep) -> dict[str, float]:
         PROBE_RANKS_OUT_OF_STEP: len(together.steps) if len(together.steps) > 1 else 0,
     }
     return {name: float(count) for name, count in counts.items() if count}
+
+
+def _cause(sums: StepSums | None) -> dict[str, str]:
+    cause = "" if sums is None else likely_cause(sums)
+    return {LIKELY_CAUSE: cause} if cause else {}
 
 
 def _sources(sums: StepSums | None) -> dict[str, str]:

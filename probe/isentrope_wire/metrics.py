@@ -127,6 +127,25 @@ ENTROPY_SHARE_LOST = metric(
     label="Share lost",
     show=Show.PERCENT,
 )
+ENTROPY_QUANTILES = {
+    metric(
+        f"entropy/quantile_{share}",
+        unit=NATS,
+        meaning=f"{share} % of the tokens have an entropy below it",
+        promised=False,
+    ): share / 100
+    for share in (10, 50, 90)
+}
+"""Names, and the share of the tokens below."""
+ENTROPY_TOP_20_SHARE = metric(
+    "entropy/top_20_share",
+    meaning="share of the step's entropy in the 20 % of tokens with the highest",
+    promised=False,
+)
+ENTROPY_POSITIVE_MEAN = metric(
+    "entropy/positive_mean", unit=NATS, meaning="mean entropy of tokens with A > 0", promised=False
+)
+ENTROPY_NEGATIVE_MEAN = metric("entropy/negative_mean", unit=NATS, meaning="the same, A < 0", promised=False)
 ENTROPY_UNIT_PREDICTED_CHANGE = metric(
     "entropy/unit_predicted_change",
     unit=PER_UNIT,
@@ -166,7 +185,7 @@ SCORE_VOCAB_CENTERED_STD = metric("score/vocab_centered_std", unit=NATS, meaning
 SCORE_SELF_CHECK_Z = metric(
     "score/self_check_z",
     unit="standard errors",
-    meaning="mean of S_c over its standard error; far from 0: tokens and logits do not belong together",
+    meaning="mean of r S_c over its standard error; far from 0: tokens and logits do not belong together",
 )
 
 COVARIANCE_ADVANTAGE_SCORE = metric(
@@ -259,6 +278,79 @@ RATIO_MEAN = metric(
     meaning="mean importance ratio p / p_sampler",
     imported_as=("sampling/importance_sampling_ratio/mean",),
 )
+RATIO_MAX = metric("ratio/max", meaning="largest importance ratio of a token", promised=False)
+RATIO_QUANTILES = {
+    metric(f"ratio/quantile_{share:02d}", meaning=f"{share} % of the tokens have a ratio below it", promised=False): (
+        share / 100
+    )
+    for share in (1, 50, 99)
+}
+"""Names, and the share of the tokens below."""
+RATIO_EFFECTIVE_SAMPLE_SIZE = metric(
+    "ratio/effective_sample_size",
+    unit=OF_TOKENS,
+    meaning="(sum r)² / sum r² as a share of the tokens: 1 where all count alike",
+    promised=False,
+)
+RATIO_EFFECTIVE_SEQUENCES = metric(
+    "ratio/effective_sequences", meaning="the same for the ratios of whole sequences", promised=False
+)
+RATIO_CLIPPED_LOW = metric(
+    "ratio/clipped_low",
+    unit=OF_TOKENS,
+    meaning="share of tokens with A < 0 and r < 1 that the loss gives no gradient",
+    promised=False,
+)
+RATIO_CLIPPED_HIGH = metric("ratio/clipped_high", unit=OF_TOKENS, meaning="the same, A > 0 and r > 1", promised=False)
+RATIO_CLIPPED_DUAL = metric("ratio/clipped_dual", unit=OF_TOKENS, meaning="the same, A < 0 and r > 1", promised=False)
+KL_OLD = metric(
+    "kl/old",
+    unit=NATS,
+    meaning="KL of the policy that the ratio is taken to from this one, k3 estimate",
+    promised=False,
+)
+KL_REFERENCE = metric(
+    "kl/reference", unit=NATS, meaning="KL of this policy from the reference, k3 estimate", promised=False
+)
+SAMPLER_KL_K1 = metric(
+    "sampler/kl_k1", unit=NATS, meaning="KL of the sampler from the trainer, mean log q / p", promised=False
+)
+SAMPLER_KL_K3 = metric(
+    "sampler/kl_k3", unit=NATS, meaning="the same, mean p / q - 1 - log p / q: never negative", promised=False
+)
+SAMPLER_LOGPROB_DIFFERENCE_MAX = metric(
+    "sampler/logprob_difference_max",
+    unit=NATS,
+    meaning="largest difference of a token's log-prob between trainer and sampler",
+    promised=False,
+)
+SAMPLER_CHI2 = metric("sampler/chi2", meaning="χ² of the trainer from the sampler, by token", promised=False)
+SAMPLER_CHI2_SEQUENCE = metric("sampler/chi2_sequence", meaning="the same, by sequence", promised=False)
+SAMPLER_EFFECTIVE_SAMPLE_SIZE = metric(
+    "sampler/effective_sample_size",
+    unit=OF_TOKENS,
+    meaning="effective sample size of the ratios p / q to the sampler, as a share of the tokens",
+    promised=False,
+)
+SAMPLER_EFFECTIVE_SEQUENCES = metric(
+    "sampler/effective_sequences", meaning="the same for whole sequences", promised=False
+)
+COMPLETION_LENGTH_POSITIVE = metric(
+    "completion/length_positive", unit="tokens", meaning="mean length of sequences with A > 0", promised=False
+)
+COMPLETION_LENGTH_NEGATIVE = metric(
+    "completion/length_negative", unit="tokens", meaning="the same, A < 0", promised=False
+)
+COMPLETION_TRUNCATED_POSITIVE = metric(
+    "completion/truncated_positive",
+    meaning="share of sequences with A > 0 that the length limit ended",
+    promised=False,
+)
+COMPLETION_TRUNCATED_NEGATIVE = metric("completion/truncated_negative", meaning="the same, A < 0", promised=False)
+COMPLETION_REPETITION_POSITIVE = metric(
+    "completion/repetition_positive", meaning="the loop's measure of repetition, mean where A > 0", promised=False
+)
+COMPLETION_REPETITION_NEGATIVE = metric("completion/repetition_negative", meaning="the same, A < 0", promised=False)
 GROUP_COUNT = metric("group/count", meaning="groups with several completions", promised=False)
 
 TOKEN_COUNT = metric("token/count", unit="tokens", meaning="valid tokens of the step", promised=False)
@@ -270,6 +362,15 @@ TOKEN_NOT_FINITE = metric(
     unit="tokens",
     meaning="tokens not measured because one of their numbers is NaN or Inf",
     promised=False,
+)
+TOKEN_GRADIENT_OUTSIDE_MASK = metric(
+    "token/gradient_outside_mask",
+    unit="tokens",
+    meaning="tokens that the mask leaves out and the loss gives a gradient",
+    promised=False,
+)
+TOKEN_EPOCH = metric(
+    "token/epoch", meaning="how often these tokens were trained on, this step included", promised=False
 )
 TOKEN_NOT_RECORDED = metric(
     "token/not_recorded", unit="tokens", meaning="tokens of a step too large to be measured", promised=False

@@ -42,7 +42,7 @@ def test_the_first_call_names_what_is_wrong(logits: Tensor, token_ids: Tensor, w
         ({"advantages": torch.zeros(4), "mask": torch.ones(4, 5, device="meta")}, "^mask .*meta"),
     ],
 )
-def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, Tensor], words: str) -> None:
+def test_gate_names_the_argument_whose_shape_does_not_fit(arguments: dict[str, Any], words: str) -> None:
     probe, _ = probe_and_transport()
     scores = probe.score(torch.zeros(4, 5, 9), torch.zeros(4, 5, dtype=torch.long))
     with pytest.raises(InputError, match=words):

@@ -38,6 +38,7 @@ from isentrope.integrations.trl_loss import (
     old_logprobs,
     prompt_groups,
     token_mask,
+    truncated,
     with_kl_part,
 )
 from isentrope.integrations.trl_support import check_supported, policy_of, self_check
@@ -325,6 +326,10 @@ class Attachment(StepReports):
         with self._guard.protect("finding groups by their prompts"):
             groups = prompt_groups(inputs)
             self._groups_known = True
+        completions: dict[str, Tensor] = {}
+        with self._guard.protect("finding truncated completions"):
+            if (cut := truncated(self._trainer, inputs)) is not None:
+                completions["truncated"] = cut
         gated = self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],
@@ -332,6 +337,7 @@ class Attachment(StepReports):
             old_logprobs=old_logprobs(inputs, scores.logprobs, level),
             ref_logprobs=inputs.get("ref_per_token_logps"),
             groups=groups,
+            completions=completions,
         )
         self._micro_batches.append(MicroBatch.of(inputs))
         return gated

@@ -57,6 +57,19 @@ def token_mask(inputs: Inputs) -> Tensor:
     return mask if inputs.get("tool_mask") is None else mask * inputs["tool_mask"]
 
 
+def truncated(trainer: Any, inputs: Inputs) -> Tensor | None:
+    """Which completions the length limit ended, [batch]: their last token ends no turn; None: not known."""
+    ends = {*getattr(trainer, "eos_token_ids", ())}
+    if not ends:
+        return None
+    ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+    last = ids.gather(1, (mask.sum(1, keepdim=True) - 1).clamp(min=0)).squeeze(1)
+    found = torch.ones_like(last, dtype=torch.bool)
+    for end in ends:
+        found &= last != end
+    return found
+
+
 def prompt_groups(inputs: Inputs) -> Tensor:
     """A number per sequence, [batch], equal for rollouts of one prompt; the same on every rank.
 

@@ -18,7 +18,9 @@ from isentrope.statistics.covariance import (
     GROUPS,
     TOP_MEANS,
 )
+from isentrope.statistics.mismatch import MISMATCH_SUMS
 from isentrope.statistics.moments import ThresholdStatistics
+from isentrope.statistics.spread import SPREAD_SUMS
 from isentrope.statistics.step import DISCRIMINATOR, STEP_SUMS, VOCAB_CENTERED
 from isentrope.statistics.sums import Layout, RankHeader, StepSums
 from isentrope.statistics.tokens import StepTokens, TokenBatch
@@ -27,7 +29,18 @@ from isentrope.statistics.what_if import WHAT_IF
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
-SUMS = (*STEP_SUMS, ADVANTAGE_LOGPROB, ADVANTAGE_SCORE, ADVANTAGE_DISCRIMINATOR, TOP_MEANS, GROUPS, TOP_TOKENS, WHAT_IF)
+SUMS = (
+    *STEP_SUMS,
+    *MISMATCH_SUMS,
+    *SPREAD_SUMS,
+    ADVANTAGE_LOGPROB,
+    ADVANTAGE_SCORE,
+    ADVANTAGE_DISCRIMINATOR,
+    TOP_MEANS,
+    GROUPS,
+    TOP_TOKENS,
+    WHAT_IF,
+)
 """Everything measured in a step."""
 
 ALONE, SEVERAL = Layout(*SUMS), Layout(*SUMS, COVARIANCE_BINS)

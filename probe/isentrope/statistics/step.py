@@ -26,7 +26,7 @@ from torch import Tensor
 
 from isentrope.statistics.calibration import CalibratedPrediction
 from isentrope.statistics.histogram import BINS, SMALLEST_EXPONENT, Histogram, bin_counts
-from isentrope.statistics.moments import Moments, device_moments, flat
+from isentrope.statistics.moments import device_moments, flat
 from isentrope.statistics.sums import Metrics, StepSums, Sum, count, largest, moments, no_metrics
 from isentrope.statistics.tokens import CODES, THRESHOLD_SOURCES, StepTokens
 from isentrope_wire.metrics import (
@@ -42,7 +42,9 @@ from isentrope_wire.metrics import (
     ENTROPY_GAIN,
     ENTROPY_INTERVAL_COVERAGE,
     ENTROPY_MEAN,
+    ENTROPY_NEGATIVE_MEAN,
     ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_POSITIVE_MEAN,
     ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTED_CHANGE_HIGH,
     ENTROPY_PREDICTED_CHANGE_LOW,
@@ -52,7 +54,6 @@ from isentrope_wire.metrics import (
     RATIO_MEAN,
     SCORE_DISCRIMINATOR_MEAN,
     SCORE_DISCRIMINATOR_STD,
-    SCORE_SELF_CHECK_Z,
     SCORE_VOCAB_CENTERED_MEAN,
     SCORE_VOCAB_CENTERED_STD,
     TOKEN_COUNT,
@@ -76,17 +77,13 @@ DISCRIMINATOR = moments(
 """Of S*. The thresholds of the next step may be counted from it and from VOCAB_CENTERED."""
 
 
-def _vocab_centered_metrics(value: Moments, step: StepSums) -> Metrics:
-    metrics: dict[str, float] = {
+VOCAB_CENTERED = moments(
+    lambda tokens: tokens.moments("S_c"),
+    lambda value, step: {
         SCORE_VOCAB_CENTERED_MEAN: value.mean,
         SCORE_VOCAB_CENTERED_STD: value.standard_deviation,
-    }
-    if value.standard_error > 0:
-        metrics[SCORE_SELF_CHECK_Z] = value.mean / value.standard_error
-    return metrics
-
-
-VOCAB_CENTERED = moments(lambda tokens: tokens.moments("S_c"), _vocab_centered_metrics)
+    },
+)
 """Of S_c."""
 
 RATIOS = moments(
@@ -193,11 +190,14 @@ class SignSums:
     decreasing: int = 0
     """Tokens whose update lowers entropy: A S_c > 0."""
     increasing: int = 0
+    entropy_positive: float = 0.0
+    """Sum of H of the tokens with A > 0."""
+    entropy_negative: float = 0.0
 
     @classmethod
     def read(cls, numbers: Sequence[float], rank: int = 0) -> SignSums:
         """From the numbers of `_by_code`."""
-        effects, tokens, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(5))
+        effects, tokens, entropies, clipped, selected, kept = (numbers[row * CODES :][:CODES] for row in range(6))
 
         def of(counts: Sequence[float], codes: Sequence[int]) -> int:
             return int(sum(counts[code] for code in codes))
@@ -213,6 +213,8 @@ class SignSums:
             kept=int(sum(kept)),
             decreasing=of(tokens, _DECREASING),
             increasing=of(tokens, _INCREASING),
+            entropy_positive=sum(entropies[code] for code in _POSITIVE),
+            entropy_negative=sum(entropies[code] for code in _NEGATIVE),
         )
 
     def merge(self, other: SignSums) -> SignSums:
@@ -223,16 +225,17 @@ class SignSums:
 
 def _by_code(tokens: StepTokens) -> Tensor:
     """Of the tokens of each of `StepTokens.codes`: what their update takes from the entropy (by `change_codes`), how many
-    there are, how many were clipped, how many the intervention selected, and how many of these it kept."""
-    table = tokens.ones.new_zeros(5, CODES)
+    there are, the sum of their entropies, how many were clipped, how many the intervention selected, and how many of these it kept."""
+    table = tokens.ones.new_zeros(6, CODES)
     table[0].scatter_add_(0, tokens.change_codes, tokens.all_effects)
     table[1].scatter_add_(0, tokens.codes, tokens.ones)
+    table[2].scatter_add_(0, tokens.codes, tokens["H"])
     if tokens.factors is not None:
         selected = flat(
             [torch.zeros_like(batch.mask) if batch.selected is None else batch.selected for batch in tokens.batches]
         )
         rows = torch.stack([~tokens.kept, selected, selected & tokens.kept]) * tokens.ones
-        table[2:].scatter_add_(1, tokens.codes.expand(3, -1), rows)
+        table[3:].scatter_add_(1, tokens.codes.expand(3, -1), rows)
     return table.reshape(-1)
 
 
@@ -245,8 +248,10 @@ def _sign_metrics(sums: SignSums, step: StepSums) -> Metrics:
     }
     if sums.positive:
         metrics[CLIP_FRACTION_POSITIVE] = sums.clipped_positive / sums.positive
+        metrics[ENTROPY_POSITIVE_MEAN] = sums.entropy_positive / sums.positive
     if sums.negative:
         metrics[CLIP_FRACTION_NEGATIVE] = sums.clipped_negative / sums.negative
+        metrics[ENTROPY_NEGATIVE_MEAN] = sums.entropy_negative / sums.negative
     return metrics
 
 
@@ -263,7 +268,7 @@ def _change_metrics(changes: Sequence[float], step: StepSums) -> dict[str, float
     return quadrants | parts | whole
 
 
-SIGNS = Sum(size=5 * CODES, measure=_by_code, read=SignSums.read, merge=SignSums.merge, metrics=_sign_metrics)
+SIGNS = Sum(size=6 * CODES, measure=_by_code, read=SignSums.read, merge=SignSums.merge, metrics=_sign_metrics)
 
 HISTOGRAMS = {
     "S_c": (VOCAB_CENTERED_SCORES, True),

@@ -176,9 +176,11 @@ def count(
     return Sum(size=1, measure=measure, read=lambda numbers, _: int(numbers[0]), merge=add, metrics=metrics)
 
 
-def largest(measure: Callable[[StepTokens], Tensor]) -> Sum[float]:
-    """The largest value, at least 0."""
-    return Sum(size=1, measure=measure, read=lambda numbers, _: max(numbers[0], 0.0), merge=max)
+def largest(
+    measure: Callable[[StepTokens], Tensor], metrics: Callable[[float, StepSums], Metrics] = no_metrics
+) -> Sum[float]:
+    """A value that is never negative, of the token that has most of it."""
+    return Sum(size=1, measure=measure, read=lambda numbers, _: max(numbers[0], 0.0), merge=max, metrics=metrics)
 
 
 def moments(

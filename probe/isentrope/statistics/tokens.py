@@ -8,7 +8,7 @@ on an accelerator every small operation is a launch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -52,6 +52,10 @@ class TokenBatch:
     """True where the intervention selected the token; None with no intervention."""
     token_ids: Int[Tensor, "*tokens"] | None = None
     """None where the loop made its scores without them."""
+    differences: Mapping[str, Float[Tensor, "*tokens"]] = field(default_factory=dict)
+    """log p of the loss's log-probs minus that of the "sampler", the "old" policy and the "reference", as far as passed."""
+    completions: Mapping[str, Tensor] = field(default_factory=dict)
+    """Numbers of each sequence, [batch], that the loop passed."""
     gradient: LossGradient | None = None
     """What backward brings to the log-probs after the gate; None, or empty: nothing was read."""
     group_ids: Float64[Tensor, " sequences"] | None = None
@@ -162,6 +166,7 @@ class StepTokens:
         self._row = {name: row for row, name in enumerate(names)}
         # The last three are overwritten below; until then they are the mask in float64.
         values = torch.stack([*rows, *ratios, mask, mask, mask])
+        self.mask = mask
         self.valid = mask & values.sum(0).isfinite()
         """True where the mask is and all numbers are finite."""
         # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
@@ -203,6 +208,28 @@ class StepTokens:
         if self.inverse_squared_temperatures is not None:
             strengths.mul_(self.inverse_squared_temperatures)
         torch.mul(strengths, self["S_c"], out=self.effects)
+
+    def differences(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """log p minus the log-probs passed under this name, 0 where a token does not count, and 1 where it does, else 0.
+
+        Args:
+            name: "sampler", "old", "reference", or "ratio": the old policy, or the sampler where no old one was passed.
+
+        Returns:
+            Two float64 [tokens]; None where a call passed none.
+        """
+        parts = [
+            batch.differences.get("old", batch.differences.get("sampler"))
+            if name == "ratio"
+            else batch.differences.get(name)
+            for batch in self.batches
+        ]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        found = flat(known).double()
+        counts = self.valid & found.isfinite()
+        return torch.where(counts, found, 0.0), counts.double()
 
     def gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None where none has."""

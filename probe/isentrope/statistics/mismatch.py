@@ -1,0 +1,358 @@
+"""How far the policy is from the ones its tokens came from: the sampler, the loss's old policy, the reference.
+
+    d = log p - log q        r = p / q                       q: the sampler, or the old policy
+    KL(q || p):  k1 = mean(-d),   k3 = mean(r - 1 - d)       both estimate it on tokens drawn from q
+    chi2(p || q) = mean(r^2) - 1
+    effective sample size = (sum r)^2 / (n sum r^2)          as a share of n tokens, or of n sequences
+
+d of a sequence is the sum over its tokens. What a cause looks like in d, to first order:
+
+    another temperature        -d = (T / T_sampler - 1)(log p + H)
+    top-k or top-p             d <= 0 everywhere: what is left of the vocabulary shares all the probability
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from operator import add
+
+import torch
+from torch import Tensor
+
+from isentrope.statistics.moments import flat
+from isentrope.statistics.spread import Bins, binned
+from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, moments
+from isentrope.statistics.tokens import LOSS_GRADIENT, StepTokens
+from isentrope_wire.metrics import (
+    KL_OLD,
+    KL_REFERENCE,
+    RATIO_CLIPPED_DUAL,
+    RATIO_CLIPPED_HIGH,
+    RATIO_CLIPPED_LOW,
+    RATIO_EFFECTIVE_SAMPLE_SIZE,
+    RATIO_EFFECTIVE_SEQUENCES,
+    RATIO_MAX,
+    RATIO_QUANTILES,
+    SAMPLER_CHI2,
+    SAMPLER_CHI2_SEQUENCE,
+    SAMPLER_EFFECTIVE_SAMPLE_SIZE,
+    SAMPLER_EFFECTIVE_SEQUENCES,
+    SAMPLER_KL_K1,
+    SAMPLER_KL_K3,
+    SAMPLER_LOGPROB_DIFFERENCE_MAX,
+    SCORE_SELF_CHECK_Z,
+    TOKEN_GRADIENT_OUTSIDE_MASK,
+)
+
+LARGEST_LOG_RATIO = 20.0
+"""Larger |d| are taken as this: their square would overflow."""
+
+REMEMBERED = 64
+"""Steps whose tokens are recognised again."""
+
+ROUND_OFF = 0.01
+"""Nats that two engines' log-probs of one token differ by without a cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Sums over tokens, then over whole sequences, of what a policy's log-probs d are apart from another's."""
+
+    count: float = 0.0
+    differences: float = 0.0
+    """Sum of d."""
+    ratios: float = 0.0
+    squares: float = 0.0
+    """Sum of r^2."""
+    sequences: float = 0.0
+    sequence_ratios: float = 0.0
+    sequence_squares: float = 0.0
+
+    @property
+    def k3(self) -> float:
+        return (self.ratios - self.differences) / self.count - 1
+
+    @property
+    def effective(self) -> float:
+        return self.ratios**2 / (self.count * self.squares)
+
+    @property
+    def effective_sequences(self) -> float:
+        return self.sequence_ratios**2 / (self.sequences * self.sequence_squares)
+
+
+def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Sum[Ratios]:
+    """Of the log-probs that the loop passed under this name; all 0 where it passed none."""
+
+    def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
+        found = tokens.differences(name)
+        if found is None:
+            return [tokens.none] * 7
+        differences, counts = found
+        differences = differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+        ratios = differences.exp() * counts
+        of_tokens = torch.stack([counts.sum(), differences.sum(), ratios.sum(), ratios.square().sum()])
+        return [of_tokens, *_sequence_sums(tokens, differences)]
+
+    return Sum(
+        size=7,
+        measure=measure,
+        read=lambda numbers, _: Ratios(*numbers),
+        merge=lambda left, right: Ratios(*map(add, astuple(left), astuple(right))),
+        metrics=lambda value, step: metrics(value, step) if value.count else {},
+    )
+
+
+def _sequence_sums(tokens: StepTokens, differences: Tensor) -> list[Tensor]:
+    """Sequences with a token that counts, and the sums of their ratios and of the squares."""
+    sums, first = [tokens.none] * 3, 0
+    for batch in tokens.batches:
+        last = first + batch.mask.numel()
+        if batch.mask.dim() == 2 and batch.mask.numel():
+            shape = batch.mask.shape
+            counts = tokens.ones[first:last].reshape(shape).sum(1) > 0
+            total = differences[first:last].reshape(shape).sum(1).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+            ratios = torch.where(counts, total.exp(), 0.0)
+            found = (counts.sum(), ratios.sum(), ratios.square().sum())
+            sums = [before + more for before, more in zip(sums, found, strict=True)]
+        first = last
+    return sums
+
+
+def _sampler_metrics(of: Ratios, step: StepSums) -> Metrics:
+    metrics: dict[str, float] = {
+        SAMPLER_KL_K1: -of.differences / of.count,
+        SAMPLER_KL_K3: of.k3,
+        SAMPLER_CHI2: of.squares / of.count - 1,
+        SAMPLER_EFFECTIVE_SAMPLE_SIZE: of.effective,
+    }
+    if of.sequences:
+        metrics[SAMPLER_CHI2_SEQUENCE] = of.sequence_squares / of.sequences - 1
+        metrics[SAMPLER_EFFECTIVE_SEQUENCES] = of.effective_sequences
+    return metrics
+
+
+def _ratio_metrics(of: Ratios, step: StepSums) -> Metrics:
+    metrics: dict[str, float] = {KL_OLD: of.k3, RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
+    return metrics | ({RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {})
+
+
+SAMPLER = _ratio_sums("sampler", _sampler_metrics)
+RATIO = _ratio_sums("ratio", _ratio_metrics)
+
+
+def _reference_kl(tokens: StepTokens) -> list[Tensor]:
+    """Tokens, and the sum of the estimator of KL(p || p_ref) that is never negative, k3 with the ratio p_ref / p."""
+    found = tokens.differences("reference")
+    if found is None:
+        return [tokens.none, tokens.none]
+    differences, counts = found
+    differences = -differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    return [counts.sum(), ((differences.exp() - 1 - differences) * counts).sum()]
+
+
+REFERENCE = Sum[tuple[float, ...]](
+    size=2,
+    measure=_reference_kl,
+    read=lambda numbers, _: tuple(numbers),
+    merge=lambda left, right: tuple(map(add, left, right)),
+    metrics=lambda value, step: {KL_REFERENCE: value[1] / value[0]} if value[0] else {},
+)
+
+
+def _largest_difference(tokens: StepTokens) -> Tensor:
+    found = tokens.differences("sampler")
+    return tokens.none if found is None else found[0].abs().max()
+
+
+LARGEST_DIFFERENCE = largest(
+    _largest_difference,
+    lambda value, step: {SAMPLER_LOGPROB_DIFFERENCE_MAX: value} if step[SAMPLER].count else {},
+)
+LARGEST_RATIO = largest(
+    lambda tokens: tokens["r"].max() if "r" in tokens else tokens.none,
+    lambda value, step: {RATIO_MAX: value} if value else {},
+)
+
+
+def _log_ratios(tokens: StepTokens) -> tuple[Tensor, Tensor] | None:
+    return tokens.differences("ratio")
+
+
+def _ratio_quantiles(bins: Bins, step: StepSums) -> Metrics:
+    found = {name: bins.quantile(share) for name, share in RATIO_QUANTILES.items()}
+    return {
+        name: float(torch.tensor(value, dtype=torch.float64).exp())
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+RATIO_BINS = binned(_log_ratios, -14, 5, _ratio_quantiles, signed=True)
+
+
+def _clipped(tokens: StepTokens) -> list[Tensor]:
+    """Tokens that the loss gives no gradient: A < 0 and r < 1, A > 0 and r > 1, A < 0 and r > 1."""
+    if "r" not in tokens or tokens.basis != LOSS_GRADIENT:
+        return [tokens.none] * 4
+    silent, advantages, ratios = tokens["g"] == 0, tokens["A"], tokens["r"]
+    below, above = tokens.valid & (ratios < 1), ratios > 1
+    chosen = ((advantages < 0) & below, (advantages > 0) & above, (advantages < 0) & above)
+    return [tokens.count, *((silent & one).sum(dtype=torch.float64) for one in chosen)]
+
+
+CLIPPED = Sum[tuple[float, ...]](
+    size=4,
+    measure=_clipped,
+    read=lambda numbers, _: tuple(numbers),
+    merge=lambda left, right: tuple(map(add, left, right)),
+    metrics=lambda value, step: (
+        {
+            name: part / value[0]
+            for name, part in zip((RATIO_CLIPPED_LOW, RATIO_CLIPPED_HIGH, RATIO_CLIPPED_DUAL), value[1:], strict=True)
+        }
+        if value[0]
+        else {}
+    ),
+)
+"""By the side and the sign: what the loop's own clip silences."""
+
+
+def _self_check(tokens: StepTokens) -> tuple[Tensor, Tensor, Tensor]:
+    """Of r S_c, whose mean over tokens drawn from q is 0             arXiv:2602.03392, Cor. 1 and App. D, Cor. 1.1"""
+    found = tokens.differences("sampler")
+    if found is None:
+        return tokens.moments("r S_c")
+    ratios = found[0].clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp() * found[1]
+    values = ratios * tokens["S_c"]
+    mean = values.sum() / tokens.count.clamp(min=1)
+    return tokens.count, mean, torch.where(tokens.valid, values - mean, 0.0).square().sum()
+
+
+SELF_CHECK = moments(
+    _self_check,
+    lambda value, step: {SCORE_SELF_CHECK_Z: value.mean / value.standard_error} if value.standard_error > 0 else {},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Sums that tell causes of a mismatch apart."""
+
+    surprise_squares: float = 0.0
+    """Of log p + H."""
+    pulled: float = 0.0
+    """Sum of -d (log p + H)."""
+    difference_squares: float = 0.0
+    not_above: float = 0.0
+    """Tokens with d up to ROUND_OFF."""
+    outside: float = 0.0
+    """Tokens that the mask leaves out and the loss gives a gradient."""
+
+
+def _evidence(tokens: StepTokens) -> list[Tensor]:
+    gradient = tokens.gradient("gated")
+    outside = tokens.none if gradient is None else (gradient != 0).logical_and_(~tokens.mask).sum(dtype=torch.float64)
+    found = tokens.differences("sampler")
+    if found is None:
+        return [*[tokens.none] * 4, outside]
+    differences, counts = found
+    surprise = tokens["log p"] + tokens["H"]
+    return [
+        surprise.dot(surprise),
+        -differences.dot(surprise),
+        differences.dot(differences),
+        ((differences <= ROUND_OFF) * counts).sum(),
+        outside,
+    ]
+
+
+EVIDENCE = Sum[Evidence](
+    size=5,
+    measure=_evidence,
+    read=lambda numbers, _: Evidence(*numbers),
+    merge=lambda left, right: Evidence(*map(add, astuple(left), astuple(right))),
+    metrics=lambda value, step: {TOKEN_GRADIENT_OUTSIDE_MASK: value.outside} if value.outside else {},
+)
+
+
+_ODD = -0x61C8864680B583EB
+"""The golden ratio's bits, as an odd int64: what is added with it spreads over all bits."""
+_HASH_BITS = (1 << 52) - 1
+"""What a float64 holds to the last bit."""
+
+
+def _hash(tokens: StepTokens) -> Tensor:
+    """A number for the step's tokens in whatever order, 0 where the loop's ids are not known."""
+    ids = [batch.token_ids for batch in tokens.batches if batch.token_ids is not None]
+    if len(ids) < len(tokens.batches):
+        return tokens.none
+    known = flat(ids).long()
+    return ((known * (known + _ODD) * tokens.valid).sum() & _HASH_BITS).double()
+
+
+TOKEN_HASH = Sum[int](
+    size=1,
+    measure=_hash,
+    read=lambda numbers, _: int(numbers[0]),
+    merge=lambda left, right: (left + right) & _HASH_BITS,
+)
+
+
+class Epochs:
+    """Counts how often a step's tokens were trained on: several updates of one batch are one epoch each."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=REMEMBERED)
+
+    def step(self, token_hash: int) -> int:
+        """1 for tokens not seen in the last REMEMBERED steps; 0 where the ids are not known."""
+        if not token_hash:
+            return 0
+        self._recent.append(token_hash)
+        return self._recent.count(token_hash)
+
+
+def likely_cause(step: StepSums) -> str:
+    """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one.
+
+    Args:
+        step: One with tokens.
+    """
+    evidence, sampler, tokens = step[EVIDENCE], step[SAMPLER], step.tokens
+    if evidence.outside > 0.01 * tokens:
+        return (
+            f"mask: the loss gives a gradient to {evidence.outside:.0f} tokens that the mask leaves out. Pass gate the mask "
+            "that the loss uses."
+        )
+    if sampler.count and abs(sampler.differences) / sampler.count > ROUND_OFF:
+        # Of a line through the origin: what part of the differences it explains, and its slope.
+        explained = evidence.pulled**2 / (evidence.surprise_squares * evidence.difference_squares)
+        slope = evidence.pulled / evidence.surprise_squares
+        if evidence.not_above > 0.995 * sampler.count:
+            return (
+                "truncation: the sampler gives every token at least the probability that score finds, as top-k, top-p or "
+                "min-p do. Switch it off, or score the truncated logits."
+            )
+        if explained > 0.5 and slope > -0.99:
+            return (
+                f"temperature: the sampler's is about {1 / (1 + slope):.2f} times the one that score was given. Pass score "
+                "the sampler's temperature."
+            )
+    return ""
+
+
+MISMATCH_SUMS = (
+    SAMPLER,
+    RATIO,
+    REFERENCE,
+    LARGEST_DIFFERENCE,
+    LARGEST_RATIO,
+    RATIO_BINS,
+    CLIPPED,
+    SELF_CHECK,
+    EVIDENCE,
+    TOKEN_HASH,
+)
