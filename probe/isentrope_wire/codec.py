@@ -161,16 +161,9 @@ def received_control(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
 
 
 def control_snapshot_to_pb(snapshot: ControlSnapshot) -> pb.ControlSnapshot:
-    control = snapshot.control
     return pb.ControlSnapshot(
         version=snapshot.version,
-        method=control.method,
-        mu_low=control.mu_low,
-        mu_high=control.mu_high,
-        scope=control.scope,
-        parameters_json=_to_json(control.parameters),
-        hold_json=None if control.hold is None else _to_json(control.hold),
-        reason=control.reason,
+        document_json=_to_json(snapshot.control.to_document()),
         author=snapshot.author,
         requested_at=snapshot.requested_at,
         expires_at=snapshot.expires_at,
@@ -185,17 +178,7 @@ def control_snapshot_from_pb(snapshot: pb.ControlSnapshot) -> ControlSnapshot:
         CodecError: the snapshot holds a control that no probe could apply.
     """
     try:
-        control = Control.from_document(
-            {
-                "method": snapshot.method,
-                "mu_low": snapshot.mu_low if snapshot.HasField("mu_low") else None,
-                "mu_high": snapshot.mu_high if snapshot.HasField("mu_high") else None,
-                "scope": snapshot.scope,
-                "parameters": _object_from_json("parameters_json", snapshot.parameters_json),
-                "hold": _object_from_json("hold_json", snapshot.hold_json) if snapshot.HasField("hold_json") else None,
-                "reason": snapshot.reason,
-            }
-        )
+        control = Control.from_document(_object_from_json("document_json", snapshot.document_json))
     except ConfigurationError as error:
         raise CodecError(f"Control version {snapshot.version} can't be read: {error}") from error
     return ControlSnapshot(

@@ -22,7 +22,7 @@ from isentrope_wire.methods import (
     threshold_methods,
     without_aliases,
 )
-from isentrope_wire.numbers import is_finite_number, shown
+from isentrope_wire.numbers import Answer, is_finite_number, shown
 
 CHANGE_OF_TARGET = 0.05
 """Share of the target that a step may correct, where `max_change_per_step` is not given."""
@@ -157,8 +157,33 @@ class Scope(StrEnum):
         }[self]
 
 
+LONGEST_REASON = 10_000
+"""Characters of a control's reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlFields(Answer):
+    """The control document: the fields that a request, a stored version and an answer of the REST API have in common."""
+
+    method: str
+    mu_low: float | None
+    """µ⁻: drop tokens whose score lies more than this many standard deviations below the centre. None: no lower side."""
+    mu_high: float | None
+    """µ⁺: the same above the centre. None: no upper side."""
+    scope: str
+    """On which tokens the method acts: one of `Scope`."""
+    parameters: Mapping[str, Any]
+    """What was given of the method's own parameters (`methods`); read them with `value`, which knows the
+    defaults. A `preset` among those given sets the others, and is not kept."""
+    hold: Mapping[str, Any] | None
+    """The entropy to hold by moving thresholds, as `Hold` writes it; None: the thresholds stay as given. While it can't
+    be done, the method and thresholds beside it are active."""
+    reason: str
+    """Kept in the history."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class Control:
+class Control(ControlFields):
     """What a person or a controller asks of a running trainer.
 
     Raises:
@@ -166,18 +191,8 @@ class Control:
     """
 
     method: Method
-    mu_low: float | None
-    """µ⁻: drop tokens whose score lies more than this many standard deviations below the centre. None: no lower side."""
-    mu_high: float | None
-    """µ⁺: the same above the centre. None: no upper side."""
     scope: Scope
     parameters: Mapping[str, Value]
-    """What was given of the method's own parameters (`methods`); read them with `value`, which knows the
-    defaults. A `preset` among those given sets the others, and is not kept."""
-    hold: Mapping[str, object] | None
-    """The entropy to hold by moving thresholds, as `Hold` writes it; None: the thresholds stay as given. While it can't
-    be done, the method and thresholds beside it are active."""
-    reason: str
 
     def __init__(
         self,
@@ -212,6 +227,10 @@ class Control:
             )
         if not isinstance(self.reason, str):
             raise ConfigurationError(f"reason must be text, got {self.reason!r}.")
+        if len(self.reason) > LONGEST_REASON:
+            raise ConfigurationError(
+                f"reason may have {LONGEST_REASON} characters, got {len(self.reason)}. Shorten it."
+            )
         thresholds_given = self.mu_low is not None or self.mu_high is not None
         if self.method.thresholds and not thresholds_given and self.hold is None:
             raise ConfigurationError(
@@ -254,15 +273,7 @@ class Control:
 
     def to_document(self) -> dict[str, object]:
         """The control as the JSON object users send and read."""
-        return {
-            "method": str(self.method),
-            "mu_low": self.mu_low,
-            "mu_high": self.mu_high,
-            "scope": str(self.scope),
-            "parameters": dict(self.parameters),
-            "hold": None if self.hold is None else dict(self.hold),
-            "reason": self.reason,
-        }
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> Control:
@@ -290,6 +301,12 @@ class Control:
 
 CAPABILITIES = (*(f"method:{name}" for name in METHODS), "hold")
 """Every `Control.capability` of this version: what a probe announces when its run starts."""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return str(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _scope(value: object) -> Scope:

@@ -6,11 +6,11 @@ the Unix epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal
 
-from isentrope_wire.control import Control, Scope
+from isentrope_wire.control import Control, ControlFields, Scope
 from isentrope_wire.numbers import Answer, Number
 
 
@@ -35,18 +35,11 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlVersion(Answer):
-    """One version of a run's control."""
+class ControlVersion(ControlFields):
+    """One version of a run's control: its document, and what became of it."""
 
     version: int
     state: State
-    method: str
-    mu_low: float | None
-    mu_high: float | None
-    scope: str
-    parameters: dict[str, Any]
-    hold: dict[str, Any] | None
-    reason: str
     author: str
     requested_at: float
     requested_step: int | None
@@ -60,15 +53,7 @@ class ControlVersion(Answer):
     @property
     def control(self) -> Control:
         """What the version asks for."""
-        return Control(
-            method=self.method,
-            mu_low=self.mu_low,
-            mu_high=self.mu_high,
-            scope=self.scope,
-            parameters=self.parameters,
-            hold=self.hold,
-            reason=self.reason,
-        )
+        return Control(**{field.name: getattr(self, field.name) for field in fields(Control)})
 
     @property
     def was_applied(self) -> bool:

@@ -19,7 +19,7 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from isentrope_wire.control import Control, Hold, HoldSide, Method, Scope
@@ -114,15 +114,7 @@ def control_under(action: Action | None, pushed: Control) -> Control:
     """The control of a step: the requested one, with the thresholds that were decided for it."""
     if action is None or action.status == HoldStatus.FALLBACK or (action.mu is None and pushed.method == Method.NONE):
         return pushed
-    return Control(
-        method=clipping_method(pushed),
-        mu_low=action.mu,
-        mu_high=action.mu,
-        scope=action.scope,
-        parameters=pushed.parameters,
-        hold=pushed.hold,
-        reason=pushed.reason,
-    )
+    return replace(pushed, method=clipping_method(pushed), mu_low=action.mu, mu_high=action.mu, scope=action.scope)
 
 
 def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:

@@ -208,7 +208,7 @@ def test_in_another_run_the_first_control_pushed_is_applied(state_at_version_3: 
 
 
 def bytes_of(**fields: Any) -> str:
-    return pb.ControlSnapshot(version=3, scope="all", **fields).SerializeToString().hex()
+    return pb.ControlSnapshot(version=3, document_json=json.dumps(fields)).SerializeToString().hex()
 
 
 def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:

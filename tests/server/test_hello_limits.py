@@ -73,7 +73,7 @@ def test_a_control_larger_than_any_method_has_is_refused_before_it_is_read(serve
     rank = Rank(server)
     started = run_started_to_pb(rank.started)
     started.run_id = "large-control"
-    started.initial_control.CopyFrom(pb.ControlSnapshot(method="none", scope="all", parameters_json="[" * 1_000_000))
+    started.initial_control.CopyFrom(pb.ControlSnapshot(document_json="[" * 1_000_000))
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Hello(pb.HelloRequest(run=started, protocol_version=1), metadata=rank.metadata, timeout=10)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

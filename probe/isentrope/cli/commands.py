@@ -35,7 +35,6 @@ _HOLD_FIELDS = {
     "hold_side": "side",
 }
 """Fields of a control's hold, by the name of their option."""
-_CONTROL_FIELDS = ("method", "mu_low", "mu_high", "scope", "parameters", "hold", "reason")
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 url_option = click.option("--url", default=None, help="The server's address.  [default: ISENTROPE_URL]")
@@ -382,7 +381,7 @@ def _named(parameters: Sequence[str]) -> dict[str, object]:
 def _change_control(
     client: Client, run: str, newest: RunControl, changes: Mapping[str, Any], expires_in: int | None
 ) -> ControlVersion:
-    base = {} if "method" in changes else {name: getattr(newest, name) for name in _CONTROL_FIELDS if name != "reason"}
+    base: dict[str, Any] = {} if "method" in changes else newest.control.to_document() | {"reason": ""}
     document = {**base, **changes}
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}

@@ -742,25 +742,14 @@ class ControlSnapshot(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: builtins.int
-    METHOD_FIELD_NUMBER: builtins.int
-    MU_LOW_FIELD_NUMBER: builtins.int
-    MU_HIGH_FIELD_NUMBER: builtins.int
-    SCOPE_FIELD_NUMBER: builtins.int
-    PARAMETERS_JSON_FIELD_NUMBER: builtins.int
-    HOLD_JSON_FIELD_NUMBER: builtins.int
-    REASON_FIELD_NUMBER: builtins.int
+    DOCUMENT_JSON_FIELD_NUMBER: builtins.int
     AUTHOR_FIELD_NUMBER: builtins.int
     REQUESTED_AT_FIELD_NUMBER: builtins.int
     EXPIRES_AT_FIELD_NUMBER: builtins.int
     UNREADABLE_FIELD_NUMBER: builtins.int
     version: builtins.int
-    method: builtins.str
-    mu_low: builtins.float
-    mu_high: builtins.float
-    scope: builtins.str
-    parameters_json: builtins.str
-    hold_json: builtins.str
-    reason: builtins.str
+    document_json: builtins.str
+    """a JSON object: `isentrope_wire.control.Control`"""
     author: builtins.str
     requested_at: builtins.float
     expires_at: builtins.float
@@ -770,28 +759,15 @@ class ControlSnapshot(google.protobuf.message.Message):
         self,
         *,
         version: builtins.int = ...,
-        method: builtins.str = ...,
-        mu_low: builtins.float | None = ...,
-        mu_high: builtins.float | None = ...,
-        scope: builtins.str = ...,
-        parameters_json: builtins.str = ...,
-        hold_json: builtins.str | None = ...,
-        reason: builtins.str = ...,
+        document_json: builtins.str = ...,
         author: builtins.str = ...,
         requested_at: builtins.float = ...,
         expires_at: builtins.float | None = ...,
         unreadable: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "_hold_json", b"_hold_json", "_mu_high", b"_mu_high", "_mu_low", b"_mu_low", "expires_at", b"expires_at", "hold_json", b"hold_json", "mu_high", b"mu_high", "mu_low", b"mu_low"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "_hold_json", b"_hold_json", "_mu_high", b"_mu_high", "_mu_low", b"_mu_low", "author", b"author", "expires_at", b"expires_at", "hold_json", b"hold_json", "method", b"method", "mu_high", b"mu_high", "mu_low", b"mu_low", "parameters_json", b"parameters_json", "reason", b"reason", "requested_at", b"requested_at", "scope", b"scope", "unreadable", b"unreadable", "version", b"version"]) -> None: ...
-    @typing.overload
+    def HasField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "expires_at", b"expires_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expires_at", b"_expires_at", "author", b"author", "document_json", b"document_json", "expires_at", b"expires_at", "requested_at", b"requested_at", "unreadable", b"unreadable", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_at", b"_expires_at"]) -> typing.Literal["expires_at"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_hold_json", b"_hold_json"]) -> typing.Literal["hold_json"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_mu_high", b"_mu_high"]) -> typing.Literal["mu_high"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_mu_low", b"_mu_low"]) -> typing.Literal["mu_low"] | None: ...
 
 Global___ControlSnapshot: typing_extensions.TypeAlias = ControlSnapshot
 

@@ -7,7 +7,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from isentrope_server.api import dependencies
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
@@ -19,6 +19,7 @@ from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import ErrorBody, Page
+from isentrope_wire.control import ControlFields
 from isentrope_wire.control_answers import (
     ControlVersion,
     MethodDescription,
@@ -32,21 +33,19 @@ from isentrope_wire.numbers import plain_json
 router = APIRouter(tags=["control"])
 
 
-class ControlDocument(Body):
-    """The requested control."""
+def _add_control_fields(schema: dict[str, Any]) -> None:
+    """Describe the fields of a control where its request is described."""
+    known = TypeAdapter(ControlFields).json_schema()["properties"]
+    schema["properties"] = {**known, **schema["properties"]}
+    schema["additionalProperties"] = False
 
-    # Text is no number and true is no threshold: such a document is a mistake.
-    model_config = ConfigDict(strict=True)
+
+class ControlDocument(Body):
+    """The requested control: the fields of `Control`, which checks them, and when the change expires."""
+
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra=_add_control_fields)
 
     method: str
-    mu_low: float | None = None
-    mu_high: float | None = None
-    scope: str | None = Field(default=None, description="null: all, or the preset's.")
-    parameters: dict[str, Any] = Field(
-        default_factory=dict, description="The method's own, see GET /methods; `preset` sets those that are not given."
-    )
-    hold: dict[str, Any] | None = None
-    reason: str = Field(default="", max_length=2_000)
     expires_in_seconds: int | None = Field(
         default=None, ge=1, le=7 * 24 * 3600, description="null: the server's default; every change expires."
     )

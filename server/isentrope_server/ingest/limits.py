@@ -66,8 +66,7 @@ CAPABILITIES = Limit(200, "capabilities of a probe", "a probe has one per method
 CAPABILITY = Limit(200, "characters of a capability", "longer than any method's name")
 VERSION = Limit(100, "characters of the probe's version", "shown beside the run")
 AUTHOR = Limit(200, "characters of a control's author", "shown beside each version")
-FIRST_CONTROL = Limit(64 * 1024, "characters of parameters_json or hold_json", "no method has so many parameters")
-CONTROL_REASON = Limit(10_000, "characters of a control's reason", "longer than a person writes")
+FIRST_CONTROL = Limit(64 * 1024, "characters of document_json", "no method has so many parameters")
 OUTCOMES = Limit(10_000, "control outcomes", "versions a report may answer", lambda r: len(r.outcomes))
 
 _OF_A_REPORT = (
@@ -109,7 +108,7 @@ def cut_to_size(run: pb.RunStarted) -> None:
         run: the description of a run in a Hello.
 
     Raises:
-        CodecError: the first control has parameters that are too long.
+        CodecError: the first control is too long.
     """
     if len(run.config_json) > CONFIG_CHARACTERS:
         # Part of a JSON document is not JSON.
@@ -126,10 +125,9 @@ def cut_to_size(run: pb.RunStarted) -> None:
 
 
 def _cut_control(control: pb.ControlSnapshot) -> None:
-    size = max(len(control.parameters_json), len(control.hold_json))
+    size = len(control.document_json)
     if size > FIRST_CONTROL.most:
         raise CodecError(f"A first control may have {FIRST_CONTROL.most} {FIRST_CONTROL.unit}, got {size}.")
-    control.reason = cut(control.reason, CONTROL_REASON.most)
     control.author = cut(control.author, AUTHOR.most)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import replace
@@ -108,7 +109,7 @@ def test_only_the_owner_can_read_it_and_no_draft_stays_behind(path: Path) -> Non
 )
 def test_a_version_whose_control_cannot_be_read_is_there_to_be_rejected(field: str, value: object, why: str) -> None:
     message = control_snapshot_to_pb(replace(SNAPSHOT, version=8))
-    setattr(message, field, value)
+    message.document_json = json.dumps(SNAPSHOT.control.to_document() | {field: value})
     snapshot = decode_control(message.SerializeToString())
     assert snapshot.version == 8
     assert why in snapshot.unreadable
@@ -116,7 +117,7 @@ def test_a_version_whose_control_cannot_be_read_is_there_to_be_rejected(field: s
 
 def test_an_unreadable_version_stays_one_on_its_way_through_the_file(path: Path) -> None:
     unreadable = ControlSnapshot(
-        version=8, control=Control(), author="a", requested_at=0.0, unreadable="parameters_json must be a JSON object."
+        version=8, control=Control(), author="a", requested_at=0.0, unreadable="document_json must be a JSON object."
     )
     ControlFile(path).write(unreadable)
     assert ControlFile(path).read() == unreadable

@@ -392,7 +392,9 @@ def test_reports_to_this_machine_pass_by_a_proxy(
 def test_a_control_the_shipper_cannot_read_reaches_the_trainer_as_one_to_reject(
     folder: SpoolFolder, server: FakeTelemetry
 ) -> None:
-    server.control_from_the_future = pb.ControlSnapshot(version=4, method="clip_dreams", author="ada", requested_at=1.0)
+    server.control_from_the_future = pb.ControlSnapshot(
+        version=4, document_json='{"method": "clip_dreams"}', author="ada", requested_at=1.0
+    )
     trainer, shipper = living_trainer(folder), start_shipper(folder)
     try:
         snapshot = wait_for_control(folder)
