@@ -5,7 +5,6 @@
 - `pages/`: the pages and their callbacks; `live` keeps an open page up to date
 - `components/`: cards, panels, grids, the control form
 - `figures/`: data -> plotly figure, without dash
-- `hold_preview`: what holding an entropy would take in the newest step
 - `formatting`, `theme`, `ids`: numbers as they are printed; colours, fonts and chart templates; component ids
 - `assets/`: style sheet, scripts, font: everything that the browser loads
 """

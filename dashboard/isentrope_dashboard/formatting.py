@@ -159,7 +159,7 @@ def short_label(new: Control, old: Control | None) -> str:
 
 
 def _target(hold: Hold | None) -> str:
-    return OFF if hold is None else f"{hold.target_entropy:.6g}"
+    return OFF if hold is None else hold.target_in_words
 
 
 def _changed_hold(new: Hold | None, old: Hold | None) -> list[tuple[str, str, str]]:
@@ -169,7 +169,12 @@ def _changed_hold(new: Hold | None, old: Hold | None) -> list[tuple[str, str, st
         bounds = (("largest change", "max_change_per_step"), ("µ min", "mu_min"), ("µ max", "mu_max"))
         pairs += [(label, _bound(getattr(old, name)), _bound(getattr(new, name))) for label, name in bounds]
         pairs.append(("side", old.side, new.side))
+        pairs.append(("reward guard", _switch(old.reward_guard), _switch(new.reward_guard)))
     return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _switch(on: bool) -> str:
+    return "on" if on else OFF
 
 
 def _bound(value: float | None) -> str:

@@ -11,12 +11,14 @@ uses too.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import SupportsFloat
 
 from isentrope.plain_state import Plain, plain, rebuilt
+from isentrope.reward_guard import WINDOW, own_fall, reward_falls
 from isentrope_wire.control import Control, Hold, Method
 from isentrope_wire.hold_decision import (
     Action,
@@ -34,6 +36,8 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTION_R2,
     ENTROPY_PREDICTION_SIGN_AGREEMENT,
     ENTROPY_UNIT_PREDICTED_CHANGE,
+    REWARD_MEAN,
+    EarlyLevel,
 )
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
@@ -215,6 +219,15 @@ class EntropyEstimator:
 _NEEDED = (ENTROPY_MEAN, ENTROPY_UNIT_PREDICTED_CHANGE)
 
 
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """The mean reward of a step."""
+
+    step: int
+    """Counted as in `Measured.step`."""
+    value: float
+
+
 @dataclass(slots=True, kw_only=True)
 class _Memory:
     """All that is kept from step to step, and written into a checkpoint."""
@@ -226,7 +239,20 @@ class _Memory:
     requested: Hold | None = None
     method: Method = Method.NONE
     """The hold, and the method whose thresholds it moves, for which `hold` was decided."""
+    version: int = 0
+    """Of the control that the hold came with."""
     closed_steps: int = 0
+    early: EarlyLevel = field(default_factory=EarlyLevel)
+    highest_entropy: float = -math.inf
+    """The highest mean entropy of any step so far, in nats."""
+    acting_since: int | None = None
+    """The step from which the hold acted, counted as in `closed_steps`; None: it has not acted yet."""
+    rewards: deque[Reward] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Newest last."""
+    own_fall: float | None = None
+    """Of the reward per step before the hold acted; None: it has not acted yet."""
+    stopped: str = ""
+    """Why the reward guard ended the hold; empty: it did not."""
 
 
 class HoldController:
@@ -244,6 +270,8 @@ class HoldController:
         """The control of the step that runs: the pushed one, with the thresholds that were decided."""
         self.action: Action | None = None
         """The decision for the step that runs; None: no entropy is to be held."""
+        self.vocabulary: int | None = None
+        """Number of tokens that the loop's distributions are over; None: not known."""
 
     def state(self) -> Plain:
         """What is kept, as plain values, between two steps: for a checkpoint."""
@@ -276,6 +304,8 @@ class HoldController:
             # Thresholds of another target are no place to start from; the effect of past updates still counts.
             memory.hold = HoldState(plans=memory.hold.plans)
             memory.requested, memory.method = hold, method
+        if active.version != memory.version:
+            memory.version, memory.acting_since, memory.own_fall, memory.stopped = active.version, None, None, ""
         if hold is None:
             return None
         capped = active.control.value("max_fraction") is not None
@@ -287,7 +317,10 @@ class HoldController:
             method=method,
             max_fraction=active.control.number("max_fraction") if capped else None,
             shrink_denominator=active.control.value("denominator") == "shrink",
+            stopped=memory.stopped if hold.reward_guard else "",
         )
+        if memory.hold.acting and memory.acting_since is None:
+            memory.acting_since = memory.closed_steps
         return replace(self._with_estimate(action), version=active.version)
 
     def _with_estimate(self, action: Action) -> Action:
@@ -327,14 +360,21 @@ class HoldController:
 
     def _learn(self, step: int, report: StepReport, momentum: float, learning_rate: SupportsFloat | None) -> None:
         scalars = report.scalars
+        self._guard_reward(step, scalars.get(REWARD_MEAN, math.nan))
         if report.what_if is None or not all(math.isfinite(scalars.get(name, math.nan)) for name in _NEEDED):
             return
         observed, predicted = (scalars.get(f"entropy/{name}_change") for name in ("observed", "predicted"))
         memory = self._memory
         with self._lock:
             memory.compared_steps += observed is not None and predicted is not None
+            memory.early.add(scalars[ENTROPY_MEAN])
+            memory.highest_entropy = max(memory.highest_entropy, scalars[ENTROPY_MEAN])
             memory.measured = Measured(
                 step=step,
+                run_step=report.step,
+                early_level=memory.early.level,
+                highest_entropy=memory.highest_entropy,
+                vocabulary=self.vocabulary,
                 entropy=memory.estimator.step(
                     mean_entropy=scalars[ENTROPY_MEAN],
                     unit_prediction=scalars[ENTROPY_UNIT_PREDICTED_CHANGE],
@@ -349,3 +389,17 @@ class HoldController:
                 ),
                 what_if=report.what_if,
             )
+
+    def _guard_reward(self, step: int, reward: float) -> None:
+        """End the hold where the reward has begun to fall since it acts."""
+        if not math.isfinite(reward):
+            return
+        memory = self._memory
+        with self._lock:
+            began = memory.acting_since
+            if began is not None and memory.own_fall is None:
+                memory.own_fall = own_fall([one.value for one in memory.rewards if one.step < began])
+            memory.rewards.append(Reward(step, reward))
+            if began is not None and memory.own_fall is not None and not memory.stopped:
+                since = [one.value for one in memory.rewards if one.step >= began]
+                memory.stopped = reward_falls(memory.own_fall, since)

@@ -232,6 +232,7 @@ class Probe:
                 logits, token_ids, temperature, entropy_gradient=entropy_gradient, first=not self._guard.settled
             )
             self._scores_to_gate |= token_ids.numel() > 0
+            self._hold.vocabulary = logits.shape[-1]
             return scores
 
     def score_hidden(
@@ -280,6 +281,7 @@ class Probe:
                 first=not self._guard.settled,
             )
             self._scores_to_gate |= token_ids.numel() > 0
+            self._hold.vocabulary = None if isinstance(lm_head_weight, AdaptedWeight) else lm_head_weight.shape[0]
             return scores
 
     def score_sharded(

@@ -1,11 +1,13 @@
 """The control document: a method with its thresholds, and the entropy to hold. Checked where it is built.
 
-A control's `hold` document: the entropy to hold, and the bounds within which thresholds may be moved for it.
+- `Hold`: the field `hold`, the entropy to hold and the bounds within which thresholds may be moved for it
+- `ControlFields`: the fields of the document as the REST API answers them; `Control`: those that a trainer can apply
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -24,82 +26,232 @@ from isentrope_wire.methods import (
 )
 from isentrope_wire.numbers import Answer, is_finite_number, shown
 
-CHANGE_OF_TARGET = 0.05
-"""Share of the target that a step may correct, where `max_change_per_step` is not given."""
+LARGEST_CHANGE = 0.05
+"""Largest correction of a step where `max_change_per_step` is not given: this share of the distance between entropy and
+target, or of the target where that is more."""
+LARGEST_SHARE = 10.0
+"""Of the early level, as a target: a larger number is a percentage without its sign."""
+LONGEST_CURVE = 100
+"""Points of a target curve."""
 
 
 class HoldSide(StrEnum):
     """Which way the entropy may be moved."""
 
     RAISE = "raise"
-    """Only up: tokens whose update lowers entropy are clipped, and nothing is where there is entropy to spare."""
+    """Only up: tokens whose update lowers entropy are clipped, and nothing is where the entropy lies above the target."""
     LOWER = "lower"
     """Only down: tokens whose update raises entropy are clipped."""
     BOTH = "both"
 
 
+Level = float | str
+"""An entropy: a number of nats, or a share of the early level as text, such as `75%`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The entropy to hold, and the bounds for it.
+    """The entropy to hold, and the bounds for it. Exactly one of the three targets is given.
 
     Raises:
         ConfigurationError: naming the field, what was expected and what came.
     """
 
-    target_entropy: float
+    target_entropy: float | None = None
     """H* in nats: the mean entropy of a step's tokens that is wanted."""
+    target_share: float | None = None
+    """H* as a share of the run's early level (`isentrope_wire.metrics.EarlyLevel`), such as 0.75; the text `75%` is read too."""
+    target_curve: tuple[tuple[int, Level], ...] | None = None
+    """H* over the run's steps: points of a step and a level, straight lines between them, constant before and after."""
     max_change_per_step: float | None = None
-    """The largest correction that one step is to bring about, in nats. None: CHANGE_OF_TARGET of the target."""
+    """The largest correction that one step is to bring about, in nats. An approach to the target that is faster is slowed
+    by clipping only where this is given. None: LARGEST_CHANGE."""
     mu_min: float = 0.0
     """The lowest threshold allowed, in standard deviations: how hard may be clipped."""
     mu_max: float = 10.0
     """The highest one; where it would still be too low, nothing is clipped."""
     side: HoldSide = HoldSide.BOTH
+    reward_guard: bool = True
+    """End the hold when the reward begins to fall while it acts (`isentrope.reward_guard`)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "side", _side(self.side))
-        object.__setattr__(self, "target_entropy", _above_zero("target_entropy", self.target_entropy))
-        if self.max_change_per_step is not None:
-            change = _above_zero("max_change_per_step", self.max_change_per_step)
-            object.__setattr__(self, "max_change_per_step", change)
+        given = [name for name in TARGETS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigurationError(
+                f"hold needs one target: {' or '.join(TARGETS)}, such as target_entropy 0.46 (nats) or target_share 0.75 "
+                f"(of the early level); got {', '.join(given) or 'none'}."
+            )
+        self._set("side", _side(self.side))
+        self._set("target_share", None if self.target_share is None else _share("target_share", self.target_share))
+        self._set("target_curve", None if self.target_curve is None else _curve(self.target_curve))
+        for name in ("target_entropy", "max_change_per_step"):
+            value = getattr(self, name)
+            self._set(name, None if value is None else _above_zero(name, value))
         for name in ("mu_min", "mu_max"):
-            object.__setattr__(self, name, _hold_threshold(name, getattr(self, name)))
+            self._set(name, _hold_threshold(name, getattr(self, name)))
         if self.mu_min > self.mu_max:
             raise ConfigurationError(f"hold.mu_min must not lie above mu_max, got {self.mu_min:g} and {self.mu_max:g}.")
+        if not isinstance(self.reward_guard, bool):
+            raise ConfigurationError(f"hold.reward_guard must be true or false, got {shown(self.reward_guard)}.")
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     @classmethod
     def from_document(cls, document: object) -> Hold:
-        """Read the object that users send. Fields not given, and those that are null, keep their defaults.
+        """Read what users send: an object, or its target alone, a share of the early level such as 0.75 or `75%`.
+
+        Fields not given, and those that are null, keep their defaults. In the place of the three targets `target` is
+        read, a text as `target_from_text` takes it.
 
         Raises:
             ConfigurationError: no object, a field it does not have, or a value a field can't take.
         """
+        if isinstance(document, str) or is_finite_number(document):
+            return cls(target_share=document)  # type: ignore[arg-type]  # checked there
         if not isinstance(document, Mapping):
-            raise ConfigurationError(f"hold must be an object or null, got {document!r}.")
+            raise ConfigurationError(f"hold must be an object, a share of the early level, or null, got {document!r}.")
         known = [field.name for field in fields(cls)]
-        unknown = sorted(str(name) for name in document if name not in known)
+        unknown = sorted(str(name) for name in document if name not in [*known, "target"])
         if unknown:
             raise ConfigurationError(f"hold has the fields {', '.join(known)}; got {', '.join(unknown)[:200]}.")
         given = {name: value for name, value in document.items() if value is not None}
-        if "target_entropy" not in given:
-            raise ConfigurationError("hold needs target_entropy: the mean entropy to hold, in nats.")
+        if "target" in given:
+            given |= target_from_text(given.pop("target"))
         return cls(**given)
 
     def to_document(self) -> dict[str, object]:
-        """As JSON takes it, with every default filled in: what a run was held by must not change with the defaults."""
-        return {
-            "target_entropy": self.target_entropy,
-            "max_change_per_step": self.largest_change,
-            "mu_min": self.mu_min,
-            "mu_max": self.mu_max,
-            "side": str(self.side),
-        }
+        """As JSON takes it, with every field."""
+        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        curve = None if self.target_curve is None else [list(point) for point in self.target_curve]
+        return document | {"side": str(self.side), "target_curve": curve}
+
+    def target_at(self, step: int, early_level: float | None) -> float | None:
+        """H* of a step, in nats; None where it is a share of an early level that is not known yet.
+
+        Args:
+            step: of the run, from 1.
+            early_level: in nats.
+        """
+        if self.target_entropy is not None:
+            return self.target_entropy
+        if self.target_share is not None:
+            return None if early_level is None else self.target_share * early_level
+        points = [(at, _nats(level, early_level)) for at, level in self.target_curve or ()]
+        later = next((index for index, (at, _) in enumerate(points) if at >= step), len(points))
+        (start, low), (end, high) = points[max(later - 1, 0)], points[min(later, len(points) - 1)]
+        if low is None or high is None:
+            return None
+        return low if start == end else low + (high - low) * (step - start) / (end - start)
+
+    def largest_change(self, target: float, gap: float = 0.0) -> float:
+        """The largest correction of a step, in nats.
+
+        Args:
+            target: H* in nats.
+            gap: distance between entropy and target, in nats.
+        """
+        given = self.max_change_per_step
+        return LARGEST_CHANGE * max(abs(gap), target) if given is None else given
 
     @property
-    def largest_change(self) -> float:
-        """Of a step, in nats."""
-        given = self.max_change_per_step
-        return CHANGE_OF_TARGET * self.target_entropy if given is None else given
+    def target(self) -> str:
+        """The target as `target_from_text` reads it: `0.46`, `75%`, or a curve such as `1:100% 200:25%`."""
+        if self.target_curve is not None:
+            return " ".join(f"{step}:{level}" for step, level in self.target_curve)
+        return str(self.target_entropy) if self.target_share is None else _percent(self.target_share)
+
+    @property
+    def target_in_words(self) -> str:
+        """For a person: `0.46 nats`, `75% of the early level`."""
+        if self.target_share is not None:
+            return f"{self.target} of the early level"
+        return self.target if self.target_entropy is None else f"{self.target_entropy:.6g} nats"
+
+
+TARGETS = ("target_entropy", "target_share", "target_curve")
+"""The fields of a hold of which one is given."""
+
+
+def target_from_text(text: object) -> dict[str, object]:
+    """The target's field of a hold: `0.46` is a number of nats, `75%` a share of the early level, `1:100% 200:25%` a curve
+    of steps and levels.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    written = str(text).strip()
+    if ":" in written:
+        points = [point.partition(":") for point in written.replace(",", " ").split()]
+        return {
+            "target_curve": [[_whole(step), level if "%" in level else _number(level)] for step, _, level in points]
+        }
+    return {"target_share": written} if written.endswith("%") else {"target_entropy": _number(written)}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"A target is a number of nats such as 0.46, a share of the early level such as 75%, or a curve such as "
+            f"1:100% 200:25%; got {text!r:.80}."
+        ) from None
+
+
+def _whole(text: str) -> int:
+    number = _number(text)
+    return int(number) if number.is_integer() else _refuse_step(text)
+
+
+def _refuse_step(value: object) -> int:
+    raise ConfigurationError(f"hold.target_curve has whole steps of at least 0 that rise, got {shown(value)}.")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.12g}%"
+
+
+def _share(name: str, value: object) -> float:
+    if isinstance(value, str) and (percent := re.fullmatch(r"\s*([0-9]+\.?[0-9]*)\s*%\s*", value, re.ASCII)):
+        number: object = float(percent[1]) / 100
+    else:
+        number = value
+    if not is_finite_number(number) or not 0 < number <= LARGEST_SHARE:
+        raise ConfigurationError(
+            f"hold.{name} is a share of the early level above 0 and at most {LARGEST_SHARE:g}, such as 0.75 or '75%'; "
+            f"got {shown(value)}."
+        )
+    return float(number)
+
+
+def _curve(points: object) -> tuple[tuple[int, Level], ...]:
+    if not isinstance(points, Sequence) or isinstance(points, str) or not 0 < len(points) <= LONGEST_CURVE:
+        raise ConfigurationError(
+            f"hold.target_curve is a list of 1 to {LONGEST_CURVE} points [step, level], got {shown(points)}."
+        )
+    curve = tuple(_point(point) for point in points)
+    steps = [step for step, _ in curve]
+    if steps != sorted(set(steps)):
+        _refuse_step(steps)
+    return curve
+
+
+def _point(point: object) -> tuple[int, Level]:
+    if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
+        raise ConfigurationError(f"A point of hold.target_curve is [step, level], got {shown(point)}.")
+    step, level = point
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        _refuse_step(step)
+    if isinstance(level, str):
+        return step, _percent(_share("target_curve", level))
+    return step, _above_zero("target_curve", level)
+
+
+def _nats(level: Level, early_level: float | None) -> float | None:
+    if not isinstance(level, str):
+        return level
+    return None if early_level is None else _share("target_curve", level) * early_level
 
 
 def _side(value: object) -> HoldSide:
@@ -202,7 +354,7 @@ class Control(ControlFields):
         mu_high: float | None = None,
         scope: Scope | str | None = None,
         parameters: Mapping[str, object] | None = None,
-        hold: Mapping[str, object] | None = None,
+        hold: Mapping[str, object] | float | str | None = None,
         reason: str = "",
     ) -> None:
         # Written out so that users may pass the plain words of the JSON document.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from isentrope_wire.control import Control, ControlFields, Scope
 from isentrope_wire.numbers import Answer, Number
+from isentrope_wire.what_if import WhatIfSums
 
 
 class State(StrEnum):
@@ -178,6 +179,8 @@ class WhatIfAnswer(Answer):
     unclipped_unit_predicted_change: Number
     """With no threshold at all."""
     curve: WhatIfCurves | None
+    sums: WhatIfSums | None
+    """The step's tokens in bins, from which every threshold and scope can be answered; null unless asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,13 @@
 The resting point s of the entropy (`EntropyEstimate`) moves by g u + b per step, where u is the step's unit prediction and
 g its gain. The decision (`decide`) wants
 
-    g u* + b = clamp(RATE (H* - s), -max_change_per_step, max_change_per_step)
+    g u* + b = RATE (H* - s), by size at most `Hold.largest_change`
 
 and reads the mu that gives u* from the what-if curve of the newest measured step: clipping tokens whose update lowers
-entropy (scope `decreasing`) raises u, clipping those that raise it lowers u. Numbers arrive one or more steps late, so
-the planned effect of decisions made since is added to s.
+entropy (scope `decreasing`) raises u, clipping those that raise it lowers u. Where the step without clipping moves s
+towards H* faster than `Hold.largest_change`, but not faster than RATE (H* - s), it is left alone: the approach is slowed
+only near the target, or where `max_change_per_step` asks for it. Numbers arrive one or more steps late, so the planned
+effect of decisions made since is added to s.
 
 `decide` is a pure function of measurements and state: no clock, no thread, no torch. `distrust` checks whether the
 calibrated prediction is good enough to act on, `Action` is the decision, and `control_under` the control that results.
@@ -31,6 +33,7 @@ from isentrope_wire.metrics import (
     HOLD_GAIN,
     HOLD_MU,
     HOLD_RESTING_POINT,
+    HOLD_STEPS_TO_TARGET,
     HOLD_TARGET,
 )
 from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
@@ -45,12 +48,15 @@ class HoldStatus(StrEnum):
     """The threshold moves towards it, as far as one step may move it."""
     LIMIT = "limit"
     """More would have to be clipped than mu_min or max_fraction allows."""
+    APPROACHING = "approaching"
+    """The target is far, and the entropy moves towards it."""
     RESTING = "resting"
     """Nothing has to be clipped."""
     SIDE = "side"
     """Nothing is clipped: it would take clipping on the side that is not allowed."""
     FALLBACK = "fallback"
-    """The prediction is not good enough to act on: the requested method and thresholds are active."""
+    """The prediction is not good enough to act on, the target can't be had, or the reward guard ended the hold: the
+    requested method and thresholds are active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,11 @@ class Action:
     mu: float | None = None
     """Both thresholds, in standard deviations; None: nothing is clipped, or the requested thresholds are active."""
     reason: str = ""
-    """Why the entropy is not held, for a person; empty where it is."""
+    """Why the entropy is not held, or what to know of the target, for a person; empty where there is nothing to say."""
+    target: float | None = None
+    """H* of the step, in nats; None while it is not known."""
+    steps_to_target: float | None = None
+    """At the present pace; with APPROACHING alone."""
     gain: float | None = None
     drift: float | None = None
     resting_point: float | None = None
@@ -89,15 +99,15 @@ class Action:
                 scope=Scope(document["scope"]),
                 mu=None if document["mu"] is None else float(document["mu"]),
                 reason=str(document["reason"]),
-                **{
-                    name: None if document[name] is None else float(document[name])
-                    for name in ("gain", "drift", "resting_point")
-                },
+                **{name: None if document[name] is None else float(document[name]) for name in _NUMBERS},
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CodecError(
                 f"expected rank 0's decision on a held entropy, got {content[:80]!r} ({error})."
             ) from error
+
+
+_NUMBERS = ("target", "steps_to_target", "gain", "drift", "resting_point")
 
 
 def undecided(version: int) -> Action:
@@ -124,7 +134,8 @@ def hold_scalars(action: Action | None, pushed: Control) -> dict[str, float]:
         return {}
     active = control_under(action, pushed)
     numbers = {
-        HOLD_TARGET: hold.target_entropy,
+        HOLD_TARGET: hold.target_entropy if action.target is None else action.target,
+        HOLD_STEPS_TO_TARGET: action.steps_to_target,
         HOLD_MU: action.mu,
         HOLD_GAIN: action.gain,
         HOLD_DRIFT: action.drift,
@@ -206,6 +217,12 @@ class EntropyEstimate:
 
 RATE = 0.2
 """Share of the distance to the target that one step corrects: low enough for numbers that are noisy and some steps late."""
+FAR = 0.1
+"""Share of the target: an entropy further from it approaches it, and is not held."""
+PACE_WEIGHT = 0.2
+"""Of a step in the pace from which the steps to the target are counted."""
+LONGEST_WAY = 10_000
+"""Steps to the target; at a slower pace there is no number."""
 HYSTERESIS = 0.05
 """Clipping begins when it contributes this share of the largest correction, and ends when it contributes nothing: with one
 bound for both, noise would switch it on and off."""
@@ -229,6 +246,14 @@ class Measured:
     calibrated: Calibrated
     what_if: WhatIfSums
     """From which its unit prediction under any thresholds is computed."""
+    run_step: int = 0
+    """Its number in the run."""
+    early_level: float | None = None
+    """Of the run's entropy, in nats; None: not known yet."""
+    highest_entropy: float = math.inf
+    """The highest mean entropy of any step so far, in nats."""
+    vocabulary: int | None = None
+    """Number of tokens that a distribution is over; None: not known."""
 
     @property
     def unclipped_prediction(self) -> float:
@@ -253,6 +278,8 @@ class HoldState:
     scope: Scope | None = None
     """The side that was clipped; None: neither."""
     mu: float | None = None
+    pace: float | None = None
+    """Average of what a step was decided to move towards the target, in nats."""
     plans: tuple[Plan, ...] = ()
     """Of the steps whose numbers have not arrived."""
 
@@ -266,6 +293,7 @@ def decide(
     method: Method = Method.CLIP_V,
     max_fraction: float | None = None,
     shrink_denominator: bool = False,
+    stopped: str = "",
 ) -> tuple[HoldState, Action]:
     """Decide the thresholds of the step that begins next.
 
@@ -277,26 +305,31 @@ def decide(
         method: clip_v or clip_b, whose thresholds are moved.
         max_fraction: of the requested parameters, see `WhatIfCurve.at`.
         shrink_denominator: of the requested parameters, see `WhatIfCurve.at`.
+        stopped: why the hold was ended, in a sentence; empty: it was not.
 
     Returns:
         The next state, and the action, whose version the caller fills in.
     """
-    reason = _reason_for_fallback(measured, state, step)
-    if measured is None or reason:
-        fallback = Action(version=0, status=HoldStatus.FALLBACK, reason=reason)
+    target = None if measured is None else hold.target_at(_run_step(measured, step), measured.early_level)
+    reason = stopped or _reason_for_fallback(measured, state, step, target)
+    if measured is None or target is None or reason:
+        fallback = Action(version=0, status=HoldStatus.FALLBACK, reason=reason, target=target)
         return HoldState(plans=_plans(state, measured, step)), fallback
     gain, drift = measured.entropy.gain or 0.0, measured.entropy.drift
     plans = _outstanding(state, measured)
     resting_point = measured.entropy.resting_point + sum(gain * plan.unit_prediction + drift for plan in plans)
-    largest = hold.largest_change
-    correction = min(max(RATE * (hold.target_entropy - resting_point), -largest), largest) - drift
+    gap = target - resting_point
+    unclipped = gain * measured.unclipped_prediction + drift
+    wanted = _wanted_change(hold, target, gap, unclipped)
     # In nats: what clipping has to add to the change of the step with nothing clipped.
-    missing = correction - gain * measured.unclipped_prediction
-    scope = _side_to_clip(missing, HYSTERESIS * largest, state)
+    missing = wanted - unclipped
+    scope = _side_to_clip(missing, HYSTERESIS * hold.largest_change(target, gap), state)
+    watch = _reason_to_watch(measured, target)
     if scope is None or not _allowed(scope, hold.side):
         status = HoldStatus.RESTING if scope is None else HoldStatus.SIDE
-        idle = HoldState(acting=True, plans=_plans(state, measured, step))
-        return idle, Action(version=0, status=status, reason=_reason_for_idling(scope))
+        idle = HoldState(acting=True, pace=_pace(state, unclipped, gap), plans=_plans(state, measured, step))
+        action = Action(version=0, status=status, reason=watch or _reason_for_idling(scope), target=target)
+        return idle, _on_the_way(action, idle, gap, watch)
     curve = WhatIfCurve(measured.what_if, scope, method)
     lowest = max(hold.mu_min, min(_cap_binds_from(curve, max_fraction), hold.mu_max))
 
@@ -304,22 +337,74 @@ def decide(
         # Without the cap: it is only called for thresholds at which the cap does not bind.
         return curve.at(mu, mu, shrink_denominator=shrink_denominator).unit_predicted_change
 
-    solved = _solve(reached, scope, correction / gain, lowest, hold.mu_max)
+    solved = _solve(reached, scope, (wanted - drift) / gain, lowest, hold.mu_max)
     mu, status = _threshold(hold, state, curve, scope, solved, lowest)
     plan = Plan(step, reached(mu))
-    return (
-        HoldState(acting=True, scope=scope, mu=mu, plans=(*plans, plan)),
-        Action(version=0, status=status, scope=scope, mu=mu),
-    )
+    pace = _pace(state, gain * plan.unit_prediction + drift, gap)
+    acting = HoldState(acting=True, scope=scope, mu=mu, pace=pace, plans=(*plans, plan))
+    action = Action(version=0, status=status, scope=scope, mu=mu, reason=watch, target=target)
+    return acting, _on_the_way(action, acting, gap, watch)
 
 
-def _reason_for_fallback(measured: Measured | None, state: HoldState, step: int) -> str:
+def _run_step(measured: Measured, step: int) -> int:
+    """The number in the run of the step that begins."""
+    return measured.run_step + step - measured.step
+
+
+def _wanted_change(hold: Hold, target: float, gap: float, unclipped: float) -> float:
+    """The change of the resting point that the step is to bring about, in nats.
+
+    Args:
+        target: H*.
+        gap: from the resting point to it, with its sign.
+        unclipped: the change with nothing clipped.
+    """
+    largest = hold.largest_change(target, gap)
+    if hold.max_change_per_step is None:
+        largest = max(largest, math.copysign(unclipped, unclipped * gap))
+    return math.copysign(min(RATE * abs(gap), largest), gap)
+
+
+def _pace(state: HoldState, change: float, gap: float) -> float:
+    towards = math.copysign(change, change * gap)
+    return towards if state.pace is None else state.pace + PACE_WEIGHT * (towards - state.pace)
+
+
+def _on_the_way(action: Action, state: HoldState, gap: float, watch: str) -> Action:
+    """The action as APPROACHING where the entropy moves towards a target that is far."""
+    pace, target = state.pace or 0.0, action.target or 0.0
+    if abs(gap) <= FAR * target or pace <= 0 or abs(gap) > LONGEST_WAY * pace:
+        return action
+    steps = math.ceil(abs(gap) / pace)
+    way = f"About {steps} steps to the target, at {pace:.2g} nats a step."
+    reason = f"{way} {watch}".strip()
+    return replace(action, status=HoldStatus.APPROACHING, steps_to_target=float(steps), reason=reason)
+
+
+def _reason_for_fallback(measured: Measured | None, state: HoldState, step: int, target: float | None) -> str:
     if measured is None:
         return "No measurements have arrived yet."
     lag = step - measured.step
     if lag > LARGEST_LAG:
         return f"The newest measurements are {lag} steps old."
+    if target is None:
+        return "The early level, of which the target is a share, is not known yet: it takes the run's first steps."
+    if measured.vocabulary is not None and target > math.log(measured.vocabulary):
+        return (
+            f"The target of {target:.4g} nats lies above ln V = {math.log(measured.vocabulary):.4g}, the entropy of a "
+            f"uniform distribution over {measured.vocabulary} tokens: no policy can have it."
+        )
     return distrust(measured.calibrated, measured.entropy.gain, acting=state.acting)
+
+
+def _reason_to_watch(measured: Measured, target: float) -> str:
+    """What to know of a target that the run never had; empty for another one."""
+    if target <= measured.highest_entropy:
+        return ""
+    return (
+        f"The target of {target:.4g} nats lies above {measured.highest_entropy:.4g}, the highest mean entropy of the run so "
+        "far: whether the policy still learns there is not known."
+    )
 
 
 def _outstanding(state: HoldState, measured: Measured) -> tuple[Plan, ...]:

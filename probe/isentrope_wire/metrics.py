@@ -377,6 +377,12 @@ TOKEN_NOT_RECORDED = metric(
 )
 
 HOLD_TARGET = metric("hold/target", unit=NATS, meaning="entropy to hold", promised=False)
+HOLD_STEPS_TO_TARGET = metric(
+    "hold/steps_to_target",
+    unit="steps",
+    meaning="steps until the target is reached at the present pace",
+    promised=False,
+)
 HOLD_MU = metric("hold/mu", unit="σ", meaning="threshold chosen to hold it", promised=False)
 HOLD_GAIN = metric("hold/gain", meaning="gain the choice was made with", promised=False)
 HOLD_DRIFT = metric(

@@ -81,6 +81,9 @@ def _reader(kind: Hashable) -> Callable[[Any], Any]:
     if origin is list:
         item = _reader(arguments[0])
         return lambda values: [item(value) for value in values]
+    if origin is tuple:
+        item = _reader(arguments[0])
+        return lambda values: tuple(map(item, values))
     if origin is dict:
         inner = _reader(arguments[1])
         return lambda values: {name: inner(value) for name, value in values.items()}

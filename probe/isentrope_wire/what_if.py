@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from isentrope_wire.control import Method, Scope
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.numbers import Answer, Number
 
 FINE_EDGES = 101
 """0, 0.05, 0.10 ... 5: every position of the dashboard's sliders."""
@@ -74,13 +75,13 @@ class WhatIfError(IsentropeError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class BinSums:
+class BinSums(Answer):
     """The tokens of a step by cell, for one method. Cells without a token are not listed."""
 
     cells: tuple[int, ...] = ()
     """Rising."""
     counts: tuple[int, ...] = ()
-    change_sums: tuple[float, ...] = ()
+    change_sums: tuple[Number, ...] = ()
     """Sums of -u S_c in nats per unit gain; float32 on the wire."""
 
     def __post_init__(self) -> None:
@@ -102,12 +103,12 @@ class BinSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfSums:
+class WhatIfSums(Answer):
     """The tokens of one step; `merge` adds micro-batches and ranks."""
 
     tokens: int
     """All valid ones, with those that no threshold reaches (u = 0)."""
-    change_sum: float
+    change_sum: Number
     """Sum of -u S_c over them, in nats per unit gain: what the step has when nothing is clipped."""
     clip_b: BinSums = BinSums()
     clip_v: BinSums = BinSums()

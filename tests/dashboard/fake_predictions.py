@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
+
+from tests.probe.hold.collapsing_plant import step_sums
 
 MU = [*(index / 20 for index in range(101)), 6.0, 8.0, 10.0, 20.0, 50.0, 100.0]
 _A = 0.05
@@ -66,6 +69,7 @@ def what_if_answer(
         "unit_predicted_change_bound": 0.0002 if between else 0.0,
         "unclipped_unit_predicted_change": unclipped,
         "curve": {"low": curve([(mu, mu_high) for mu in MU]), "high": curve([(mu_low, mu) for mu in MU])},
+        "sums": asdict(step_sums(lowering=0.02, raising=0.01)),
     }
 
 

@@ -154,12 +154,12 @@ HELD = Hold(target_entropy=0.4635, max_change_per_step=0.02, mu_min=0.0, mu_max=
 def test_a_hold_that_begins_moves_or_ends_is_told() -> None:
     held = replace(CLIP, hold=HELD.to_document())
     moved = replace(CLIP, hold={**HELD.to_document(), "target_entropy": 0.4, "side": "raise"})
-    assert describe(held, CLIP) == "hold off → 0.4635"
-    assert describe(moved, held) == "hold 0.4635 → 0.4, side both → raise"
-    assert describe(CLIP, moved) == "hold 0.4 → off"
-    assert describe(held, None).endswith("hold 0.4635")
+    assert describe(held, CLIP) == "hold off → 0.4635 nats"
+    assert describe(moved, held) == "hold 0.4635 nats → 0.4 nats, side both → raise"
+    assert describe(CLIP, moved) == "hold 0.4 nats → off"
+    assert describe(held, None).endswith("hold 0.4635 nats")
     assert (short_label(held, CLIP), short_label(CLIP, held), short_label(held, held)) == (
-        "hold 0.4635",
+        "hold 0.4635 nats",
         "hold off",
         "",
     )
@@ -170,7 +170,7 @@ HOLD_FORM = Form("clip_v", "all", True, 1.0, False, "", True, "0.5", "", "0.5", 
 
 def test_the_forms_hold_is_pushed_with_its_defaults() -> None:
     wanted = form_values(HOLD_FORM, {})
-    assert wanted.held == Hold(target_entropy=0.5, max_change_per_step=0.025, mu_min=0.5, mu_max=8.0, side="raise")  # type: ignore[arg-type]
+    assert wanted.held == Hold(target_entropy=0.5, mu_min=0.5, mu_max=8.0, side="raise")  # type: ignore[arg-type]
     assert form_values(replace(HOLD_FORM, hold_on=False), {}).hold is None
 
 

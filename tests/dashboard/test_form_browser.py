@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 NEWS = {PATH.removeprefix("/runs")}
 """End of the address that a page asks first when it asks for news."""
 CLIPPED: dict[str, Any] = {"method": "clip_v", "mu_high": 2.0, "scope": "all"}
-HOLD = {"target_entropy": 1.2, "max_change_per_step": 0.06, "mu_min": 0.5, "mu_max": 10.0, "side": "both"}
+HOLD = Hold(target_entropy=1.2, max_change_per_step=0.06, mu_min=0.5).to_document()
 
 
 def steered_run(fake: FakeApi, control: dict[str, Any], *, steps: int = 10, more: int = 3) -> FakeRun:
@@ -234,6 +234,8 @@ def test_a_hold_begins_where_the_entropy_stands_and_ends_when_it_is_switched_off
     switch.check(force=True)
     stands = float(page.locator("#hold-target").input_value())
     assert stands == pytest.approx(run.rows[-1]["scalars"]["entropy/mean"], abs=0.1)
+    page.fill("#hold-target", "75%")
+    expect(page.locator("#what-if-reading")).to_contain_text("the target")
     page.fill("#hold-target", "1.5")
     expect(page.locator("#what-if-reading")).to_contain_text("By entropy/gain 0.4")
     page.fill("#hold-mu-min", "0.25")
@@ -241,7 +243,7 @@ def test_a_hold_begins_where_the_entropy_stands_and_ends_when_it_is_switched_off
     assert run.pushed[-1]["hold"] == Hold(target_entropy=1.5, mu_min=0.25).to_document()
     run.labels = {"hold/state": "slewing"}
     fake.add_steps(run, 6)
-    expect(page.locator("#hold-running")).to_have_text("1.5000 nats")
+    expect(page.locator("#hold-running")).to_have_text("1.5 nats")
     expect(page.locator("#hold-facts")).to_contain_text("Slewing")
     for told in ("1.900", "−0.0020 nats"):  # the controller's own gain and drift
         expect(page.locator("#what-if-reading")).to_contain_text(told)
@@ -256,7 +258,7 @@ def test_a_hold_begins_where_the_entropy_stands_and_ends_when_it_is_switched_off
     assert run.pushed[-1]["hold"] is None
     fake.add_steps(run, 2)
     expect(page.locator("#hold-facts")).to_be_empty()
-    expect(page.locator("#history-grid [row-id=v2]")).to_contain_text("hold 1.5 → off")
+    expect(page.locator("#history-grid [row-id=v2]")).to_contain_text("hold 1.5 nats → off")
     assert watched.problems == []
 
 

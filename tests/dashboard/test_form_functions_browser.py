@@ -27,6 +27,7 @@ FIELDS = (
     "mu_min",
     "mu_max",
     "side",
+    "guard",
 )
 FORMS = {
     "clip_v": {"max_fraction": {"kind": "number", "default": None, "minimum": 0, "maximum": 1}},
@@ -43,15 +44,25 @@ CLIPPED: dict[str, Any] = {
 }
 MARKS = [
     *({"method": "", "field": name} for name in ("method", "mu_low", "mu_high", "scope", "hold")),
-    *({"method": "", "field": f"hold.{name}"} for name in ("target_entropy", "max_change_per_step", "mu_min", "side")),
+    *(
+        {"method": "", "field": f"hold.{name}"}
+        for name in ("target", "max_change_per_step", "mu_min", "side", "reward_guard")
+    ),
     *({"method": method, "field": name} for method, name in PARAMETERS),
 ]
 SHOWN = {
     "method": "clip_v", "scope": "all", "low_on": False, "low": 1, "high_on": True, "high": 2, "hold_on": False,
-    "target": "", "change": "", "mu_min": "", "mu_max": "", "side": "both", "max_fraction": "", "ratio": "0.0002",
+    "target": "", "change": "", "mu_min": "", "mu_max": "", "side": "both", "guard": True, "max_fraction": "", "ratio": "0.0002",
 }  # fmt: skip
 """What the fields show of it."""
-HOLD = {"target_entropy": 0.5, "max_change_per_step": 0.025, "mu_min": 0.0, "mu_max": 10.0, "side": "both"}
+HOLD = {
+    "target": "0.5",
+    "max_change_per_step": 0.025,
+    "mu_min": 0.0,
+    "mu_max": 10.0,
+    "side": "both",
+    "reward_guard": True,
+}
 HELD = {"hold_on": True, "target": "0.5", "change": "0.025", "mu_min": "0", "mu_max": "10"}
 """What the fields show of it."""
 
@@ -185,7 +196,7 @@ def kept(*notes: str) -> str:
             {"hold": HOLD}, HELD, {"high": 3}, {"hold": None}, {"hold_on": False}, ("1 change", ""), id="a hold ends",
         ),
         pytest.param(
-            {"hold": HOLD}, HELD, {"target": "0.7"}, {"hold": {**HOLD, "mu_min": 0.3, "target_entropy": 0.6}},
+            {"hold": HOLD}, HELD, {"target": "0.7"}, {"hold": {**HOLD, "mu_min": 0.3, "target": "0.6"}},
             {"mu_min": "0.3"}, ("1 change", kept("target entropy (changed meanwhile by alice to 0.6)")),
             id="the fields of a hold follow one by one",
         ),
@@ -259,7 +270,7 @@ def test_what_was_changed_meanwhile_is_said_until_it_is_taken_back_or_taken_over
         pytest.param({}, {}, {"hold_on": True, "target": "1"}, {"hold": ("edited", "Edited; was off")}, id="a hold"),
         pytest.param(
             {"hold": HOLD}, HELD, {"target": "0.7", "mu_min": ""},
-            {"hold.target_entropy": ("edited", "Edited; was 0.5"), "hold.mu_min": ("edited", "Edited; was 0")},
+            {"hold.target": ("edited", "Edited; was 0.5"), "hold.mu_min": ("edited", "Edited; was 0")},
             id="fields of a hold",
         ),
     ],
@@ -291,6 +302,7 @@ def test_a_field_is_marked_where_it_is_not_what_is_in_force(
             {"hold": HOLD}, HELD, {"target": "0.7", "mu_min": "1"}, "hold.mu_min", {"mu_min": "0"}, id="a bound of a hold"
         ),
         pytest.param({"hold": HOLD}, HELD, {"side": "raise", "high": 3}, "hold.side", {"side": "both"}, id="its side"),
+        pytest.param({"hold": HOLD}, HELD, {"guard": False}, "hold.reward_guard", {"guard": True}, id="its reward guard"),
     ],
 )  # fmt: skip
 def test_one_field_goes_back_alone(

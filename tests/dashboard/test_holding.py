@@ -7,18 +7,21 @@ from dataclasses import replace
 import pytest
 
 from isentrope_dashboard.components.facts import hold_props
-from isentrope_dashboard.components.what_if import hold_reading
+from isentrope_dashboard.components.what_if import expected_action, hold_reading, measured_step
 from isentrope_dashboard.figures.entropy import LIVE_TRACES, appended, drawn, entropy_figure, extension
 from isentrope_dashboard.figures.held_entropy import BAND_HIGH, BAND_LOW, banded_rows, hold_at, holding, with_band
 from isentrope_dashboard.figures.lines import StepRow
 from isentrope_dashboard.figures.what_if import change_of, with_gain
-from isentrope_dashboard.hold_preview import HoldPreview, Steering, preview, scope_in_the_way, steering
 from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.control import Control, Hold, Scope
 from isentrope_wire.control_answers import CurveColumns, RunControl, WhatIfAnswer, WhatIfCurves
+from isentrope_wire.hold_decision import HoldState, HoldStatus, Measured, decide
+from isentrope_wire.methods import Method
+from isentrope_wire.what_if import WhatIfCurve
 from tests.dashboard.made_answers import columns as made
 from tests.dashboard.made_answers import run_control, version
 from tests.dashboard.test_run_content import words
+from tests.probe.hold.collapsing_plant import step_sums
 
 HOLD = Hold(target_entropy=1.0, max_change_per_step=0.05, mu_min=0.0, mu_max=10.0)
 HELD = Control(hold=HOLD.to_document())
@@ -114,8 +117,29 @@ def test_how_the_hold_goes_is_said_in_words_with_the_distance_from_the_target() 
         assert part in said
 
 
-def test_steps_under_another_target_do_not_count_and_a_fallback_names_no_threshold() -> None:
-    rows = [StepRow(step=1, scalars={**STEERED, "hold/target": 2.0, "entropy/mean": 2.0})]
+def test_each_step_is_compared_with_its_own_target() -> None:
+    rows = [
+        StepRow(step=i, scalars={"hold/target": h, "entropy/mean": e}) for i, h, e in ((1, 2.0, 2.2), (2, 1.0, 0.7))
+    ]
+    held = holding(state(HOLD), {"hold/state": "holding"}, [*rows, StepRow(step=3, scalars={"entropy/mean": 9.0})])
+    assert held is not None
+    assert held.distance == pytest.approx(0.2)
+    assert held.distance_steps == 2
+
+
+def test_an_approach_shows_its_steps_to_go() -> None:
+    rows = [StepRow(step=1, scalars={"hold/target": 0.5, "hold/steps_to_target": 12.0, "entropy/mean": 0.9})]
+    held = holding(state(Hold(target_share=0.75)), {"hold/state": "approaching"}, rows)
+    said = words(hold_props(held)["hold-facts"]["children"])
+    for part in ("Approaching", "0.5000 nats", "about 12 steps to go"):
+        assert part in said
+    assert "75% of the early level" in words(
+        hold_props(holding(state(Hold(target_share=0.75)), {}, []))["hold-facts"]["children"]
+    )
+
+
+def test_a_fallback_names_no_threshold() -> None:
+    rows = [StepRow(step=1, scalars={"entropy/mean": 2.0})]
     held = holding(state(HOLD), {"hold/state": "fallback"}, rows)
     assert held is not None
     assert held.distance is None
@@ -131,119 +155,89 @@ def test_nothing_is_said_where_nothing_is_held_and_a_word_of_a_newer_probe_is_sh
     assert "No report of it yet" in words(hold_props(holding(state(HOLD), {}, []))["hold-facts"]["children"])
 
 
-MU = [0.0, 1.0, 2.0, 3.0]
-CLIPPED = [0.4, 0.2, 0.1, 0.0]
-
-
-def curve(units: list[float]) -> CurveColumns:
-    return CurveColumns(mu=MU, clip_fraction=CLIPPED, unit_predicted_change=units, predicted_change=None)
-
-
-CURVE = curve([0.03, 0.01, -0.01, -0.02])
+# With nothing clipped the unit prediction is -0.04: at a gain of 0.5 the entropy falls by 0.02 nats a step.
+FALLING = step_sums(lowering=0.09, raising=0.05)
+CURVE = CurveColumns(mu=[0.0], clip_fraction=[0.4], unit_predicted_change=[0.05], predicted_change=None)
 STEP = WhatIfAnswer(
     step=7,
     method="clip_v",
-    scope=Scope.DECREASING,
+    scope=Scope.ALL,
     mu_low=None,
     mu_high=None,
     max_fraction=None,
     denominator="keep",
     not_included=[],
-    tokens=1000,
+    tokens=100,
     capped=False,
     clip_fraction=0.0,
-    unit_predicted_change=-0.02,
-    predicted_change=-0.01,
+    unit_predicted_change=-0.04,
+    predicted_change=-0.02,
     gain=0.5,
     clip_fraction_bound=0.0,
     unit_predicted_change_bound=0.0,
-    unclipped_unit_predicted_change=-0.02,
+    unclipped_unit_predicted_change=-0.04,
     curve=WhatIfCurves(low=CURVE, high=CURVE),
+    sums=FALLING,
 )
-"""With both thresholds at µ: ΔH = 0.5 (2 u - (-0.02)), so 0.04, 0.02, 0.0, -0.01 at 0, 1, 2, 3."""
+TRUSTED = {"entropy/prediction_r2": 0.6, "entropy/prediction_sign_agreement": 0.9}
+OWN = TRUSTED | {"hold/gain": 0.4, "hold/drift": -0.001, "hold/resting_point": 0.97}
+
+
+def measured(entropy: float, newest: dict[str, float] = TRUSTED) -> Measured:
+    return measured_step(newest, entropy, STEP, None, 2.0)
+
+
+def test_the_expected_action_is_the_probe_s_decision() -> None:
+    action = expected_action(HELD, measured(1.0), held=False)
+    assert (action.status, action.scope) == (HoldStatus.HOLDING, Scope.DECREASING)
+    curve = WhatIfCurve(FALLING, Scope.DECREASING, Method.CLIP_V)
+    assert curve.at(action.mu, action.mu).unit_predicted_change == pytest.approx(0.0, abs=1e-6)
+    _, decided = decide(HOLD, HoldState(acting=True, scope=action.scope, mu=action.mu), measured(1.0), step=1)
+    assert decided.mu == action.mu
 
 
 @pytest.mark.parametrize(
-    ("entropy", "changed", "outcome", "mu"),
+    ("entropy", "control", "status"),
     [
-        (0.985, {}, "reached", 1.0),  # +0.015 wanted
-        (0.97, {}, "reached", 0.0),  # +0.03 wanted: only µ 0 gives it
-        (0.5, {}, "limit", 0.0),  # +0.05 allowed, +0.04 is all there is
-        (0.5, {"mu_min": 1.0}, "limit", 1.0),
-        (0.985, {"side": "lower"}, "side", None),
-        (1.04, {}, "resting", None),  # down by at most 0.04, and 0.01 comes by itself
-        (1.008, {}, "reached", 2.0),  # down by at most 0.008: it falls too fast
-        (1.008, {"side": "lower"}, "side", None),
-        (1.004, {}, "there", None),
-        (0.996, {"side": "lower"}, "there", None),
+        (1.5, HELD, HoldStatus.APPROACHING),
+        (0.97, Control(hold={**HOLD.to_document(), "mu_min": 1.9}), HoldStatus.LIMIT),
+        (0.97, Control(hold={**HOLD.to_document(), "side": "lower"}), HoldStatus.SIDE),
+        (1.0, Control(hold=0.5), HoldStatus.FALLBACK),  # the early level is not known
     ],
 )
-def test_what_the_controller_would_have_to_do_follows_from_the_newest_steps_curves(
-    entropy: float, changed: dict[str, object], outcome: str, mu: float | None
-) -> None:
-    expected = preview(replace(HOLD, **changed), entropy, STEP, steering({}, entropy, STEP))  # type: ignore[arg-type]
-    assert expected is not None
-    assert (expected.outcome, expected.mu) == (outcome, mu)
-    assert abs(expected.correction) <= 0.05 + 1e-12
+def test_the_expected_action_knows_every_bound(entropy: float, control: Control, status: HoldStatus) -> None:
+    assert expected_action(control, measured(entropy), held=False).status == status
 
 
-def test_an_entropy_that_has_to_fall_is_brought_down_by_clipping_what_raises_it() -> None:
-    rising = curve([-0.03, -0.01, 0.01, 0.02])
-    step = replace(
-        STEP,
-        unit_predicted_change=0.02,
-        predicted_change=0.01,
-        unclipped_unit_predicted_change=0.02,
-        curve=WhatIfCurves(low=rising, high=rising),
-    )
-    expected = preview(HOLD, 1.015, step, steering({}, 1.015, step))  # -0.04, -0.02, 0.0, +0.01 at 0, 1, 2, 3
-    assert expected is not None
-    assert (expected.outcome, expected.mu) == ("reached", 1.0)
-    assert expected.change == pytest.approx(-0.02)
-    assert scope_in_the_way(HOLD, 1.015, unclipped=0.01) == "increasing"
+def test_a_prediction_without_trust_is_expected_to_fall_back() -> None:
+    for newest in ({}, {"entropy/prediction_r2": -0.5, "entropy/prediction_sign_agreement": 0.5}):
+        assert expected_action(HELD, measured(1.0, newest), held=False).status == HoldStatus.FALLBACK
 
 
-def test_the_preview_is_silent_without_a_gain_and_looks_at_the_tokens_in_the_way() -> None:
-    for gain in (None, -0.1):
-        step = replace(STEP, gain=gain)
-        assert preview(HOLD, 0.9, step, steering({}, 0.9, step)) is None
-    assert (scope_in_the_way(HOLD, 0.9), scope_in_the_way(HOLD, 1.1)) == ("decreasing", "increasing")
-    assert scope_in_the_way(HOLD, 1.01, unclipped=-0.03) == "decreasing"
+def test_the_probe_s_own_numbers_count_where_it_reported_them() -> None:
+    own, other = measured(1.0, OWN).entropy, measured(1.0).entropy
+    assert (own.gain, own.drift, own.resting_point) == pytest.approx((0.4, -0.001, 0.97))
+    assert (other.gain, other.drift, other.resting_point) == (0.5, 0.0, 1.0)
 
 
-def test_the_preview_says_where_the_entropy_stands_what_is_wanted_and_what_it_takes() -> None:
-    expected = preview(HOLD, 0.985, STEP, steering({}, 0.985, STEP))
-    assert isinstance(expected, HoldPreview)
-    said = words(hold_reading(expected))
-    for part in ("H 0.985 is 0.015 nats below the target", "at most +0.015 nats", "µ 1.00", "clips 40.00%"):
-        assert part in said
-    assert "By entropy/gain 0.500, without drift" in said
-
-
-OWN = {"hold/gain": 1.0, "hold/drift": -0.01, "hold/resting_point": 0.975}
-
-
-def test_the_controller_s_own_gain_drift_and_resting_point_count_where_it_reported_them() -> None:
-    own = steering(OWN, 0.985, STEP)
-    assert own == Steering(gain=1.0, drift=-0.01, standing=0.975, by_controller=True)
-    # With both thresholds at µ: ΔH = 2 u + 0.02 - 0.01, so 0.07, 0.03, -0.01, -0.03 at 0, 1, 2, 3.
-    expected = preview(HOLD, 0.985, STEP, own)
-    assert expected is not None
-    assert (expected.outcome, expected.mu) == ("reached", 1.0)
-    assert (expected.correction, expected.unclipped_change, expected.change) == pytest.approx((0.025, -0.03, 0.03))
-    said = words(hold_reading(expected))
+def test_the_preview_names_distance_threshold_and_effect() -> None:
+    action = expected_action(HELD, measured(1.02, OWN), held=True)
+    assert action.mu is not None
+    said = words(hold_reading(measured(1.02, OWN), action, replace(STEP, unit_predicted_change=-0.01), held=True))
     for part in (
-        "H 0.985 would come to rest at 0.975, 0.025 nats below",
-        "controller's own gain 1.000",
-        "drift −0.010 nats",
+        "H 1.020",
+        "0.970",
+        "0.030 nats below the target",
+        f"µ {action.mu:.2f}",
+        "ΔH −0.017",
+        "own gain 0.400",
     ):
         assert part in said, said
-    assert steering({"hold/gain": float("nan")}, 0.985, STEP) == Steering(gain=0.5, standing=0.985)
-    assert preview(HOLD, 0.985, STEP, steering({**OWN, "hold/gain": -1.0}, 0.985, STEP)) is None
+    assert "By entropy/gain 0.500" in words(hold_reading(measured(1.02), action, STEP, held=False))
 
 
 def test_a_step_is_drawn_with_the_gain_that_the_controller_steers_by() -> None:
     scaled = with_gain(STEP, 2.0)
-    assert (scaled.gain, change_of(scaled)) == (2.0, -0.04)
+    assert (scaled.gain, change_of(scaled)) == (2.0, -0.08)
     assert scaled.curve is not None
-    assert scaled.curve.high.predicted_change == [0.06, 0.02, -0.02, -0.04]
+    assert scaled.curve.low.predicted_change == [0.1]

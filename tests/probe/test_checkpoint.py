@@ -32,7 +32,7 @@ CONTROLS = {
         method="clip_cov", parameters={"ratio": 0.1, "omega_low": 0.01, "omega_high": 9.0, "seed": 5}
     ),
     "top_entropy": isentrope.Control(method="top_entropy", parameters={"fraction": 0.3}),
-    "hold": isentrope.Control(hold={"target_entropy": 3.2, "max_change_per_step": 0.05}),
+    "hold": isentrope.Control(hold={"target_entropy": 3.0, "max_change_per_step": 0.05}),
 }
 TIMES = {"probe/seconds", "probe/rescore_seconds"}
 

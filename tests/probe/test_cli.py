@@ -21,6 +21,7 @@ from isentrope.cli import frame
 from isentrope.client.client import Client
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import SpoolFolder
+from isentrope_wire.control import Hold, HoldSide
 from tests.system.running_server import RunningServer, clean_environment, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -141,12 +142,17 @@ def test_parameters_are_given_by_name_and_changed_one_by_one(server: RunningServ
 def test_an_entropy_is_held_by_options_that_are_changed_one_by_one(server: RunningServer, run: str) -> None:
     options = ["--method", "none", "--hold-target", "0.5", "--hold-side", "raise", "--hold-mu-min", "0.5"]
     item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
-    expected = {"target_entropy": 0.5, "max_change_per_step": 0.025, "mu_min": 0.5, "mu_max": 10.0, "side": "raise"}
+    expected = Hold(target_entropy=0.5, mu_min=0.5, side=HoldSide.RAISE).to_document()
     assert item["hold"] == expected
     item = json.loads(isentrope_command(server, "control", run, "--hold-mu-max", "4", "--json").stdout)
     assert item["hold"] == expected | {"mu_max": 4.0}
     shown = isentrope_command(server, "control", run).stdout
     assert "none holding 0.5 nats with µ 0.5 to 4 side raise" in shown
+    options = ["--hold-target", "75%", "--no-reward-guard"]
+    item = json.loads(isentrope_command(server, "control", run, *options, "--json").stdout)
+    share = {"target_entropy": None, "target_share": 0.75, "mu_max": 4.0, "reward_guard": False}
+    assert item["hold"] == expected | share
+    assert "holding 75% of the early level" in isentrope_command(server, "control", run).stdout
     assert json.loads(isentrope_command(server, "control", run, "--no-hold", "--json").stdout)["hold"] is None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 import isentrope
 from isentrope.hold import HoldController
@@ -17,7 +19,7 @@ from isentrope_wire.hold_decision import Action, HoldStatus
 from isentrope_wire.reports import ControlSnapshot, OutcomeState, StepReport
 from isentrope_wire.what_if import what_if
 from tests.probe.ranks.gang import run_ranks
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
+from tests.probe.tiny_loop import CLIP, VOCABULARY, TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 STEPS = 120
 
@@ -52,7 +54,13 @@ class LateTransport(InMemoryTransport):
 def assert_held(run: list[StepReport], target: float) -> None:
     settled = entropies(run)[60:]
     assert fmean(abs(entropy - target) for entropy in settled) < 0.06 * target
-    assert {report.labels["hold/state"] for report in run[20:]} <= {"holding", "slewing", "limit", "resting"}
+    assert {report.labels["hold/state"] for report in run[20:]} <= {
+        "approaching",
+        "holding",
+        "slewing",
+        "limit",
+        "resting",
+    }
 
 
 def test_the_entropy_is_held_near_the_target_where_it_collapses_by_itself() -> None:
@@ -71,7 +79,7 @@ def test_numbers_that_arrive_a_step_late_hold_it_too() -> None:
 def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
     loop, states = TinyLoop(), []
-    control = isentrope.Control(hold={"target_entropy": 3.2, "max_change_per_step": 0.05})
+    control = isentrope.Control(hold={"target_entropy": 3.0, "max_change_per_step": 0.05})
     with isentrope.Probe("test", mode="offline", control=control) as probe:
         for step in range(24):
             run_steps(loop, probe, 1, first=step)
@@ -81,7 +89,39 @@ def test_numbers_that_the_writer_s_thread_reads_are_steered_by(monkeypatch: pyte
             assert probe.latest is not None
             states.append(probe.latest.labels["hold/state"])
     assert states[0] == "fallback"
-    assert set(states[-8:]) <= {"slewing", "holding", "limit"}
+    assert set(states[-8:]) <= {"approaching", "slewing", "holding", "limit"}
+
+
+def test_a_target_above_the_uniform_distribution_s_entropy_is_refused() -> None:
+    run = run_of(isentrope.Control(method="clip_v", mu_low=2, hold={"target_entropy": 1e9}), 12)
+    assert {report.labels["hold/state"] for report in run} == {"fallback"}
+    assert f"ln V = {math.log(VOCABULARY):.4g}" in run[-1].labels["hold/why"]
+    assert run[-1].scalars["control/mu_low"] == 2.0
+
+
+class OneTokenIsRight(TinyLoop):
+    """A policy that learns one token, and so loses all of its entropy."""
+
+    def sample(self) -> tuple[Tensor, Tensor, Tensor]:
+        logits, token_ids, _ = super().sample()
+        rewards = (token_ids == 3).float()
+        return logits, token_ids, rewards - rewards.mean()
+
+
+@pytest.mark.slow
+def test_a_tenth_of_the_start_is_reached_and_held() -> None:
+    loop = OneTokenIsRight()
+    loop.optimizer.param_groups[0]["lr"] = 0.02
+    probe, transport = probe_and_transport(control=isentrope.Control(hold=0.1))
+    run_steps(loop, probe, 280)
+    run = reports(transport)
+    target = 0.1 * sorted(entropies(run)[:3])[1]
+    assert run[-1].scalars["hold/target"] == pytest.approx(target)
+    assert fmean(abs(entropy / target - 1) for entropy in entropies(run)[-50:]) < 0.1
+    # On the way nothing that lowers entropy is clipped: the approach is not slowed.
+    on_the_way = [report for report in run[20:100] if report.labels["control/scope"] == "decreasing"]
+    assert len(on_the_way) < 8
+    assert {report.labels["hold/state"] for report in run[40:80]} == {"approaching"}
 
 
 def test_every_step_says_what_was_done_and_what_was_in_force() -> None:
@@ -127,7 +167,7 @@ def test_an_action_is_decoded_as_it_was_encoded() -> None:
     assert Action.decode(action.encode()) == action
 
 
-def test_without_an_observed_change_the_pushed_thresholds_stay_and_the_reason_is_told() -> None:
+def test_without_an_observed_change_the_pushed_thresholds_stay_with_the_reason() -> None:
     control = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0, hold={"target_entropy": 2.9})
     probe, transport = probe_and_transport(control=control)
     plain, plain_transport = probe_and_transport(control=CLIP)
@@ -149,7 +189,7 @@ def test_a_hold_is_pushed_and_ended_while_the_run_is_live() -> None:
     loop = TinyLoop()
     probe, transport = probe_and_transport()
     run_steps(loop, probe, 20)
-    hold = isentrope.Control(hold={"target_entropy": 3.2})
+    hold = isentrope.Control(hold={"target_entropy": 3.0})
     transport.set_control(pushed(1, hold))
     run_steps(loop, probe, 10, first=20)
     transport.set_control(pushed(2))
@@ -160,7 +200,7 @@ def test_a_hold_is_pushed_and_ended_while_the_run_is_live() -> None:
         (2, OutcomeState.APPLIED, 30),
     ]
     # The calibration was ready: the first step under it holds already.
-    assert all(report.labels["hold/state"] in ("slewing", "holding", "limit") for report in run[20:30])
+    assert all(report.labels["hold/state"] in ("approaching", "slewing", "limit") for report in run[20:30])
     assert [report.labels["control/method"] for report in run[28:]] == ["clip_v", "clip_v", "clip_v", "clip_v"]
     assert "hold/state" not in run[30].labels
     assert probe.control == CLIP

@@ -77,7 +77,7 @@ def test_page_holds_its_type() -> None:
         2.5,
         "more",
     )
-    assert version.control.held == Hold(target_entropy=0.5, max_change_per_step=0.025)
+    assert version.control.held == Hold(target_entropy=0.5)
     assert version.control.parameters == {"max_fraction": 0.1}
 
 

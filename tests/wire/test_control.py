@@ -165,6 +165,18 @@ def test_every_preset_is_valid() -> None:
         ({"target_entropy": 0.5, "side": "up"}, r"hold\.side.*raise, lower, both.*'up'"),
         ({"target_entropy": 0.5, "gain": 1}, "target_entropy.*gain"),
         ([0.5], r"hold.*\[0\.5\]"),
+        ({"target_entropy": 0.5, "target_share": 0.5}, "target_entropy, target_share"),
+        ({"target_share": 75}, r"hold\.target_share.*75"),
+        ({"target_share": "75"}, r"hold\.target_share.*'75'"),
+        ({"target_share": "0%"}, r"hold\.target_share.*'0%'"),
+        ({"target_curve": []}, r"hold\.target_curve"),
+        ({"target_curve": [[1, 0.5, 2]]}, r"hold\.target_curve.*\[1, 0\.5, 2\]"),
+        ({"target_curve": [[2, 0.5], [1, 0.4]]}, r"hold\.target_curve.*\[2, 1\]"),
+        ({"target_curve": [[1, -0.5]]}, r"hold\.target_curve.*-0\.5"),
+        ({"target_entropy": 0.5, "reward_guard": 1}, r"hold\.reward_guard.*1"),
+        ({"target": "half"}, "half"),
+        (True, "True"),
+        (75, r"target_share.*75"),
     ],
 )
 def test_wrong_hold_names_field_and_value(document: object, words: str) -> None:
@@ -176,12 +188,42 @@ def test_hold_is_written_with_defaults() -> None:
     control = Control(hold={"target_entropy": 0.5, "side": "raise", "mu_max": None})
     assert control.hold == {
         "target_entropy": 0.5,
-        "max_change_per_step": 0.025,
+        "target_share": None,
+        "target_curve": None,
+        "max_change_per_step": None,
         "mu_min": 0.0,
         "mu_max": 10.0,
         "side": "raise",
+        "reward_guard": True,
     }
     assert Control.from_document(control.to_document()) == control
-    assert control.held == Hold(target_entropy=0.5, max_change_per_step=0.025, side=HoldSide.RAISE)
+    assert control.held == Hold(target_entropy=0.5, side=HoldSide.RAISE)
     assert Control().held is None
+
+
+@pytest.mark.parametrize(
+    ("given", "hold", "text"),
+    [
+        ({"target": "0.46"}, Hold(target_entropy=0.46), "0.46"),
+        ({"target": " 75 % "}, Hold(target_share=0.75), "75%"),
+        ({"target": "1:100%, 200:0.25"}, Hold(target_curve=((1, "100%"), (200, 0.25))), "1:100% 200:0.25"),
+        (0.75, Hold(target_share=0.75), "75%"),
+        ("12.5%", Hold(target_share=0.125), "12.5%"),
+        ({"target_curve": [[0, 0.5], [10, "50.0%"]]}, Hold(target_curve=((0, 0.5), (10, "50%"))), "0:0.5 10:50%"),
+    ],
+)
+def test_target_is_read_in_each_form(given: object, hold: Hold, text: str) -> None:
+    held = Control.from_document({"hold": given}).held
+    assert (held, hold.target) == (hold, text)
+    assert Control.from_document(Control(hold=hold.to_document()).to_document()).held == hold
+    assert Hold.from_document({"target": text}) == hold
+
+
+def test_curve_is_straight_between_its_points() -> None:
+    hold = Hold(target_curve=((10, "100%"), (20, 0.4), (40, 0.2)))
+    steps = (0, 10, 15, 20, 30, 40, 99)
+    assert [hold.target_at(step, 0.8) for step in steps] == pytest.approx([0.8, 0.8, 0.6, 0.4, 0.3, 0.2, 0.2])
+    assert [hold.target_at(step, None) for step in (15, 30)] == [None, pytest.approx(0.3)]
+    assert Hold(target_share=0.5).target_at(1, 0.6) == 0.3
+    assert Hold(target_share=0.5).target_at(1, None) is None
     assert Control(method="clip_b", hold={"target_entropy": 0.5}).mu_low is None

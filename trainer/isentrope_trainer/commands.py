@@ -58,7 +58,9 @@ def _training_options(command: _Command) -> _Command:
             help="One of the method's own, such as fraction=0.2; may be repeated.",
         ),
         click.option(
-            "--hold-target", type=float, metavar="NATS", help="Hold the mean entropy there.  [default: never]"
+            "--hold-target",
+            metavar="NATS|SHARE%",
+            help="Hold the mean entropy there: nats, or a share of its early level such as 75%.  [default: never]",
         ),
         click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
         click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a step."),
@@ -278,7 +280,7 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
             mu_high=options["mu_high"],
             scope=options["scope"],
             parameters=dict(name_and_value(text) for text in options["parameters"]),
-            hold=None if options["hold_target"] is None else {"target_entropy": options["hold_target"]},
+            hold=None if options["hold_target"] is None else {"target": options["hold_target"]},
         )
     except IsentropeError as error:
         raise click.UsageError(str(error)) from error

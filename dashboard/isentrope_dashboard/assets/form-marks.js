@@ -3,7 +3,6 @@
   "use strict";
   const it = () => window.isentropeControl;  // form.js; looked up late, whichever file is loaded first
   const SIDES = { mu_low: ["lowOn", "low"], mu_high: ["highOn", "high"] };
-  const HOLD_PARTS = { target_entropy: "target", max_change_per_step: "change", mu_min: "muMin", mu_max: "muMax", side: "side" };
 
   // A field's name without its method, as in `edits`.
   const nameOf = (mark) => (mark.method ? "method." + mark.field : mark.field);
@@ -41,8 +40,8 @@
       if (next[on]) next[value] = reference[mark.field];
     } else if (mark.field === "hold") next.holdOn = Boolean(reference.hold);
     else if (whole === "hold") {
-      const names = [...it().HOLD_NUMBERS, "side"];
-      next[HOLD_PARTS[part]] = it().holdTexts(reference.hold)[names.indexOf(part)];
+      const place = it().HOLD_NAMES.indexOf(part);
+      next[it().HOLD_FIELDS[place]] = it().holdTexts(reference.hold)[place];
     } else if (!mark.method) next[mark.field] = reference[mark.field];
     const own = reference.method === mark.method ? reference : { method: mark.method };
     const texts = it().parameterTexts(own, fields);

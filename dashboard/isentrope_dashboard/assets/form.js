@@ -46,16 +46,32 @@
   };
 
   // ---- an entropy to hold --------------------------------------------------------------------------------------
-  const HOLD_NUMBERS = ["target_entropy", "max_change_per_step", "mu_min", "mu_max"];
-  const holdFrom = ({ holdOn, target, change, muMin, muMax, side }) => {
-    if (!holdOn) return null;
-    const numbers = [target, change, muMin, muMax].map(number);
-    return Object.assign(Object.fromEntries(HOLD_NUMBERS.map((name, index) => [name, numbers[index]])), { side: side });
+  // The names of a hold's fields, and those of the form for them, in one order.
+  const HOLD_NUMBERS = ["max_change_per_step", "mu_min", "mu_max"];
+  const HOLD_NAMES = ["target", ...HOLD_NUMBERS, "side", "reward_guard"];
+  const HOLD_FIELDS = ["target", "change", "muMin", "muMax", "side", "guard"];
+  const holdFrom = (form) => {
+    if (!form.holdOn) return null;
+    const value = (name, index) => (HOLD_NUMBERS.includes(name) ? number(form[HOLD_FIELDS[index]]) : form[HOLD_FIELDS[index]]);
+    return Object.fromEntries(HOLD_NAMES.map((name, index) => [name, value(name, index)]));
+  };
+  const holdTexts = (hold) => {
+    const given = hold || {};
+    return [text(given.target), ...HOLD_NUMBERS.map((name) => text(given[name])), given.side || "both", given.reward_guard !== false];
+  };
+  const holdParts = (hold, reference) => {
+    const [own, others] = [hold, reference].map(holdTexts);
+    return HOLD_NAMES.filter((_, index) => !sameText(own[index], others[index])).map((name) => "hold." + name);
   };
   const holdEdits = (hold, reference) => {
     if (!hold || !reference) return Boolean(hold) !== Boolean(reference) ? ["hold"] : [];
-    const numbers = HOLD_NUMBERS.filter((name) => !sameNumber(hold[name], reference[name]));
-    return [...numbers, ...(hold.side !== (reference.side || "both") ? ["side"] : [])].map((name) => "hold." + name);
+    return holdParts(hold, reference);
+  };
+  const targetError = (target) => {
+    if (empty(target)) return "Enter the entropy to hold: nats, or a share of the early level such as 75%.";
+    if (text(target).includes(":")) return "";  // a curve is checked where it is read
+    const level = text(target).trim().replace(/\s*%$/, "");
+    return number(level) > 0 ? "" : "Enter a number above 0, or a share of the early level such as 75%.";
   };
   const boundError = (value, least, excluded) => {
     if (empty(value)) return "";
@@ -67,7 +83,7 @@
   const holdErrors = ({ holdOn, target, change, muMin, muMax }) => {
     if (!holdOn) return ["", "", "", ""];
     const errors = [
-      empty(target) ? "Enter the entropy to hold, in nats." : boundError(target, 0, true),
+      targetError(target),
       boundError(change, 0, true), boundError(muMin, 0, false), boundError(muMax, 0, false),
     ];
     const [lowest, highest] = [number(muMin) === null ? HOLD_BOUNDS[0] : number(muMin), number(muMax) === null ? HOLD_BOUNDS[1] : number(muMax)];
@@ -76,7 +92,7 @@
   };
 
   // ---- the whole form ------------------------------------------------------------------------------------------
-  const NAMES = ["method", "scope", "lowOn", "low", "highOn", "high", "holdOn", "target", "change", "muMin", "muMax", "side"];
+  const NAMES = ["method", "scope", "lowOn", "low", "highOn", "high", "holdOn", "target", "change", "muMin", "muMax", "side", "guard"];
   const named = (values) => Object.fromEntries(NAMES.map((name, index) => [name, values[index]]));
   const asControl = (form, fields = []) => {
     const own = fields.filter((field) => field.method === form.method);
@@ -95,7 +111,7 @@
   ];
   // So does an entropy that is not held.
   const holdOf = (hold) =>
-    hold ? [true, ...HOLD_NUMBERS.map((name) => text(hold[name])), hold.side || "both"] : [false, ...Array(5).fill(noUpdate())];
+    hold ? [true, ...holdTexts(hold)] : [false, ...HOLD_FIELDS.map(noUpdate)];
   const parameterEdits = (control, reference, fields) => {
     const known = allParameters(control.method === reference.method ? reference : { method: control.method }, fields);
     return Object.keys(control.parameters).filter((name) => control.parameters[name] !== known[name]).map((name) => "method." + name);
@@ -109,8 +125,6 @@
 
   // ---- a control that changes while the form is edited -----------------------------------------------------------
   const SIDES = [["lowOn", "low", "mu_low"], ["highOn", "high", "mu_high"]];
-  const HOLD_FIELDS = ["target", "change", "muMin", "muMax", "side"];
-  const holdTexts = (hold) => [...HOLD_NUMBERS.map((name) => text(hold && hold[name])), (hold && hold.side) || "both"];
   // The method stays as well where the new one has no field for what was edited: that edit would be lost unasked.
   const mergedMethod = (form, base, theirs, sideEdits, typedIn) => {
     const lost = (!clips(theirs.method) && sideEdits.some(Boolean))
@@ -160,12 +174,10 @@
       names.push(...Object.keys(others).filter((name) => own[name] !== others[name]).map((name) => "method." + name));
     }
     if (!control.hold || !other.hold) return !control.hold === !other.hold ? names : [...names, "hold"];
-    const [own, others] = [control.hold, other.hold].map(holdTexts);
-    const parts = [...HOLD_NUMBERS, "side"].filter((_, index) => !sameText(own[index], others[index]));
-    return [...names, ...parts.map((name) => "hold." + name)];
+    return [...names, ...holdParts(control.hold, other.hold)];
   };
   const valueOf = (control, name, fields) => {
-    if (name === "hold") return control.hold ? text(control.hold.target_entropy) + " nats" : "off";
+    if (name === "hold") return control.hold ? text(control.hold.target) : "off";
     const [whole, part] = name.split(".");
     if (whole === "hold") return text((control.hold || {})[part]) || "default";
     return text(part ? allParameters(control, fields)[part] : control[name]) || "off";
@@ -205,8 +217,8 @@
     return taken;
   };
   const LABELS = {
-    mu_low: "µ₋", mu_high: "µ₊", "hold.target_entropy": "target entropy", "hold.max_change_per_step": "largest change per step",
-    "hold.mu_min": "µ min", "hold.mu_max": "µ max",
+    mu_low: "µ₋", mu_high: "µ₊", "hold.target": "target entropy", "hold.max_change_per_step": "largest change per step",
+    "hold.mu_min": "µ min", "hold.mu_max": "µ max", "hold.reward_guard": "reward guard",
   };
   const meanwhileText = (wanted, base, fields, methods) => {
     const moved = Object.keys(base.meanwhile);
@@ -243,7 +255,7 @@
 
   // For the marks of the fields (form-marks.js).
   window.isentropeControl = {
-    NAMES, HOLD_NUMBERS, asControl, clips, edits, holdTexts, missing, named, noUpdate, parameterFields, parameterTexts,
+    NAMES, HOLD_FIELDS, HOLD_NAMES, asControl, clips, edits, holdTexts, missing, named, noUpdate, parameterFields, parameterTexts,
     text, triggered, valueOf,
   };
 

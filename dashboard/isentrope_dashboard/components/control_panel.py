@@ -17,14 +17,13 @@ from isentrope_dashboard.formatting import (
     count,
     describe,
     method,
-    number,
     parameter,
     previous_control,
     scope,
     threshold,
 )
 from isentrope_wire.answers import RunDetail
-from isentrope_wire.control import CHANGE_OF_TARGET, Control, Hold, Scope
+from isentrope_wire.control import LARGEST_CHANGE, TARGETS, Control, Hold, Scope
 from isentrope_wire.control_answers import ControlVersion, RunControl
 from isentrope_wire.methods import METHODS, Method, Parameter
 
@@ -66,17 +65,18 @@ def hold_fields() -> html.Div:
     running = dmc.Text(["running with ", html.Span("–", id=ids.HOLD_RUNNING, className="num")], size="xs", c="dimmed")
     fields = html.Div(
         [
-            _number(ids.HOLD_TARGET, "target_entropy", "Target entropy", "nats", "needed"),
+            _number(ids.HOLD_TARGET, "target", "Target entropy", "nats or %", "0.46, or 75% of the early level"),
             _number(
                 ids.HOLD_CHANGE,
                 "max_change_per_step",
                 "Largest change a step",
                 "nats",
-                f"{CHANGE_OF_TARGET:.0%} of the target",
+                f"{LARGEST_CHANGE:.0%} of the distance",
             ),
             _number(ids.HOLD_MU_MIN, "mu_min", "µ min", "σ", f"{_HOLD.mu_min:g}"),
             _number(ids.HOLD_MU_MAX, "mu_max", "µ max", "σ", f"{_HOLD.mu_max:g}"),
             marked(_side(), "hold.side", "Side", wide=True),
+            marked(_guard(), "hold.reward_guard", "Reward guard", wide=True),
             dmc.Text(
                 "The probe moves both thresholds from step to step. While it can't, the method and thresholds above are "
                 "active.",
@@ -100,7 +100,13 @@ def hold_field_props(run: RunDetail) -> dict[str, dict[str, Any]]:
 
 def hold_running(hold: Hold | None) -> str:
     """The held entropy in a word."""
-    return "off" if hold is None else f"{number(hold.target_entropy, 4)} nats"
+    return "off" if hold is None else hold.target_in_words
+
+
+def _guard() -> Any:
+    return dmc.Switch(
+        id=ids.HOLD_GUARD, checked=True, size="xs", label="End it when the reward falls", className="threshold-switch"
+    )
 
 
 def _side() -> Any:
@@ -271,13 +277,22 @@ def control_props(state: RunControl | None, history: list[ControlVersion]) -> di
                 "version": state.version,
                 "author": state.author,
                 "pending": not state.state.is_final,
-                "reference": reference(state).to_document(),
+                "reference": form_document(reference(state)),
                 "in_force": None if state.in_force is None else state.in_force.control.to_document(),
             }
         },
         **_running_props(None if state.in_force is None else state.in_force.control),
         ids.CONTROL_PROGRESS: {"children": control_progress(state, before=previous_control(state, history))},
     }
+
+
+def form_document(control: Control) -> dict[str, object]:
+    """The control's document as the form's fields take it: the target of a hold is one text."""
+    document, hold = control.to_document(), control.held
+    if hold is not None:
+        given = {name: value for name, value in hold.to_document().items() if name not in TARGETS}
+        document["hold"] = {"target": hold.target, **given}
+    return document
 
 
 def reference(state: RunControl) -> Control:

@@ -12,7 +12,7 @@ from isentrope_dashboard.figures.held_entropy import WORDS, Holding
 from isentrope_dashboard.formatting import MISSING, count, number, percent, threshold
 from isentrope_wire.control_answers import EntropyPerformance, Estimate, Fit, Forecast
 
-_COLORS = {"holding": "teal", "slewing": "iris", "resting": "gray"}
+_COLORS = {"holding": "teal", "slewing": "iris", "approaching": "iris", "resting": "gray"}
 """By state; the others prevent holding and are orange."""
 
 
@@ -37,8 +37,13 @@ def _facts(held: Holding) -> list[Any]:
         tt="none",
         className="unshrinking",
     )
-    target = ["target ", _strong(f"{number(held.hold.target_entropy, 4)} nats")]
-    facts = [html.Span([*target, f", at most ±{number(held.hold.largest_change, 4)} a step"])]
+    target = [f"target {held.hold.target_in_words}"]
+    if held.target is not None:
+        largest = number(held.hold.largest_change(held.target), 4)
+        target = ["target ", _strong(f"{number(held.target, 4)} nats"), f", at most ±{largest} a step"]
+    facts = [html.Span(target)]
+    if held.steps_to_target is not None:
+        facts.append(html.Span(["about ", _strong(count(int(held.steps_to_target))), " steps to go"]))
     if held.state != "fallback":
         chosen = ["nothing clipped"] if held.mu is None else ["µ ", _strong(threshold(held.mu))]
         facts.append(html.Span(chosen))

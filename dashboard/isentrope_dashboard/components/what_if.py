@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -12,17 +13,32 @@ from dash import dcc, html
 from isentrope_dashboard import ids
 from isentrope_dashboard.components.panel import chart
 from isentrope_dashboard.figures import what_if
+from isentrope_dashboard.figures.held_entropy import WORDS as HOLD_WORDS
 from isentrope_dashboard.figures.what_if import change_of
 from isentrope_dashboard.formatting import change, count, number, parameter, percent, threshold
-from isentrope_dashboard.hold_preview import HoldPreview, Steering
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import WhatIfAnswer
 from isentrope_wire.dead_knobs import StepEvidence, dead_knobs
+from isentrope_wire.hold_decision import (
+    COMPARED_STEPS,
+    Action,
+    Calibrated,
+    EntropyEstimate,
+    HoldState,
+    Measured,
+    clipping_method,
+    decide,
+)
 from isentrope_wire.methods import idle_parameters
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     CLIP_FRACTION_NEGATIVE,
     CLIP_FRACTION_POSITIVE,
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+    HOLD_DRIFT,
+    HOLD_GAIN,
+    HOLD_RESTING_POINT,
     RATIO_MEAN,
     SCORE_DISCRIMINATOR_MEAN,
     SCORE_DISCRIMINATOR_STD,
@@ -43,6 +59,14 @@ EVIDENCE = (
     CLIP_FRACTION_NEGATIVE,
 )
 """The metrics of the newest step from which `dead_before_push` is read."""
+HOLD_EVIDENCE = (
+    ENTROPY_PREDICTION_R2,
+    ENTROPY_PREDICTION_SIGN_AGREEMENT,
+    HOLD_GAIN,
+    HOLD_DRIFT,
+    HOLD_RESTING_POINT,
+)
+"""Those from which `measured_step` is made."""
 SHOWN: dict[str, Any] = {}
 HIDDEN: dict[str, Any] = {"height": 0, "overflow": "hidden", "visibility": "hidden"}
 """Not `display: none`: a chart drawn where nothing is laid out has no size."""
@@ -103,46 +127,109 @@ def reading(found: WhatIfAnswer, beside: Sequence[str] = ()) -> list[Any]:
     return words
 
 
-def hold_reading(expected: HoldPreview) -> list[Any]:
-    """What a controller would have to do to bring the entropy as far towards the target as one step may."""
-    by = expected.steering
-    distance = by.standing - expected.target
-    where = f"{number(abs(distance))} nats {'above' if distance > 0 else 'below'} the target"
-    going = [" would come to rest at ", _strong(number(by.standing)), ", "] if by.by_controller else [" is "]
-    present = html.Span(["H ", _strong(number(expected.entropy)), *going, where])
-    wanted = html.Span(["at most ", _strong(f"{change(expected.correction)} nats"), " in one step"])
-    return [present, wanted, html.Span(_outcome(expected)), html.Span(_by_whose_numbers(by))]
+def measured_step(
+    newest: Mapping[str, float], entropy: float, found: WhatIfAnswer, early_level: float | None, highest: float
+) -> Measured:
+    """The newest step as the probe's decision takes it.
+
+    The probe's own gain, drift and resting point are used where it reported them, which it does while it holds; else the
+    calibration's gain, with no drift.
+
+    Args:
+        newest: Of the newest step, those of HOLD_EVIDENCE that were measured.
+        entropy: Its mean entropy, nats.
+        found: The newest step with its sums.
+        early_level: Of the run's entropy, nats; None: not known.
+        highest: The highest mean entropy of the run so far, nats.
+    """
+    held = HOLD_GAIN in newest
+    agreement = newest.get(ENTROPY_PREDICTION_SIGN_AGREEMENT)
+    assert found.sums is not None, "asked for with sums"
+    return Measured(
+        step=0,
+        run_step=found.step,
+        entropy=EntropyEstimate(
+            mean_entropy=entropy,
+            gain=newest[HOLD_GAIN] if held else found.gain,
+            to_come=newest.get(HOLD_RESTING_POINT, entropy) - entropy if held else 0.0,
+            drift=newest.get(HOLD_DRIFT, 0.0) if held else 0.0,
+        ),
+        calibrated=Calibrated(
+            r2=newest.get(ENTROPY_PREDICTION_R2),
+            sign_agreement=agreement,
+            compared_steps=0 if agreement is None else COMPARED_STEPS,
+        ),
+        what_if=found.sums,
+        early_level=early_level,
+        highest_entropy=highest,
+    )
 
 
-def why_no_preview(by: Steering) -> str:
-    """Why a hold has no preview: no gain to go by."""
-    if by.by_controller:
-        return "The controller's gain (hold/gain) is not above 0: what holding it would take can't be predicted."
-    why = "The gain is not known yet" if by.gain is None else "The gain of the prediction (entropy/gain) is not above 0"
-    return f"{why}: what holding it would take can't be predicted."
+def expected_action(wanted: Control, measured: Measured, *, held: bool) -> Action:
+    """What the probe would decide, once its threshold has moved as far as it is going to.
+
+    Args:
+        wanted: The form's control, with its hold.
+        measured: The newest step.
+        held: Whether an entropy is held now: then the probe goes on with less trust than it begins with.
+    """
+    assert wanted.held is not None, "asked for a hold"
+    state = HoldState(acting=held)
+    for _ in range(_SLEWS):
+        before = state
+        state, action = decide(
+            wanted.held,
+            replace(before, plans=()),
+            measured,
+            step=1,
+            method=clipping_method(wanted),
+            max_fraction=cap_of(wanted),
+            shrink_denominator=wanted.value("denominator") == "shrink",
+        )
+        if state.mu == before.mu:
+            break
+    return action
 
 
-def _by_whose_numbers(by: Steering) -> str:
-    if by.by_controller:
-        return f"By the controller's own gain {number(by.gain)} and drift {change(by.drift)} nats a step."
-    return f"By entropy/gain {number(by.gain)}, without drift: the controller's own are known once it holds."
+_SLEWS = 20
+"""Steps after which a threshold has come from any score to any other."""
 
 
-def _outcome(expected: HoldPreview) -> list[Any]:
-    unclipped = f"Step {count(expected.step)} with nothing clipped: ΔH {change(expected.unclipped_change)}"
-    moved = "raise" if expected.correction > expected.unclipped_change else "lower"
-    match expected.outcome:
-        case "there":
-            return [f"{unclipped}. It is at the target: only what keeps it there would be clipped."]
-        case "resting":
-            return [f"{unclipped}: it comes by itself, little or nothing would be clipped."]
-        case "side":
-            return [f"{unclipped}; clipping would have to {moved} that, and the side does not allow it."]
-        case "limit":
-            made = f"ΔH {change(expected.change)}, clips {percent(expected.clip_fraction, 2)}"
-            return [f"{unclipped}. Not even µ {threshold(expected.mu)} is enough ({made}): its limit."]
-    takes = f" does it: ΔH {change(expected.change)}, clips {percent(expected.clip_fraction, 2)}"
-    return [f"{unclipped}; ", _strong(f"µ {threshold(expected.mu)}"), takes]
+def cap_of(control: Control) -> float | None:
+    """The share of tokens that may be clipped; None: all."""
+    return None if control.value("max_fraction") is None else control.number("max_fraction")
+
+
+def hold_reading(measured: Measured, action: Action, found: WhatIfAnswer, *, held: bool) -> list[Any]:
+    """What the probe would decide for a held entropy, in words.
+
+    Args:
+        measured: The newest step.
+        action: What would be decided.
+        found: The newest step under the thresholds of `action`.
+        held: Whether the numbers of `measured` are the probe's own.
+    """
+    by = measured.entropy
+    title, meaning = HOLD_WORDS[action.status]
+    lines = [[_strong(title), f". {action.reason or meaning}"]]
+    if action.target is not None:
+        distance = by.resting_point - action.target
+        where = f"{number(abs(distance))} nats {'above' if distance > 0 else 'below'} the target"
+        going = [" would come to rest at ", _strong(number(by.resting_point)), ", "] if held else [" is "]
+        lines.insert(0, ["H ", _strong(number(by.mean_entropy)), *going, where])
+    if by.gain is not None:
+        clipped = "" if action.mu is None else f"; {change(by.gain * found.unit_predicted_change + by.drift)} with "
+        chosen = (
+            []
+            if action.mu is None
+            else [_strong(f"µ {threshold(action.mu)}"), f", {action.scope}: clips {percent(found.clip_fraction, 2)}"]
+        )
+        unclipped = by.gain * measured.unclipped_prediction + by.drift
+        lines.append([f"Step {count(found.step)} with nothing clipped: ΔH {change(unclipped)}{clipped}", *chosen])
+        own = f"By the probe's own gain {number(by.gain)} and drift {change(by.drift)} nats a step."
+        other = f"By entropy/gain {number(by.gain)}, without drift: the probe's own are known once it holds."
+        lines.append([own if held else other])
+    return [html.Span(line) for line in lines]
 
 
 def _strong(text: str) -> html.Span:

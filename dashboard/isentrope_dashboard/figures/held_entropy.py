@@ -16,7 +16,14 @@ from isentrope_dashboard.figures.lines import EMPTY, StepRow, band_outline
 from isentrope_wire.answers import SeriesColumns
 from isentrope_wire.control import Hold
 from isentrope_wire.control_answers import ControlVersion, RunControl
-from isentrope_wire.metrics import CONTROL_MU_HIGH, CONTROL_MU_LOW, ENTROPY_MEAN, HOLD_MU, HOLD_TARGET
+from isentrope_wire.metrics import (
+    CONTROL_MU_HIGH,
+    CONTROL_MU_LOW,
+    ENTROPY_MEAN,
+    HOLD_MU,
+    HOLD_STEPS_TO_TARGET,
+    HOLD_TARGET,
+)
 
 ENTROPY, TARGET = ENTROPY_MEAN, HOLD_TARGET
 BAND_HIGH, BAND_LOW = "hold/band_high", "hold/band_low"
@@ -29,9 +36,10 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "holding": ("Holding", "The threshold is the one that the correction needs."),
     "slewing": ("Slewing", "The threshold is on its way: it moves only so far in a step."),
     "limit": ("At its limit", "More would have to be clipped than µ min lets it."),
+    "approaching": ("Approaching", "The target is far, and the entropy moves towards it."),
     "resting": ("Resting", "Nothing needs to be clipped."),
     "side": ("Waiting", "Only the side that is not allowed could bring the entropy nearer."),
-    "fallback": ("Fallback", "The prediction can't be acted on: the pushed method and thresholds are active."),
+    "fallback": ("Fallback", "The entropy can't be held: the pushed method and thresholds are active."),
 }
 """By the label's value: in one word, and what it means."""
 
@@ -44,6 +52,10 @@ class Holding:
     state: str
     """One of WORDS, another one of the probe's, or empty before the first report of it."""
     why: str
+    target: float | None
+    """H* of the newest step, nats; None before the first report of it."""
+    steps_to_target: float | None
+    """While the entropy approaches it."""
     mu: float | None
     """The threshold chosen for the newest step; None: nothing is clipped, or the pushed thresholds are active."""
     distance: float | None
@@ -62,23 +74,24 @@ def holding(control: RunControl | None, labels: Mapping[str, str], rows: Sequenc
     hold = None if running is None else running.control.held
     if hold is None:
         return None
-    distances = _distances(rows, hold.target_entropy)
+    newest = rows[-1].scalars if rows else {}
+    distances = _distances(rows)
     return Holding(
         hold=hold,
+        target=newest.get(TARGET),
+        steps_to_target=newest.get(HOLD_STEPS_TO_TARGET),
         state=labels.get(STATE, ""),
         why=labels.get(WHY, ""),
-        mu=rows[-1].scalars.get(HOLD_MU) if rows else None,
+        mu=newest.get(HOLD_MU),
         distance=sum(distances) / len(distances) if distances else None,
         distance_steps=len(distances),
     )
 
 
-def _distances(rows: Sequence[StepRow], target: float) -> list[float]:
-    if target <= 0:
-        return []
-    held = [row for row in rows[-DISTANCE_STEPS:] if row.scalars.get(TARGET) == target]
-    entropies = [row.scalars[ENTROPY] for row in held if ENTROPY in row.scalars]
-    return [abs(value - target) / target for value in entropies if math.isfinite(value)]
+def _distances(rows: Sequence[StepRow]) -> list[float]:
+    """Of the newest steps that were held, each from its own target."""
+    held = [row.scalars for row in rows[-DISTANCE_STEPS:] if row.scalars.get(TARGET, 0) > 0 and ENTROPY in row.scalars]
+    return [abs(one[ENTROPY] / one[TARGET] - 1) for one in held if math.isfinite(one[ENTROPY])]
 
 
 def hold_at(step: int, history: Sequence[ControlVersion]) -> Hold | None:
@@ -101,13 +114,9 @@ def _ends(row: StepRow, history: Sequence[ControlVersion]) -> dict[str, float]:
     target = row.scalars.get(TARGET)
     if target is None:
         return {name: row.scalars[ENTROPY] for name in (BAND_HIGH, BAND_LOW) if ENTROPY in row.scalars}
-    reach = _reach(row.step, history)
+    hold = hold_at(row.step, history)
+    reach = 0.0 if hold is None else hold.largest_change(target)
     return {BAND_HIGH: target + reach, BAND_LOW: target - reach}
-
-
-def _reach(step: int, history: Sequence[ControlVersion]) -> float:
-    hold = hold_at(step, history)
-    return 0.0 if hold is None else hold.largest_change
 
 
 def with_band(series: Mapping[str, SeriesColumns], history: Sequence[ControlVersion]) -> dict[str, SeriesColumns]:

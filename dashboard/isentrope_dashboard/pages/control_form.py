@@ -38,6 +38,7 @@ FIELDS = (
     (ids.HOLD_MU_MIN, "value"),
     (ids.HOLD_MU_MAX, "value"),
     (ids.HOLD_SIDE, "value"),
+    (ids.HOLD_GUARD, "checked"),
 )
 """Component and property of every field but a method's own parameters, in the order of `NAMES` in `assets/form.js`."""
 THRESHOLD_FIELDS = FIELDS[:6]
@@ -203,6 +204,7 @@ class Form:
     hold_mu_min: object = None
     hold_mu_max: object = None
     hold_side: str | None = None
+    hold_guard: bool = True
 
 
 def form_values(
@@ -264,15 +266,15 @@ def unseen_parameters(method: str, reference: Mapping[str, Any]) -> dict[str, An
 
 def _hold(form: Form) -> dict[str, object]:
     """The `hold` of a control document; a bound that is not entered has its default."""
-    target = _bound("The entropy to hold", form.hold_target)
-    if target is None:
-        raise FormError("The hold needs its target: the mean entropy of a step's tokens, in nats.")
+    if form.hold_target is None or not str(form.hold_target).strip():
+        raise FormError("The hold needs its target: nats such as 0.46, or a share of the early level such as 75%.")
     return {
-        "target_entropy": target,
+        "target": form.hold_target,
         "max_change_per_step": _bound("The largest change per step", form.hold_change),
         "mu_min": _bound("µ min", form.hold_mu_min),
         "mu_max": _bound("µ max", form.hold_mu_max),
         "side": form.hold_side or "both",
+        "reward_guard": form.hold_guard,
     }
 
 

@@ -29,7 +29,7 @@ from isentrope_dashboard.components.load_errors import load_error_note, load_err
 from isentrope_dashboard.components.metrics import all_metrics
 from isentrope_dashboard.components.panel import chart, panel, score_symbol
 from isentrope_dashboard.components.shell import freshness, page, run_options, status_line, status_props
-from isentrope_dashboard.components.what_if import EVIDENCE
+from isentrope_dashboard.components.what_if import EVIDENCE, HOLD_EVIDENCE
 from isentrope_dashboard.figures import change_split, entropy, law, scores
 from isentrope_dashboard.figures.change_split import change_split_figure
 from isentrope_dashboard.figures.entropy import entropy_figure, gaps_of
@@ -38,7 +38,6 @@ from isentrope_dashboard.figures.law import law_figure
 from isentrope_dashboard.figures.lines import EMPTY, StepRow
 from isentrope_dashboard.figures.scores import score_distribution_figure
 from isentrope_dashboard.formatting import MISSING, ControlMarker, history_rows, markers, number, percent
-from isentrope_dashboard.hold_preview import STEERING_METRICS
 from isentrope_dashboard.pages.snapshot import NewestSteps, RunSnapshot, Shown, SlowParts, View
 from isentrope_wire.answers import Gap, HistogramColumns, RunSummary
 from isentrope_wire.control_answers import ControlVersion, EntropyPerformance, RunControl
@@ -111,7 +110,7 @@ def newest_props(parts: SlowParts) -> Props:
                 "entropy": sum(finite) / len(finite) if finite else None,
                 "scalars": {
                     name: scalars[name]
-                    for name in (*EVIDENCE, *STEERING_METRICS)
+                    for name in (*EVIDENCE, *HOLD_EVIDENCE)
                     if math.isfinite(scalars.get(name, math.nan))
                 },
             }

@@ -11,10 +11,9 @@ from typing import Any
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard import hold_preview
 from isentrope_dashboard.components import kpi_cards, load_errors
 from isentrope_dashboard.components.load_errors import Reading
-from isentrope_dashboard.components.what_if import EVIDENCE
+from isentrope_dashboard.components.what_if import EVIDENCE, HOLD_EVIDENCE
 from isentrope_dashboard.figures import change_split, entropy
 from isentrope_dashboard.figures.entropy import Drawn
 from isentrope_dashboard.figures.lines import StepRow, rows_of
@@ -57,7 +56,7 @@ RECENT_METRICS = tuple(
             ENTROPY_GAIN,
             HOLD_TARGET,
             HOLD_MU,
-            *hold_preview.STEERING_METRICS,
+            *HOLD_EVIDENCE,
             *EVIDENCE,
             TIME_STEP_SECONDS,
             PROBE_DROPPED_REPORTS,

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from dash import Dash, Input, Output, State, no_update
 
 from isentrope.client import calls
+from isentrope.client.calls import Call
 from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import ids
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components.what_if import (
     HIDDEN,
     SHOWN,
+    cap_of,
     dead_before_push,
+    expected_action,
     hold_reading,
+    measured_step,
     reading,
-    why_no_preview,
 )
+from isentrope_dashboard.figures.lines import EMPTY
 from isentrope_dashboard.figures.what_if import what_if_figure, with_gain
 from isentrope_dashboard.formatting import method as method_name
-from isentrope_dashboard.hold_preview import preview, scope_in_the_way, steering, unclipped_change
 from isentrope_dashboard.ids import run_of_path
 from isentrope_dashboard.pages.run import drawing
+from isentrope_wire.answers import SeriesAnswer, SeriesColumns
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import WhatIfAnswer
 from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.hold_decision import clipping_method
 from isentrope_wire.methods import Method
+from isentrope_wire.metrics import ENTROPY_MEAN, HOLD_GAIN, EarlyLevel
 
 Answer = tuple[Any, Any, Any, Any]
 """Words, the chart's drawing, whether the chart is shown, and the knobs that could not act."""
+_POINTS = 200
+"""Of the past entropy: enough for its maximum, and steps within which a run has reported its first ones."""
 
 
 def register(app: Dash, api: Api) -> None:
@@ -94,31 +103,47 @@ class _Question:
         return reading(found, beside), drawn, SHOWN, self.warnings(found)
 
     async def hold(self, client: AsyncClient) -> Answer:
-        """What the controller would have to do; the form's own thresholds are active only while it can't act."""
-        hold, entropy = self._wanted.held, self._newest["entropy"]
-        if hold is None or entropy is None:
+        """What the probe would decide; the form's own thresholds are active only while it can't act."""
+        wanted, scalars, entropy = self._wanted, self._newest["scalars"], self._newest["entropy"]
+        if entropy is None:
             return "Waiting for an entropy to be measured.", no_update, HIDDEN, ""
-        method = Method.CLIP_V if self._wanted.method == Method.NONE else self._wanted.method
-        scope = Scope(scope_in_the_way(hold, entropy))
-        found = await self._ask(client, method, scope, None, None)
-        by = steering(self._newest["scalars"], entropy, found)
-        needed = Scope(scope_in_the_way(hold, by.standing, unclipped_change(by, found) or 0.0))
-        if needed != scope:  # it goes the right way, but too fast
-            found = await self._ask(client, method, needed, None, None)
-        expected = preview(hold, entropy, found, by)
-        if expected is None:
-            return why_no_preview(by), no_update, HIDDEN, self.warnings(None)
-        if expected.mu is not None:  # each side's curve, with the other threshold at the same distance
-            found = await self._ask(client, method, needed, expected.mu, expected.mu)
-        if by.known_gain is not None:
-            found = with_gain(found, by.known_gain)
+        method, held = clipping_method(wanted), HOLD_GAIN in scalars
+        found = await self._ask(client, method, Scope.ALL, None, None, sums=True)
+        early, highest = await self._past_entropy(client)
+        measured = measured_step(scalars, entropy, found, early, highest)
+        action = expected_action(wanted, measured, held=held)
+        # Each side's curve, with the other threshold at the same distance.
+        found = await self._ask(client, method, action.scope, action.mu, action.mu)
+        if measured.entropy.gain is not None:
+            found = with_gain(found, measured.entropy.gain)
         drawn = await asyncio.to_thread(self._drawn, found)
-        return hold_reading(expected), drawn, SHOWN, self.warnings(None)
+        return hold_reading(measured, action, found, held=held), drawn, SHOWN, self.warnings(None)
+
+    async def _past_entropy(self, client: AsyncClient) -> tuple[float | None, float]:
+        """The early level and the highest mean entropy of the run, in nats."""
+        whole = await self._entropy(client, calls.series(self._run_id, ENTROPY_MEAN, points=_POINTS))
+        tops = [value for value in whole.max or whole.value if value is not None and math.isfinite(value)]
+        begun = calls.series(self._run_id, ENTROPY_MEAN, to_step=whole.step[0] + _POINTS if whole.step else 0)
+        first = await self._entropy(client, begun)
+        early = EarlyLevel()
+        for value in first.value:
+            if value is not None and math.isfinite(value):
+                early.add(value)
+        return early.level, max(tops, default=math.inf)
+
+    async def _entropy(self, client: AsyncClient, call: Call[SeriesAnswer]) -> SeriesColumns:
+        return (await client.ask(call)).series.get(ENTROPY_MEAN, EMPTY)
 
     async def _ask(
-        self, client: AsyncClient, method: str, scope: str, mu_low: float | None, mu_high: float | None
+        self,
+        client: AsyncClient,
+        method: str,
+        scope: str,
+        mu_low: float | None,
+        mu_high: float | None,
+        *,
+        sums: bool = False,
     ) -> WhatIfAnswer:
-        cap = self._wanted.parameters.get("max_fraction")
         return await client.ask(
             calls.what_if(
                 self._run_id,
@@ -126,9 +151,10 @@ class _Question:
                 scope=scope,
                 mu_low=mu_low,
                 mu_high=mu_high,
-                max_fraction=cap if isinstance(cap, int | float) and cap > 0 else None,
-                denominator=str(self._wanted.parameters.get("denominator") or "keep"),
+                max_fraction=cap_of(self._wanted),
+                denominator=str(self._wanted.value("denominator") or "keep"),
                 curve=True,
+                sums=sums,
             )
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isentrope_wire.control import HoldSide, Scope
+from isentrope_wire.control import TARGETS, Hold, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
 from isentrope_wire.numbers import plain_json, printable
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from isentrope_wire.control_answers import ControlVersion, RunControl
 
 _HOLD_FIELDS = {
-    "hold_target": "target_entropy",
+    "hold_target": "target",
     "hold_max_change": "max_change_per_step",
     "hold_mu_min": "mu_min",
     "hold_mu_max": "mu_max",
     "hold_side": "side",
+    "reward_guard": "reward_guard",
 }
 """Fields of a control's hold, by the name of their option."""
 
@@ -169,8 +170,20 @@ def export(
     metavar="NAME=VALUE",
     help="A parameter of the method, such as ratio=0.001; may be repeated. preset=trinity sets those not given.",
 )
-@click.option("--hold-target", type=float, default=None, metavar="NATS", help="Hold the mean entropy at this value.")
-@click.option("--hold-max-change", type=float, default=None, metavar="NATS", help="Largest correction of a step.")
+@click.option(
+    "--hold-target",
+    default=None,
+    metavar="NATS|SHARE%|CURVE",
+    help="Hold the mean entropy at this value, at a share of its early level such as 75%, or on a curve of steps such as "
+    "'1:100% 200:25%'.",
+)
+@click.option(
+    "--hold-max-change",
+    type=float,
+    default=None,
+    metavar="NATS",
+    help="Largest correction of a step; a faster approach is slowed.  [default: 5% of the distance, or of the target]",
+)
 @click.option("--hold-mu-min", type=float, default=None, help="Lowest threshold that the hold may set.")
 @click.option(
     "--hold-mu-max",
@@ -183,6 +196,11 @@ def export(
     type=click.Choice([str(side) for side in HoldSide]),
     default=None,
     help="In which direction the hold may move the entropy.",
+)
+@click.option(
+    "--reward-guard/--no-reward-guard",
+    default=None,
+    help="End the hold when the reward begins to fall while it acts.  [default: yes]",
 )
 @click.option("--no-hold", is_flag=True, help="End the hold; the thresholds stay as they are.")
 @click.option("--reason", default=None, help="The reason, kept in the history.")
@@ -367,7 +385,7 @@ def _check_before_sending(changes: Mapping[str, Any]) -> None:
     known = {name: value for name, value in changes.items() if name != "parameters"}
     if changes.get("hold"):
         # A field alone changes the hold of the newest control, which has a target.
-        known["hold"] = {"target_entropy": 1.0, **changes["hold"]}
+        known["hold"] = {"target": "1", **changes["hold"]}
     Control.from_document({"method": "clip_v", "mu_low": 1.0, **known})
 
 
@@ -386,7 +404,8 @@ def _change_control(
     if "parameters" in changes and base:
         document["parameters"] = {**base["parameters"], **changes["parameters"]}
     if changes.get("hold") and base.get("hold"):
-        document["hold"] = {**base["hold"], **changes["hold"]}
+        targets = dict.fromkeys(TARGETS) if "target" in changes["hold"] else {}
+        document["hold"] = {**base["hold"], **targets, **changes["hold"]}
     return client.set_control(run, **document, expires_in_seconds=expires_in, if_version=newest.version)
 
 
@@ -395,7 +414,7 @@ def _warn_of_ended_hold(before: RunControl, item: ControlVersion) -> None:
     failed = before.state in ("REJECTED", "EXPIRED", "SUPERSEDED")
     current = before.in_force if failed else before
     if current is not None and current.hold and not item.hold:
-        target = f"{current.hold['target_entropy']:g} nats"
+        target = Hold.from_document(current.hold).target_in_words
         click.echo(f"This ends the hold at {target}; thresholds given without --method keep it.", err=True)
 
 
@@ -427,9 +446,8 @@ def _control_line(item: ControlVersion) -> str:
     if thresholds or item.scope != "all":
         words.append(f"scope {item.scope}")
     if item.hold:
-        hold = item.hold
-        words.append(f"holding {hold['target_entropy']:g} nats with µ {hold['mu_min']:g} to {hold['mu_max']:g}")
-        words.append(f"side {hold['side']}")
+        hold = Hold.from_document(item.hold)
+        words.append(f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side {hold.side}")
     words.append(item.state)
     if item.applied_step is not None:
         words.append(f"at step {item.applied_step}")

@@ -138,6 +138,7 @@ def what_if(
     max_fraction: float | None = None,
     denominator: str = "keep",
     curve: bool | None = None,
+    sums: bool = False,
 ) -> Call[WhatIfAnswer]:
     query = {
         "mu_low": mu_low,
@@ -148,6 +149,7 @@ def what_if(
         "max_fraction": max_fraction,
         "denominator": denominator,
         "curve": curve,
+        "sums": sums or None,
     }
     return Call(path=f"{_run(run_id)}/what-if", answer=WhatIfAnswer, query=query)
 

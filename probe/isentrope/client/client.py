@@ -242,6 +242,7 @@ class Client(Connection):
         max_fraction: float | None = None,
         denominator: str = "keep",
         curve: bool | None = None,
+        sums: bool = False,
     ) -> WhatIfAnswer:
         """What other thresholds would have done to a step: share of clipped tokens, predicted entropy change.
 
@@ -254,6 +255,7 @@ class Client(Connection):
             max_fraction: At most this share of the tokens is clipped, those furthest beyond their threshold.
             denominator: keep, or shrink: the mean is over the tokens that are kept, not over all.
             curve: Also the columns over all thresholds; None: only when no threshold is given.
+            sums: Also the sums from which `isentrope_wire.hold_decision` decides a held entropy.
         """
         return self.ask(
             calls.what_if(
@@ -266,6 +268,7 @@ class Client(Connection):
                 max_fraction=max_fraction,
                 denominator=denominator,
                 curve=curve,
+                sums=sums,
             )
         )
 
@@ -316,7 +319,7 @@ class Client(Connection):
         mu_high: float | None = None,
         scope: str | None = None,
         parameters: Mapping[str, object] | None = None,
-        hold: Mapping[str, object] | None = None,
+        hold: Mapping[str, object] | float | str | None = None,
         reason: str = "",
         expires_in_seconds: int | None = None,
         if_version: int | None = None,
@@ -331,7 +334,7 @@ class Client(Connection):
             mu_high: Upper threshold, likewise.
             scope: On which tokens the method acts; None: all, or the preset's.
             parameters: The method's own by name, such as `{"ratio": 1e-3}`; those not given keep their defaults.
-            hold: The entropy to hold, such as `{"target_entropy": 0.46}`; None: none is held.
+            hold: The entropy to hold, such as `{"target_entropy": 0.46}` (nats) or `"75%"` of the early level; None: none.
             reason: Kept in the history.
             expires_in_seconds: A probe that receives it later does not apply it; None: the server's default.
             if_version: The version this builds on; None: the newest one.

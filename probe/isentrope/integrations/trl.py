@@ -46,7 +46,7 @@ from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 from isentrope.transport.transport import Transport
-from isentrope_wire.control import Control
+from isentrope_wire.control import Control, Hold
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     COMPLETION_LENGTH_MEAN,
@@ -67,6 +67,12 @@ ZERO_GROUPS = "frac_reward_zero_std", ADVANTAGE_ZERO_GROUP_FRACTION
 TRL counts the rewards of a generation, averaged over `logging_steps`: the two must not be mixed in one series."""
 
 
+def _holding(control: Control | None, hold: Mapping[str, object] | float | str | None) -> Control | None:
+    if hold is None:
+        return control
+    return replace(control or Control(), hold=Hold.from_document(hold).to_document())
+
+
 def attach(
     trainer: Any,
     *,
@@ -75,6 +81,7 @@ def attach(
     project: str | None = None,
     config: Mapping[str, object] | None = None,
     control: Control | None = None,
+    hold: Mapping[str, object] | float | str | None = None,
     run_id: str | None = None,
     threshold_source: ThresholdSource = "auto",
     rescore_tokens: int | None = None,
@@ -92,6 +99,8 @@ def attach(
         project: what it belongs to. Default: `ISENTROPE_PROJECT`, or "default".
         config: shown with the run, beside the training arguments.
         control: the control that the run starts with. Default: none.
+        hold: the entropy to hold, in the place of the control's: a share of its early level such as 0.75, or the field
+            `hold` of a control. Default: the control's.
         run_id: continue this run. Default: `ISENTROPE_RUN_ID`, or a new one.
         threshold_source: see `ProbeConfig.threshold_source`. A first pass exists where TRL computes the log-probs
             before the update: always in RLOO, in GRPO where a batch serves several updates.
@@ -123,7 +132,7 @@ def attach(
             name or trainer.args.run_name,
             project,
             {"trainer": type(trainer).__name__, "head": head, **trainer.args.to_sanitized_dict(), **(config or {})},
-            control=control,
+            control=_holding(control, hold),
             run_id=run_id,
             planned_steps=trainer.args.max_steps if trainer.args.max_steps > 0 else None,
             mode=mode,

@@ -56,6 +56,7 @@ async def get_what_if(
         Denominator, Query(description="shrink: the mean is over the tokens that are kept, not over all.")
     ] = "keep",
     curve: Annotated[bool | None, Query(description="Default: only when no threshold is given.")] = None,
+    sums: Annotated[bool, Query(description="Also the sums that all answers about the step are read from.")] = False,
 ) -> WhatIfAnswer:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
@@ -91,6 +92,7 @@ async def get_what_if(
         unit_predicted_change_bound=point.unit_predicted_change_bound,
         unclipped_unit_predicted_change=thresholds.at(None, None).unit_predicted_change,
         curve=_curves(asked, mu_low, mu_high, gain) if wanted else None,
+        sums=found.sums if sums else None,
     )
 
 

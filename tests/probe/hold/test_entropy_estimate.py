@@ -18,10 +18,10 @@ def test_the_resting_point_is_where_updates_carry_the_entropy() -> None:
         estimate = estimator.step(mean_entropy=entropy, unit_prediction=unit, observed_change=change, momentum=0.9)
         entropy += change
         if step == 59:
-            foreseen = estimate
-    assert foreseen.gain == pytest.approx(gain, rel=0.01)
-    assert foreseen.resting_point == pytest.approx(entropy, abs=2e-3)
-    assert foreseen.resting_point < foreseen.mean_entropy - 0.05
+            estimated = estimate
+    assert estimated.gain == pytest.approx(gain, rel=0.01)
+    assert estimated.resting_point == pytest.approx(entropy, abs=2e-3)
+    assert estimated.resting_point < estimated.mean_entropy - 0.05
 
 
 def test_without_momentum_the_entropy_rests_where_it_stands() -> None:

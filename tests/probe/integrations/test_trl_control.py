@@ -126,6 +126,14 @@ def test_a_control_that_comes_while_training_acts_from_the_next_update_on(tmp_pa
     assert [(o.version, o.state, o.step) for o in outcomes if o.version == 1] == [(1, OutcomeState.APPLIED, 3)]
 
 
+def test_a_share_to_hold_is_given_beside_the_control(tmp_path: Path) -> None:
+    transport = InMemoryTransport()
+    probe = attach(tiny_trl.trainer(tmp_path, steps=1), control=CLIP, hold=0.75, transport=transport)
+    held = probe.control.held
+    assert held is not None
+    assert (held.target_share, probe.control.method, probe.control.mu_low) == (0.75, CLIP.method, CLIP.mu_low)
+
+
 def threshold_sources(tmp_path: Path, **settings: Any) -> list[str]:
     source = settings.pop("threshold_source", "auto")
     trainer, transport = tiny_trl.trainer(tmp_path, steps=3, **settings), InMemoryTransport()

@@ -4,12 +4,12 @@
 
 Trains every run of `planned_runs` that DIR does not have yet, each from the same warm start: about 30 runs of four
 minutes on two quiet cores. It may be killed and started again, and two of it may share DIR; a file deleted from DIR is
-trained anew. Then writes `hold_target.md`, the table, and `hold_target.svg`, the picture, of what is there. Ends with
+trained again. Then writes `hold_target.md`, the table, and `hold_target.svg`, the picture, of what is there. Ends with
 status 1 when a run is missing or a held one misses what is asked of it.
 
 Every rule runs with every seed (`planned_runs`):
 
-- vanilla: no method; the targets are shares of the entropy of its first step
+- vanilla: no method; the targets are shares of its early level (`isentrope_wire.metrics`)
 - fixed thresholds: pushed once and left
 - hold: the thresholds moved from step to step, at each target
 - adaptive bonus: an entropy bonus whose coefficient follows the entropy, at each target
@@ -37,13 +37,10 @@ import isentrope
 from isentrope_trainer.figures.recorded_runs import Recipe, RecordedRun, record, recorded
 from isentrope_trainer.reference_run import THREADS
 from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
-from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, REWARD_MEAN, EarlyLevel
 
-SHARES = (0.5, 0.75, 0.25)
-"""Targets, as shares of the entropy of step 1; in the order in which they are run."""
-LARGEST_CHANGES = {0.25: 0.1}
-"""Of a step, as a share of the target, where hold's default of 0.05 would bring the entropy there long after the step from
-which it counts: a quarter of the start is 30 such steps below where the calibration is ready, and at 0.05 it took 65."""
+SHARES = (0.5, 0.75, 0.25, 0.1)
+"""Targets, as shares of the early level; in the order in which they are run."""
 FIXED_THRESHOLDS = (("decreasing", 2.0), ("decreasing", 3.0), ("decreasing", 1.0))
 """Scope and mu of Clip_V. At 2 the entropy stays near 70 % of its start; at 1 it explodes; left to itself is mu without end."""
 
@@ -58,7 +55,7 @@ class PlannedRun:
     target_entropy: float | None = None
     """In nats."""
     share: float | None = None
-    """Of the entropy of step 1, that the target is."""
+    """Of the early level, that the target is."""
 
 
 def planned_runs(folder: Path, *, steps: int, seeds: Sequence[int]) -> list[PlannedRun]:
@@ -97,11 +94,8 @@ def _fixed_name(scope: str, mu: float) -> str:
 
 
 def _with_target(config: TrainingConfig, start: RecordedRun, share: float) -> list[PlannedRun]:
-    target = share * start.steps[0].scalars[ENTROPY_MEAN]
-    hold: dict[str, float] = {"target_entropy": target}
-    if share in LARGEST_CHANGES:
-        hold["max_change_per_step"] = LARGEST_CHANGES[share] * target
-    held = Recipe(name=f"hold-{share:.0%}", config=config, control=isentrope.Control(hold=hold))
+    target = share * early_level(start)
+    held = Recipe(name=f"hold-{share:.0%}", config=config, control=isentrope.Control(hold={"target_share": share}))
     bonus = AdaptiveEntropyConfig(target_entropy=target)
     adaptive = Recipe(name=f"adaptive-{share:.0%}", config=replace(config, adaptive_entropy=bonus))
     return [
@@ -110,8 +104,20 @@ def _with_target(config: TrainingConfig, start: RecordedRun, share: float) -> li
     ]
 
 
+def early_level(run: RecordedRun) -> float:
+    """What the shares are of, in nats."""
+    early = EarlyLevel()
+    for entropy in run.column(ENTROPY_MEAN):
+        early.add(entropy)
+    assert early.level is not None, "a run has more steps than it takes"
+    return early.level
+
+
 SETTLED_FROM = 50
-"""The first step that counts: until then the entropy is on its way to the target."""
+"""The first step that counts, or the one at which the target is reached where that is later."""
+REACHED = 0.1
+"""Share of the target within which a mean over AVERAGED steps must lie for the target to be reached."""
+AVERAGED = 5
 ENDS = 20
 """Steps averaged at the end of a run."""
 LARGEST_DEVIATION = 0.06
@@ -126,12 +132,14 @@ class HoldFigures:
 
     seed: int
     steps: int
+    reached: int | None
+    """The step at which the target was reached; None without a target, and where it was not."""
     deviation: float | None
-    """Mean |H - H*| / H* from step SETTLED_FROM on; None without a target."""
+    """Mean |H - H*| / H* over the steps that count; None without a target."""
     offset: float | None
     """Mean (H - H*) / H* over the same steps: what of the deviation is no noise."""
     furthest: float | None
-    """The largest |H - H*| / H* over the same steps, of an average over five."""
+    """The largest |H - H*| / H* over the same steps, of an average over AVERAGED."""
     entropy_end: float
     """In nats."""
     reward_end: float
@@ -146,18 +154,31 @@ def hold_figures(run: RecordedRun, target: float | None) -> HoldFigures:
         target: H* in nats; None: the run has none.
     """
     entropies = run.column(ENTROPY_MEAN)
-    settled = [entropy for step, entropy in zip(run.steps, entropies, strict=True) if step.step >= SETTLED_FROM]
+    reached = None if target is None else _reached(run, target)
+    begins = max(SETTLED_FROM, reached or 0)
+    settled = [entropy for step, entropy in zip(run.steps, entropies, strict=True) if step.step >= begins]
     return HoldFigures(
         seed=run.recipe["config"]["seed"],
         steps=len(run.steps),
+        reached=reached,
         deviation=None if target is None else fmean(abs(entropy - target) for entropy in settled) / target,
         offset=None if target is None else fmean(settled) / target - 1,
-        furthest=None if target is None else max(abs(mean - target) for mean in running_means(settled, 5)) / target,
+        furthest=None
+        if target is None
+        else max(abs(mean - target) for mean in running_means(settled, AVERAGED)) / target,
         entropy_end=fmean(entropies[-ENDS:]),
         reward_end=fmean(run.column(REWARD_MEAN)[-ENDS:]),
         clip_fraction=fmean(step.scalars.get(CLIP_FRACTION, 0.0) for step in run.steps),
         states=Counter(step.labels.get("hold/state", "none") for step in run.steps),
     )
+
+
+def _reached(run: RecordedRun, target: float) -> int | None:
+    means = running_means(run.column(ENTROPY_MEAN), AVERAGED)
+    near = (
+        step for step, mean in zip(run.steps[AVERAGED - 1 :], means, strict=True) if abs(mean / target - 1) <= REACHED
+    )
+    return next((step.step for step in near), None)
 
 
 def running_means(values: Sequence[float], count: int) -> list[float]:
@@ -189,7 +210,16 @@ def best_fixed_reward(rows: Sequence[TableRow]) -> float | None:
 def markdown_table(rows: Sequence[TableRow]) -> str:
     """All rows; a figure of several seeds stands as their mean, with each seed's in brackets where it is asked about."""
     best = best_fixed_reward(rows)
-    heads = ["", "seeds", "mean deviation", "offset", "furthest", "tokens clipped", "entropy at the end"]
+    heads = [
+        "",
+        "seeds",
+        "reached at step",
+        "mean deviation",
+        "offset",
+        "furthest",
+        "tokens clipped",
+        "entropy at the end",
+    ]
     heads += ["reward at the end", "of the best fixed"]
     lines = [f"| {' | '.join(heads)} |", f"{'|---' * len(heads)}|"]
     return "\n".join([*lines, *(_line(row, best) for row in rows)])
@@ -198,7 +228,9 @@ def markdown_table(rows: Sequence[TableRow]) -> str:
 def _line(row: TableRow, best: float | None) -> str:
     cells = [row.name, f"{len(row.figures)} of {row.planned}"]
     if not row.figures:
-        return f"| {' | '.join(cells)} | " + " | ".join(["missing"] + [""] * 6) + " |"
+        return f"| {' | '.join(cells)} | " + " | ".join(["missing"] + [""] * 7) + " |"
+    reached = [str(figures.reached or "never") for figures in row.figures if figures.deviation is not None]
+    cells.append(", ".join(reached))
     for name in ("deviation", "offset", "furthest"):
         values = [value for figures in row.figures if (value := getattr(figures, name)) is not None]
         cells.append(_shares(values, each=name == "deviation", signed=name == "offset") if values else "")
@@ -270,9 +302,10 @@ def _draw_entropies(panel: Axes, shown: Finished, share: float) -> None:
     panel.axvline(SETTLED_FROM, color="#94a3b8", lw=0.6, ls=":")
     for planned, run in _behind_first(shown):
         entropies = run.column(ENTROPY_MEAN)
-        relative = [entropy / entropies[0] for entropy in entropies]
+        level = early_level(run)
+        relative = [entropy / level for entropy in entropies]
         panel.plot([step.step for step in run.steps], relative, **_style(planned, panel))
-    panel.set_ylabel(f"entropy / that of step 1\ntarget {share:.0%}")
+    panel.set_ylabel(f"entropy / early level\ntarget {share:.0%}")
     panel.set_ylim(bottom=0)
 
 
