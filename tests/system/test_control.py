@@ -17,7 +17,7 @@ from tests.system.running_server import RunningServer
 
 ROOT = Path(__file__).parents[2]
 HOLD = {"target_entropy": 3.5, "max_change_per_step": 0.05}
-ACTING = {"slewing", "holding", "limit"}
+ACTING = {"approaching", "slewing", "holding", "limit"}
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
