@@ -51,16 +51,10 @@ from isentrope_wire.metrics import (
     PROBE_RANKS_OUT_OF_STEP,
     TOKEN_EPOCH,
 )
-from isentrope_wire.reports import ControlOutcome, ControlSnapshot, StepReport
+from isentrope_wire.reports import LIKELY_CAUSE, PREDICTION_BASIS, ControlOutcome, ControlSnapshot, StepReport
 from isentrope_wire.what_if import WhatIfCurve, WhatIfSums
 
 logger = logging.getLogger(__name__)
-
-PREDICTION_BASIS = "entropy/prediction_basis"
-"""Label: what the unit prediction was read from."""
-
-LIKELY_CAUSE = "sampler/likely_cause"
-"""Label: why tokens and logits do not belong together, in words."""
 
 NumbersOfRanks = Callable[[], Sequence[Sequence[float]]]
 """Waits for one vector of numbers per rank, as `global_step.rank_vector` makes it. For the writer thread."""

@@ -27,6 +27,11 @@ PROTOCOL_VERSION = 1
 _SHOWN_FIRST = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE, CLIP_FRACTION, REWARD_MEAN)
 """Of a report's scalars, when it is printed; the rest are counted."""
 
+PREDICTION_BASIS = "entropy/prediction_basis"
+"""Label of a report: what its unit prediction was read from, `loss_gradient` or `advantages`."""
+LIKELY_CAUSE = "sampler/likely_cause"
+"""Label of a report: why tokens and logits do not belong together, in words."""
+
 
 class OutcomeState(StrEnum):
     """How one rank ended one control version. Each version ends in exactly one of these."""

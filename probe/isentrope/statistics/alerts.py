@@ -25,11 +25,12 @@ from isentrope_wire.metrics import (
     NEWEST_STEPS,
     SCORE_SELF_CHECK_Z,
     TOKEN_COUNT,
+    TOKEN_EPOCH,
     TOKEN_NOT_FINITE,
     EarlyLevel,
     ShareLost,
 )
-from isentrope_wire.reports import Alert, AlertLevel
+from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertLevel
 from isentrope_wire.what_if import WhatIfSums
 
 WATCH_LEFT, ACT_LEFT = 0.75, 0.5
@@ -154,7 +155,7 @@ class AlertWatch:
             **{
                 kind: self._lasting(kind, finding)
                 for kind, finding in (
-                    ("self_check", self._self_check(finite.get(SCORE_SELF_CHECK_Z))),
+                    ("self_check", self._self_check(finite, labels.get(LIKELY_CAUSE, ""))),
                     ("prediction", self._prediction(finite.get(ENTROPY_PREDICTION_R2))),
                     ("dead_knob", _dead_knob(labels.get("control/dead"))),
                     ("zero_advantage", self._zero_advantage(finite.get(ADVANTAGE_ZERO_GROUP_FRACTION))),
@@ -282,11 +283,18 @@ class AlertWatch:
         )
         return _Finding(AlertLevel.ACT, message, {"goal": goal, "rate": rate, "steps_left": steps_left})
 
-    def _self_check(self, z: float | None) -> _Finding | None:
-        """The mean of S_c is 0 where tokens were drawn from the very distribution that is scored."""
+    def _self_check(self, scalars: Mapping[str, float], cause: str) -> _Finding | None:
+        """The mean of r S_c is 0 where tokens were drawn as given, until they have been trained on.
+
+        Args:
+            scalars: of the step.
+            cause: why it may not be, in words; empty where nothing suggests one.
+        """
+        z = scalars.get(SCORE_SELF_CHECK_Z)
         if z is None:
             return None
-        self._checks.append(z)
+        if scalars.get(TOKEN_EPOCH, 1.0) <= 1:
+            self._checks.append(z)
         if len(self._checks) < WINDOW:
             return None
         mean, spread = fmean(self._checks), stdev(self._checks)
@@ -295,8 +303,9 @@ class AlertWatch:
         if abs(in_errors) < SIGMAS:
             return None
         message = (
-            f"Over {WINDOW} steps the mean of S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
-            "drawn from the distribution that is scored. Compare temperature, mask and top-k or top-p of the sampler."
+            f"Over {WINDOW} steps the mean of r S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
+            "drawn from the distribution that is scored. "
+            + (f"Likely {cause}" if cause else "Compare temperature, mask and top-k or top-p of the sampler.")
         )
         return _Finding(AlertLevel.ACT, message, {"standard_errors": in_errors, "mean_z": mean})
 

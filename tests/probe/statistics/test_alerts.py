@@ -145,6 +145,18 @@ def test_a_self_check_that_fails_for_a_while_is_raised_and_scatter_alone_is_not(
     assert raised({"score/self_check_z": 20.0 * (-1) ** step} for step in range(100)) == []
 
 
+def test_a_self_check_counts_the_first_epoch_and_names_the_likely_cause() -> None:
+    """A second update of the same tokens has learnt from them: their scores are not centred, and nothing is wrong."""
+    second_epochs = [{"score/self_check_z": (-1) ** (step // 2) * 0.5, "token/epoch": 1.0} for step in range(200)]
+    for row in second_epochs[1::2]:
+        row |= {"score/self_check_z": -8.0, "token/epoch": 2.0}
+    assert raised(second_epochs) == []
+    first_epochs = [row | ({"score/self_check_z": -8.0} if row["token/epoch"] == 1 else {}) for row in second_epochs]
+    ((_, alert),) = raised(first_epochs, {"sampler/likely_cause": "temperature: the sampler's is about 0.80 times"})
+    assert "temperature" in alert.message
+    assert alert.evidence["mean_z"] == pytest.approx(-8.0)
+
+
 def test_a_prediction_that_is_no_longer_of_use_is_raised_once() -> None:
     r2 = [0.8] * 40 + [-0.2] * 40
     found = raised({"entropy/prediction_r2": value} for value in r2)
