@@ -92,7 +92,11 @@ class Method(str):
     SCORE_SIGN: ClassVar[Method]
     TOP_ENTROPY: ClassVar[Method]
     UNLIKELY: ClassVar[Method]
+    RANK_REWARD: ClassVar[Method]
+    POSITIVE_ADVANTAGE: ClassVar[Method]
+    STEER: ClassVar[Method]
     RATIO_CLIP: ClassVar[Method]
+    ENTROPY_RATIO_CLIP: ClassVar[Method]
 
     label: str
     """For a person."""
@@ -361,6 +365,71 @@ Method.UNLIKELY = method(
         *_COMMON,
     ),
 )
+Method.RANK_REWARD = method(
+    "rank_reward",
+    label="Rank reward",
+    does="pays a group's right answers less, the likelier they were among it",
+    source="arXiv:2506.02355",
+    parameters=(
+        Parameter(
+            name="beta",
+            default=0.25,
+            minimum=0.0,
+            maximum=1.0,
+            sense="the share of the reward that the likeliest of many right answers loses",
+            idle=(0, "every right answer is paid the same"),
+        ),
+        Parameter(
+            name="normalise",
+            default="std",
+            choices=("std", "none"),
+            sense="whether the loop divides rewards by their group's standard deviation",
+        ),
+        *_COMMON,
+    ),
+)
+Method.POSITIVE_ADVANTAGE = method(
+    "positive_advantage",
+    label="Positive-advantage weight",
+    does="weighs all tokens with A > 0 down",
+    source="arXiv:2511.05993",
+    positive_only=True,
+    parameters=(
+        Parameter(
+            name="weight",
+            default=0.5,
+            minimum=0.0,
+            maximum=1.0,
+            sense="what a token with A > 0 counts, beside 1 for all others",
+            idle=(1, "every token counts as before"),
+        ),
+        *_COMMON,
+    ),
+)
+Method.STEER = method(
+    "steer",
+    label="STEER",
+    does="weighs tokens down by how much their update is estimated to change the entropy",
+    source="arXiv:2510.10150",
+    parameters=(
+        Parameter(
+            name="minimum_weight",
+            default=0.8,
+            minimum=0.0,
+            maximum=1.0,
+            minimum_excluded=True,
+            sense="what the token of the largest change counts, beside 1 for one that changes nothing",
+            idle=(1, "every token counts as before"),
+        ),
+        Parameter(
+            name="estimate",
+            default="authors",
+            choices=("authors", "exact"),
+            sense="of the change: r A (1 - p) (log p + H), as in the authors' code, or r A S_c (exact)",
+        ),
+        *_COMMON,
+    ),
+)
 Method.RATIO_CLIP = method(
     "ratio_clip",
     label="Ratio clip",
@@ -382,6 +451,28 @@ Method.RATIO_CLIP = method(
             aliases=("clip_ratio_high",),
         ),
         _DENOMINATOR,
+    ),
+)
+Method.ENTROPY_RATIO_CLIP = method(
+    "entropy_ratio_clip",
+    label="Entropy-ratio clip (ERC)",
+    does="keeps it while 1 − β_low < H / H_old < 1 + β_high",
+    source="arXiv:2512.05591",
+    parameters=(
+        Parameter(
+            name="beta_low",
+            default=0.05,
+            minimum=0.0,
+            maximum=1.0,
+            sense="leave out tokens whose entropy fell to 1 - beta_low of the old one or less",
+        ),
+        Parameter(
+            name="beta_high",
+            default=0.05,
+            minimum=0.0,
+            sense="leave out tokens whose entropy rose to 1 + beta_high of the old one or more",
+        ),
+        *_COMMON,
     ),
 )
 

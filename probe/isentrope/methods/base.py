@@ -27,6 +27,10 @@ class GatedTokens:
     """True where the token counts."""
     importance_ratios: Float[Tensor, "*tokens"] | None = None
     """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
+    old_entropies: Float[Tensor, "*tokens"] | None = None
+    """H under the old policy at the same positions, nats. None: the loop did not pass them."""
+    group_ids: Float64[Tensor, " sequences"] | None = None
+    """The same number for the rollouts of one prompt. None: not known."""
     step: int = 0
     rank: int = 0
     first_position: int = 0

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isentrope.methods import covariance, entropy, ratio, sign, threshold, unlikely
+from isentrope.methods import (
+    covariance,
+    entropy,
+    entropy_ratio,
+    positive,
+    rank,
+    ratio,
+    sign,
+    steer,
+    threshold,
+    unlikely,
+)
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope_wire.control import Control, Method
 
@@ -27,7 +38,11 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
     Method.SCORE_SIGN: sign.SCORE_SIGN,
     Method.TOP_ENTROPY: entropy.TOP_ENTROPY,
     Method.UNLIKELY: unlikely.UNLIKELY,
+    Method.RANK_REWARD: rank.RANK_REWARD,
+    Method.POSITIVE_ADVANTAGE: positive.POSITIVE_ADVANTAGE,
+    Method.STEER: steer.STEER,
     Method.RATIO_CLIP: ratio.RATIO_CLIP,
+    Method.ENTROPY_RATIO_CLIP: entropy_ratio.ENTROPY_RATIO_CLIP,
 }
 
 
