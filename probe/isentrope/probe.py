@@ -670,7 +670,7 @@ class Probe:
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
         after = None if rescore is None else self._rescored(rescore, batches)
-        source, thresholds = self._thresholds.known()
+        source, thresholds = self._thresholds.known(first_call=len(batches) == 1)
         sums = rank_vector(
             step,
             self._guard.failures,
@@ -682,7 +682,7 @@ class Probe:
             centre=None if self._ranks.alone else self._basis.means(),
             loss_scale=loss_scale,
         )
-        self._basis.step_closed(self._hold.control, batches)
+        self._basis.step_closed(self._hold.control, batches, alone=self._ranks.alone)
         return source, sums
 
     def _rescored(

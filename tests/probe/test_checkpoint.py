@@ -241,6 +241,7 @@ def damaged(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("learnt/alerts/raised", {"collapse": 3}, "alerts.raised.collapse"),
         ("learnt/alerts/course", [[1.0]], "2 values"),
         ("thresholds", {"first_pass": None}, "previous_step"),
+        ("thresholds", {"first_pass": None, "previous_step": None}, "one_call"),
         ("thresholds/previous_step", ["many"], "many"),
         ("selection/means", [1.0], "index"),
         ("next", "{", "can't be read"),

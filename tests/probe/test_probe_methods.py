@@ -108,12 +108,26 @@ def test_what_is_weighted_counts_as_much_in_the_prediction() -> None:
     assert parts[3]["change/negative_high"] == parts[0]["change/negative_high"]
 
 
-def test_thresholds_come_from_the_step_before_and_that_is_told() -> None:
-    probe, transport = probe_and_transport(control=control("top_entropy"))
-    for step in (0, 1):
-        off_policy_step(probe, seed=step)
+@pytest.mark.parametrize(
+    ("calls", "source", "sources"),
+    [
+        ([1, 1, 1], "auto", ["micro_batch"] * 3),
+        ([1, 1, 1], "previous_step", ["micro_batch", "previous_step", "previous_step"]),
+        ([2, 2], "auto", ["micro_batch", "previous_step"]),
+        # The first call of the second step could not know that another would follow.
+        ([1, 2, 1, 1], "auto", ["micro_batch", "micro_batch", "previous_step", "micro_batch"]),
+    ],
+)
+def test_whole_step_in_one_call_counts_from_itself(calls: list[int], source: str, sources: list[str]) -> None:
+    probe, transport = probe_and_transport(control=control("top_entropy"), threshold_source=source)
+    for step, times in enumerate(calls):
+        for call in range(times):
+            off_policy_step(probe, seed=10 * step + call)
         probe.step(step)
-    assert [report.labels["threshold/source"] for report in reports(transport)] == ["micro_batch", "previous_step"]
+    assert [report.labels["threshold/source"] for report in reports(transport)] == sources
+    shares = [1 - report.scalars["clip/fraction"] for report in reports(transport)]
+    exact = [share == pytest.approx(0.2, abs=0.01) for share in shares]
+    assert all(exact[step] for step, one in enumerate(sources) if one == "micro_batch" and calls[step] == 1)
 
 
 def test_a_micro_batch_of_one_sequence_has_a_covariance_from_the_second_step_on() -> None:

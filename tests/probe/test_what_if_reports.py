@@ -14,20 +14,27 @@ from isentrope_wire.what_if import what_if
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, pushed, reports, run_steps
 
 
-def two_steps_of_the_same_tokens(control: isentrope.Control, **settings: str) -> list[StepReport]:
-    """The first without an intervention, the second under `control`, which arrives between them."""
+def two_steps_of_the_same_tokens(control: isentrope.Control, calls: int = 1, **settings: str) -> list[StepReport]:
+    """The first without an intervention, the second under `control`, which arrives between them. A step goes before both.
+
+    Args:
+        calls: How many `gate` calls the tokens of a step are cut into.
+    """
     loop = TinyLoop()
     logits, token_ids, advantages = loop.sample()
     probe, transport = probe_and_transport(**settings)
-    for step in range(2):
-        scores = probe.score(logits, token_ids)
-        old = scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)
-        probe.gate(scores, advantages, loop.mask, old_logprobs=old)
+    for step in range(3):
+        for rows in torch.arange(16).chunk(calls):
+            scores = probe.score(logits[rows], token_ids[rows])
+            old = scores.logprobs.detach() + 0.1 * torch.sin(torch.arange(80.0)).view(16, 5)[rows]
+            probe.gate(scores, advantages[rows], loop.mask[rows], old_logprobs=old)
         probe.step(step)
-        transport.set_control(pushed(1, control))
-    return reports(transport)
+        if step == 1:
+            transport.set_control(pushed(1, control))
+    return reports(transport)[1:]
 
 
+@pytest.mark.parametrize("calls", [1, 4])
 @pytest.mark.parametrize("settings", [{"threshold_source": "previous_step"}, {"threshold_source": "micro_batch"}])
 @pytest.mark.parametrize(
     ("method", "mu_low", "mu_high", "scope"),
@@ -40,10 +47,10 @@ def two_steps_of_the_same_tokens(control: isentrope.Control, **settings: str) ->
     ],
 )
 def test_pushing_thresholds_brings_what_the_report_before_foretold(
-    settings: dict[str, str], method: str, mu_low: float, mu_high: float | None, scope: str
+    settings: dict[str, str], calls: int, method: str, mu_low: float, mu_high: float | None, scope: str
 ) -> None:
     before, after = two_steps_of_the_same_tokens(
-        isentrope.Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope), **settings
+        isentrope.Control(method=method, mu_low=mu_low, mu_high=mu_high, scope=scope), calls, **settings
     )
     assert (before.scalars["clip/fraction"], after.control_version) == (0, 1)
     assert before.what_if is not None
@@ -63,7 +70,7 @@ def test_pushing_thresholds_brings_what_the_report_before_foretold(
 
 def test_a_report_says_what_its_what_if_was_counted_from_and_stays_small() -> None:
     loop = TinyLoop()
-    probe, transport = probe_and_transport()
+    probe, transport = probe_and_transport(threshold_source="first_pass")
     run_steps(loop, probe, 2)
     with torch.no_grad():
         probe.first_pass(probe.score(*loop.sample()[:2]), loop.mask)

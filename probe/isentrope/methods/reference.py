@@ -3,8 +3,11 @@
 Thresholds (the sigmas of Clip_B and Clip_V) and means (of log p and A) are those of all ranks. The value at which a
 share of the tokens begins is counted over the step before on this rank: the ranks see tokens of one kind, so that a
 share on each is the share on all, and no collective is needed. A first pass gives top entropy its quantile, for it
-knows the entropies; what ranks by covariance, or within a scope, needs advantages, which come with the gate. In the
-first step, or when the loop asks for it, everything comes from the micro-batch itself.
+knows the entropies; what ranks by covariance, or within a scope, needs advantages, which come with the gate.
+
+Everything comes from the micro-batch itself in the first step, when the loop asks for it, and by default where it is
+expected to be the whole step: in a process of its own whose step before was one `gate` call. With several ranks the
+micro-batch is never the whole step.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class ThresholdSources:
         self._wanted = wanted
         self._first_pass = _Latest()
         self._previous_step = _Latest()
+        self._one_call = False
+        """Whether the step before was one `gate` call, and there is no other rank."""
         self._warned = False
 
     def first_pass(self, sums: PendingRows) -> None:
@@ -66,23 +71,47 @@ class ThresholdSources:
         """
         self._previous_step.set(sums)
 
-    def choose(self, scores: TokenScores, mask: Bool[Tensor, "*tokens"]) -> tuple[str, ThresholdStatistics]:
+    def calls_made(self, calls: int, *, alone: bool) -> None:
+        """Take how many `gate` calls the step that just ended had.
+
+        Args:
+            calls: 0 leaves everything unchanged.
+            alone: Whether there is no other rank.
+        """
+        if calls:
+            self._one_call = alone and calls == 1
+
+    def own(self, first_call: bool) -> bool:
+        """Whether a micro-batch counts from itself though there is a step before.
+
+        Args:
+            first_call: Whether it is the step's first.
+        """
+        return self._wanted == "micro_batch" or (self._wanted == "auto" and self._one_call and first_call)
+
+    def choose(
+        self, scores: TokenScores, mask: Bool[Tensor, "*tokens"], *, first_call: bool
+    ) -> tuple[str, ThresholdStatistics]:
         """The source to count the thresholds of this micro-batch from, and its statistics.
 
         Args:
             scores: Of the micro-batch.
             mask: True where the token counts.
+            first_call: Whether it is the step's first.
 
         Raises:
             RuntimeError: A rank whose sums were awaited is gone.
         """
-        source, statistics = self.known()
+        source, statistics = self.known(first_call)
         if source != "first_pass":
             self._warn_of_missing_first_pass()
         return source, threshold_statistics([scores], [mask]) if statistics is None else statistics
 
-    def known(self) -> tuple[str, ThresholdStatistics | None]:
+    def known(self, first_call: bool) -> tuple[str, ThresholdStatistics | None]:
         """The source that thresholds are counted from now; no statistics when it is each micro-batch itself.
+
+        Args:
+            first_call: Whether they are those of the step's first micro-batch.
 
         Raises:
             RuntimeError: A rank whose sums were awaited is gone.
@@ -91,7 +120,7 @@ class ThresholdSources:
             statistics = self._first_pass.get()
             if statistics is not None:
                 return "first_pass", statistics
-        if self._wanted != "micro_batch":
+        if not self.own(first_call):
             statistics = self._previous_step.get()
             if statistics is not None:
                 return "previous_step", statistics
@@ -103,12 +132,13 @@ class ThresholdSources:
         Raises:
             RuntimeError: A rank whose sums were awaited is gone.
         """
-        return {name: latest.state() for name, latest in self._remembered().items()}
+        return {name: latest.state() for name, latest in self._remembered().items()} | {"one_call": self._one_call}
 
-    def restore(self, state: Mapping[str, Sequence[float | str] | None]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`; no step may have closed before."""
         for name, latest in self._remembered().items():
             latest.restore(state[name])
+        self._one_call = bool(state["one_call"])
 
     def _remembered(self) -> dict[str, _Latest]:
         return {"first_pass": self._first_pass, "previous_step": self._previous_step}
@@ -191,13 +221,15 @@ class SelectionBasis:
         self.means()
         self._pending_means = means
 
-    def step_closed(self, control: Control, batches: Sequence[TokenBatch]) -> None:
+    def step_closed(self, control: Control, batches: Sequence[TokenBatch], *, alone: bool) -> None:
         """Take the tokens of the step that just ended, on this rank.
 
         Args:
             control: Active during it. Only where it ranks tokens are they kept, until the next step's first `gate`.
             batches: None leaves everything unchanged.
+            alone: Whether there is no other rank.
         """
+        self._thresholds.calls_made(len(batches), alone=alone)
         if batches and _ranks_tokens(control):
             self._ranked, self._cutoff = _joined(batches), None
 
@@ -213,8 +245,9 @@ class SelectionBasis:
             RuntimeError: A rank whose sums were awaited is gone.
         """
         method = INTERVENTIONS[control.method]
-        source, thresholds = self._thresholds.choose(tokens.scores, tokens.mask)
-        means = None if self._wanted == "micro_batch" else self.means()
+        first_call = tokens.first_position == 0
+        source, thresholds = self._thresholds.choose(tokens.scores, tokens.mask, first_call=first_call)
+        means = None if self._thresholds.own(first_call) else self.means()
         centres = Centres(thresholds, *(means or _own_means(tokens)))
         if method.count_first_pass is not None and self._first_pass is not None:
             if self._first_cutoff is None or self._first_cutoff[0] != control:
@@ -258,7 +291,7 @@ class SelectionBasis:
         cutoff = self._cutoff if self._ranked is None else None
         if self._ranked is not None and means is not None:
             # What the next step's first `gate` would count, the control and the thresholds being the same.
-            _, thresholds = self._thresholds.known()
+            _, thresholds = self._thresholds.known(first_call=False)
             if thresholds is not None and _ranks_tokens(control):
                 counted = INTERVENTIONS[control.method].cutoff(control, self._ranked, Centres(thresholds, *means))
                 cutoff = None if counted is None else (control, counted)
@@ -283,7 +316,8 @@ class SelectionBasis:
         if not method.ranks(control):
             self._ranked = self._cutoff = None
             return None, False
-        if self._wanted == "micro_batch":
+        if self._thresholds.own(tokens.first_position == 0):
+            self._ranked = self._cutoff = None
             return method.cutoff(control, tokens, centres), True
         if self._ranked is not None:
             counted = method.cutoff(control, self._ranked, centres)
@@ -329,6 +363,7 @@ def _own_means(tokens: GatedTokens) -> tuple[Tensor, Tensor]:
 def _joined(batches: Sequence[TokenBatch]) -> GatedTokens:
     """The micro-batches of a step as one vector of tokens, with the scores that methods read."""
     scores = [batch.scores for batch in batches]
+    ratios = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
     return GatedTokens(
         scores=TokenScores(
             logprobs=flat([part.logprobs for part in scores]),
@@ -339,4 +374,5 @@ def _joined(batches: Sequence[TokenBatch]) -> GatedTokens:
         ),
         advantages=flat([batch.advantages for batch in batches]),
         mask=flat([batch.mask for batch in batches]),
+        importance_ratios=flat(ratios) if len(ratios) == len(batches) else None,
     )

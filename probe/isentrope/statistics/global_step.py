@@ -84,7 +84,7 @@ def rank_vector(
         batches: The step's micro-batches.
         entropies_after: H of the same tokens after the update, one tensor per batch; None: not scored again.
         device: Where the vector is made when there are no tokens.
-        thresholds: What the step's what-if is counted from; None: each rank's own tokens.
+        thresholds: What the step's what-if is counted from; None: each micro-batch itself.
         alone: Whether there is no other rank.
         centre: Mean log p and mean A of the step before, over all ranks.
         loss_scale: What the gradients that were read are to be divided by.

@@ -142,7 +142,7 @@ class StepTokens:
             batches: The step's micro-batches, with at least one token between them, padding included.
             entropies_after: H of the same tokens after the update, nats, one tensor per batch; None: not scored again.
             thresholds: What the what-if sums are counted from; NaN where it is of no token: nothing lies beyond any
-                threshold then. None: these tokens.
+                threshold then. None: the tokens of each micro-batch themselves.
             centre: Mean log p and mean A of the step before over all ranks, scalars; None, or NaN: these tokens' own.
             loss_scale: What the gradients that were read are to be divided by.
         """

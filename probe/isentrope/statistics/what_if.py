@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.statistics.moments import ThresholdStatistics, device_constant
+from isentrope.statistics.moments import ThresholdStatistics, device_constant, threshold_statistics
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import CODES, StepTokens
 from isentrope_wire.what_if import CELLS, EDGES, BinSums, TokenGroup, WhatIfSums
@@ -31,29 +31,45 @@ _FIRST_BIN = len(EDGES)
 def measure_what_if(tokens: StepTokens) -> list[Tensor]:
     """Tokens and effects of the step, then counts and effects by cell for Clip_B and for Clip_V.
 
-    A token lies beyond an edge exactly when Clip_B or Clip_V with that mu, and thresholds counted from the tokens'
-    statistics, would have clipped it. Whether the active control kept it plays no part.
+    A token lies beyond an edge exactly when Clip_B or Clip_V with that mu, and thresholds counted from the statistics that
+    its `gate` call counts from, would have clipped it. Whether the active control kept it plays no part.
     """
-    statistics = own_thresholds(tokens) if tokens.thresholds is None else tokens.thresholds
-    # Where they are of no token any finite number will do: `reached` removes everything again.
-    means = statistics.discriminator_mean.nan_to_num()
-    spreads = torch.stack([statistics.discriminator_std, statistics.vocab_centered_std]).unsqueeze(1).to(tokens.ones)
-    reached = (spreads * EDGES[-1]).isfinite()
+    means, spreads = _centres(tokens)
     centred = torch.stack([tokens["S*"] - means, tokens["S_c"]])
+    # Thresholds of no token reach none: what lies in the centre is beyond nothing.
+    centred.masked_fill_(~(spreads * EDGES[-1]).isfinite(), 0.0)
     cells = _bins(centred.abs(), spreads).add_(centred.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
     cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
     sources = torch.stack([tokens.ones, tokens.effects]).unsqueeze(1).expand(2, 2, -1)
     table = sources.new_zeros(2, 2, CODES * 3 * len(EDGES)).scatter_add_(2, cells.expand(2, 2, -1), sources)
-    table = torch.where(reached, table, 0.0).reshape(2, 2, CODES, 3, len(EDGES))
-    # What lies in the centre, the middle one of three sides, is beyond nothing.
+    table = table.reshape(2, 2, CODES, 3, len(EDGES))
+    # The centre is the middle one of three sides.
     counts, effects = table[:, :, :, ::2].index_select(2, _groups(centred.device)).reshape(2, 2, CELLS)
     unclipped = tokens.all_effects.sum() - tokens.intervention_effect
     return [tokens.count, unclipped, counts[0], effects[0], counts[1], effects[1]]
 
 
-def own_thresholds(tokens: StepTokens) -> ThresholdStatistics:
-    """Those counted from the tokens themselves."""
-    return ThresholdStatistics.of_sums(torch.stack([*tokens.moments("S*"), *tokens.moments("S_c")]).unsqueeze(0))
+def _centres(tokens: StepTokens) -> tuple[Tensor, Float64[Tensor, "scores _"]]:
+    """mean_B(S*), a scalar or one for each token; and sigma above sigma', one of each or one for each token. In nats."""
+    if tokens.thresholds is not None:
+        statistics = [tokens.thresholds]
+    elif len(tokens.batches) == 1:
+        sums = torch.stack([*tokens.moments("S*"), *tokens.moments("S_c")])
+        statistics = [ThresholdStatistics.of_sums(sums.unsqueeze(0))]
+    else:
+        statistics = [threshold_statistics([batch.scores], [batch.mask]) for batch in tokens.batches]
+    columns = [
+        torch.stack([one.discriminator_mean, one.discriminator_std, one.vocab_centered_std]).to(tokens.ones)
+        for one in statistics
+    ]
+    if len(columns) == 1:
+        means, *spreads = columns[0]
+        return means.nan_to_num(), torch.stack(spreads).unsqueeze(1)
+    sizes = [batch.mask.numel() for batch in tokens.batches]
+    table = torch.cat(
+        [column.unsqueeze(1).expand(-1, size) for column, size in zip(columns, sizes, strict=True)], dim=1
+    )
+    return table[0].nan_to_num(), table[1:]
 
 
 def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums | None:
@@ -70,7 +86,7 @@ def read_what_if(numbers: Sequence[float], rank: int = 0) -> WhatIfSums | None:
 
 
 def _bins(
-    distances: Float64[Tensor, "scores tokens"], spreads: Float64[Tensor, "scores 1"]
+    distances: Float64[Tensor, "scores tokens"], spreads: Float64[Tensor, "scores _"]
 ) -> Float64[Tensor, "scores tokens"]:
     """The bin of each distance, float64: the number of the last edge whose product with the spread is less."""
     last_edge, next_edge = _grid(distances.device)

@@ -68,7 +68,9 @@ def test_advantages_follow_from_the_authors_reward(seed: int, normalise: str) ->
 def test_group_of_two_right_answers_by_hand() -> None:
     """Rewards 1, 1, 0; the first answer is the likeliest: 1 - 0.3 * 2/3 = 0.8, then 1 - 0.3 * 1/3 = 0.9, and 0."""
     of = tokens(
-        torch.tensor([[1 / 3], [1 / 3], [-2 / 3]]), logprobs=torch.tensor([[-1.0], [-2.0], [-3.0]]), groups=torch.ones(3)
+        torch.tensor([[1 / 3], [1 / 3], [-2 / 3]]),
+        logprobs=torch.tensor([[-1.0], [-2.0], [-3.0]]),
+        groups=torch.ones(3),
     )
     factors = selected(rank_reward(0.3, "none"), of).factors.flatten().tolist()
     mean = 1.7 / 3

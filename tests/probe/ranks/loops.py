@@ -125,7 +125,7 @@ def steps_on_rank(
         after = [(part.logits_after, part.token_ids) for part in parts]
         rescore = (lambda after=after: [probe.score(*part) for part in after]) if parts else None
         probe.step(step, rescore=rescore)
-        source, statistics = probe._thresholds.choose(*some_tokens)
+        source, statistics = probe._thresholds.choose(*some_tokens, first_call=False)
         thresholds.append((source, [getattr(statistics, name).item() for name in statistics.__slots__]))
     probe.finish()
     return RankResult(kept, thresholds, reports(transport), probe.run_id)

@@ -33,6 +33,8 @@ def kept(results: list[RankResult], step: int) -> torch.Tensor:
     return torch.cat([rows for result in results for rows in result.kept[step]])
 
 
+FROM_STEP_BEFORE = {"threshold_source": "previous_step"}
+"""By default a single process counts from a micro-batch that is the whole step."""
 Calls = dict[str, tuple[list[RankResult], RankResult]]
 
 
@@ -47,17 +49,22 @@ def on_all_and_on_one(shares: list[list[slice]], calls: dict[str, tuple[Any, ...
 
 @pytest.fixture(scope="module")
 def uneven() -> Calls:
-    return on_all_and_on_one(UNEVEN, {"observed": (3,)})
+    return on_all_and_on_one(UNEVEN, {"observed": (3, False, None, FROM_STEP_BEFORE)})
 
 
 @pytest.fixture(scope="module")
 def one_without_tokens() -> Calls:
     clipped = {
-        f"{control.method} {source}": (3, source == "first_pass", None, {"control": control})
+        f"{control.method} {source}": (
+            3,
+            source == "first_pass",
+            None,
+            {"control": control, "threshold_source": source},
+        )
         for control in CLIPS
         for source in ("previous_step", "first_pass")
     }
-    return on_all_and_on_one(ONE_WITHOUT_TOKENS, {"observed": (3,), **clipped})
+    return on_all_and_on_one(ONE_WITHOUT_TOKENS, {"observed": (3, False, None, FROM_STEP_BEFORE), **clipped})
 
 
 @pytest.mark.parametrize("shares", ["uneven", "one_without_tokens"])

@@ -23,7 +23,9 @@ Results = dict[str, tuple[list[RankResult], RankResult]]
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    calls = {name: (4, False, None, {"control": control}) for name, control in CONTROLS.items()}
+    # By default a single process counts from a micro-batch that is the whole step.
+    source = {"threshold_source": "previous_step"}
+    calls = {name: (4, False, None, {"control": control, **source}) for name, control in CONTROLS.items()}
     of_ranks = run_ranks(3, one_after_another, steps_on_rank, [(SHARES, *call) for call in calls.values()])
     return {
         name: ([of_rank[index] for of_rank in of_ranks], steps_on_rank(0, WHOLE, *call))
