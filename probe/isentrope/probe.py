@@ -58,7 +58,7 @@ from isentrope.inputs import (
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
 from isentrope.methods.base import GatedTokens
-from isentrope.methods.gate import gated_logprobs
+from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
@@ -363,6 +363,7 @@ class Probe:
         sampler_logprobs: Tensor | None = None,
         ref_logprobs: Tensor | None = None,
         groups: Tensor | int | None = None,
+        old_entropies: Tensor | None = None,
         completions: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Record a micro-batch, and let gradient through only where, and as much as, the active control allows.
@@ -384,8 +385,11 @@ class Probe:
             ref_logprobs: log-probs under the reference policy of the loss's KL term, same shape. Where they require
                 grad (`.requires_grad_()`, and the term is computed from this very tensor), the term's part of the
                 prediction is reported apart: it is a function of log p_ref - log p, whose two gradients are opposite.
-            groups: which sequences are rollouts of one prompt, for the covariance within groups: a whole number per
-                sequence, [batch], the same on whatever rank; or how many rows that follow each other make a group.
+            groups: which sequences are rollouts of one prompt, for the covariance within groups and the method
+                `rank_reward`: a whole number per sequence, [batch], the same on whatever rank; or how many rows that
+                follow each other make a group.
+            old_entropies: entropies of the old policy at the same positions, same shape, in nats, for the method
+                `entropy_ratio_clip`.
             completions: numbers of each sequence, [batch], reported by the sign of its advantage: "truncated" (True where
                 the length limit ended it) and "repetition" (any measure of it).
 
@@ -394,8 +398,8 @@ class Probe:
 
         Raises:
             InputError: shapes that don't fit, or scores that are NaN where the mask counts them; before the first step
-                has closed only, later it is counted and logged. `groups`, `ref_logprobs` and `completions`, which serve
-                the diagnosis alone, then count as not known, and the batch is gated all the same.
+                has closed only, later it is counted and logged. `groups`, `ref_logprobs` and `completions`, without
+                which a loop can do, then count as not known, and the batch is gated all the same.
         """
         own = scores.logprobs if logprobs is None else logprobs
         if self._inactive():
@@ -416,6 +420,7 @@ class Probe:
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
             differences = differences_of(own, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
+            old = per_token("old_entropies", old_entropies, scores.logprobs)
             batch = TokenBatch(
                 detached(scores),
                 advantages,
@@ -429,6 +434,7 @@ class Probe:
                 or {},
                 token_ids=self._optional("token_ids", lambda: token_ids_of(scores)),
                 gradient=gradient,
+                old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
                     "groups", lambda: group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens)
                 ),
@@ -437,7 +443,7 @@ class Probe:
                 self._ledger.add(batch)
                 gradient.watch("gated", own)
                 return own
-            gated = gated_logprobs(own, self._selected(batch))
+            gated = gated_logprobs(own, *self._selected(batch))
             gradient.watch("logprobs", own)
             gradient.watch("gated", gated)
             return gated
@@ -595,32 +601,39 @@ class Probe:
         else:
             self.finish("failed", error_text(error))
 
-    def _selected(self, batch: TokenBatch) -> Tensor:
+    def _selected(self, batch: TokenBatch) -> tuple[Tensor, FactorsOfGradient | None]:
         """Record a micro-batch with what the active control selects in it.
 
         Returns:
-            The factors of its tokens' gradients.
+            The factors of its tokens' gradients, and those of a method that decides again in backward.
         """
         tokens = GatedTokens(
             batch.scores,
             batch.advantages,
             batch.mask,
             batch.importance_ratios,
+            old_entropies=batch.old_entropies,
+            group_ids=batch.group_ids,
             step=self._control.next_step,
             rank=self.config.rank,
             first_position=self._ledger.tokens,
         )
-        source, selection = self._basis.select(self._hold.control, tokens)
-        self._ledger.add(
-            replace(
-                batch,
-                keep_mask=selection.factors != 0,
-                threshold_source=source,
-                gradient_factors=selection.factors,
-                selected=selection.selected,
-            )
-        )
-        return selection.factors
+        source, selection, in_backward = self._basis.select(self._hold.control, tokens)
+        batch = replace(batch, threshold_source=source)
+        self._ledger.add(batch.decided(selection.factors, selection.selected))
+        if in_backward is None:
+            return selection.factors, None
+        batches, place = self._ledger.batches, len(self._ledger.batches) - 1
+
+        def factors_of(gradient: Tensor) -> Tensor | None:
+            with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
+                decision = in_backward.decide(gradient)
+                if place >= 0:
+                    batches[place] = batch.decided(decision.factors, decision.selected)
+                return decision.factors
+            return None
+
+        return selection.factors, factors_of
 
     def _begin_step(self) -> None:
         """Begin a step unless it has begun: the only moment at which the active control may change."""

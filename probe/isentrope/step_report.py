@@ -19,7 +19,7 @@ from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import AlertWatch
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import TOP_TOKENS, with_texts
-from isentrope.statistics.covariance import top_shares_binned
+from isentrope.statistics.covariance import GROUPS, top_shares_binned
 from isentrope.statistics.global_step import GlobalStep, read_ranks
 from isentrope.statistics.mismatch import TOKEN_HASH, Epochs, likely_cause
 from isentrope.statistics.step import (
@@ -27,6 +27,7 @@ from isentrope.statistics.step import (
     ENTROPIES,
     LARGEST_ENTROPY,
     LARGEST_EXPECTED_SCORE,
+    OLD_ENTROPIES_KNOWN,
     RATIOS,
     SIGNS,
     SOURCES,
@@ -298,6 +299,8 @@ def _dead(sums: StepSums | None, control: Control, what_if: WhatIfSums | None) -
             vocab_centered_std=sums[VOCAB_CENTERED].standard_deviation,
             largest_entropy=sums[LARGEST_ENTROPY],
             largest_expected_score=sums[LARGEST_EXPECTED_SCORE],
+            groups=len(sums[GROUPS].of_several),
+            old_entropies_known=bool(sums[OLD_ENTROPIES_KNOWN]),
             ratio_spread=math.hypot(ratios.mean - 1, ratios.standard_deviation) if ratios.count else None,
             outside_low=outside_low,
             outside_high=outside_high,

@@ -42,6 +42,10 @@ class StepEvidence:
     """The same of E[S]."""
     ratio_spread: float | None
     """Root mean square of r - 1. None: the loop gave no sampler log-probs."""
+    groups: int = 0
+    """Groups of two sequences and more that the loop named."""
+    old_entropies_known: bool = False
+    """Whether the loop passed the entropies of the old policy."""
     outside_low: float = 0.0
     """Tokens that the method asked for on the lower side, where it has thresholds; from the step's what-if sums."""
     outside_high: float = 0.0
@@ -79,7 +83,7 @@ def _ratio(control: Control, step: StepEvidence) -> Iterator[str]:
         return
     names = " and ".join(knobs)
     if step.ratio_spread is None:
-        yield f"{names} can't act: the importance ratio is not known. Give gate the sampler's log-probs."
+        yield f"{names} can't act: the importance ratio is not known. Give gate the old policy's log-probs."
     elif step.ratio_spread < RATIO_TOLERANCE:
         yield (
             f"{names} can't act: the importance ratio is 1 on every token, for each batch is used for one update. "
@@ -95,6 +99,17 @@ def _own(control: Control, step: StepEvidence) -> Iterator[str]:
             yield from _thresholds(control, step)
         case Method.CLIP_COV:
             yield from () if idle else _clip_cov(control, step)
+        case Method.RANK_REWARD if not step.groups:
+            yield "rank_reward can't act: no group of sequences is known. Give gate the groups, each in one call."
+        case Method.ENTROPY_RATIO_CLIP if not step.old_entropies_known:
+            yield "entropy_ratio_clip can't act: the old policy's entropies are not known. Give gate old_entropies."
+        case Method.ENTROPY_RATIO_CLIP if not step.candidates:
+            yield (
+                "No token's entropy has moved beyond beta_low or beta_high since the old policy: every token is kept. "
+                "With one update a batch none moves."
+            )
+        case Method.STEER if not step.candidates and not idle:
+            yield "No token's update is estimated to change the entropy: every token counts as before."
         case Method.UNLIKELY if step.positive and not step.candidates and not idle:
             yield f"No token with A > 0 is less likely than {control.number('below'):g}: every token counts as before."
 

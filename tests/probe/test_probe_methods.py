@@ -26,7 +26,14 @@ def off_policy_step(probe: isentrope.Probe, seed: int = 0) -> tuple[Tensor, Tens
     logits, token_ids, advantages = loop.sample()
     scores = probe.score(logits, token_ids)
     old = scores.logprobs.detach() + 0.3 * torch.randn(16, 5, generator=torch.Generator().manual_seed(seed))
-    gated = probe.gate(scores, advantages, loop.mask, sampler_logprobs=old)
+    gated = probe.gate(
+        scores,
+        advantages,
+        loop.mask,
+        sampler_logprobs=old,
+        groups=4,
+        old_entropies=scores.entropies.detach() * (0.1 * torch.sin(torch.arange(80.0))).exp().view(16, 5),
+    )
     assert torch.equal(gated, scores.logprobs)
 
     def gradient(of: Tensor) -> Tensor:
@@ -44,13 +51,18 @@ def last(transport: Any) -> StepReport:
 ACTING = [
     control("clip_b"),
     control("clip_v"),
-    control("clip_cov", ratio=0.3, omega_low=0.01),
+    control("clip_cov", ratio=0.1, omega_low=0.01),
     control("kl_cov", k=0.2),
     control("score_sign"),
     control("top_entropy"),
     control("unlikely", below=1),
+    control("rank_reward"),
+    control("positive_advantage"),
+    control("steer"),
     control("ratio_clip"),
+    control("entropy_ratio_clip"),
 ]
+WEIGHS = (Method.KL_COV, Method.UNLIKELY, Method.RANK_REWARD, Method.POSITIVE_ADVANTAGE, Method.STEER)
 
 
 def test_all_methods_are_tried_here() -> None:
@@ -69,10 +81,10 @@ def test_a_method_pushed_to_a_running_probe_acts_and_tells(one: isentrope.Contro
         assert acted == (step > 0)
     report = last(transport)
     assert report.labels["control/method"] == one.method
-    assert 0 < report.scalars["clip/candidate_fraction"] < 1
+    # STEER and the rank reward weigh every token.
+    assert 0 < report.scalars["clip/candidate_fraction"] <= 1
     assert report.scalars["clip/fraction"] <= report.scalars["clip/candidate_fraction"]
-    weights_alone = one.method in (Method.KL_COV, Method.UNLIKELY)
-    assert (report.scalars["clip/fraction"] == 0) == weights_alone
+    assert (report.scalars["clip/fraction"] == 0) == (one.method in WEIGHS)
     assert "control/dead" not in report.labels
     assert "clip/candidate_fraction" not in reports(transport)[0].scalars
 

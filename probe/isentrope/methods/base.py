@@ -27,6 +27,8 @@ class GatedTokens:
     """True where the token counts."""
     importance_ratios: Float[Tensor, "*tokens"] | None = None
     """r = p / p_old. None: the loop did not pass the log-probs the tokens were sampled with."""
+    gradient: Float[Tensor, "*tokens"] | None = None
+    """That of the loop's loss by the gated log-probs; None before backward has reached them."""
     old_entropies: Float[Tensor, "*tokens"] | None = None
     """H under the old policy at the same positions, nats. None: the loop did not pass them."""
     group_ids: Float64[Tensor, " sequences"] | None = None
@@ -90,6 +92,8 @@ class Intervention:
     """The same cutoff from the entropies and the mask of a first pass, where these are enough."""
     uses_means: bool = False
     """Whether it counts from the means of log p and A."""
+    reads_gradient: bool = False
+    """Whether it decides again in backward, when the gradient of the loop's loss is known."""
 
     def ranks(self, control: Control) -> bool:
         """Whether it ranks tokens, as the control asks for it."""

@@ -42,11 +42,15 @@ def select_clip_cov(control: Control, tokens: GatedTokens, centres: Centres, cut
     r N / candidates, so that r N is what is detached on average, however small the micro-batch; the paper's code
     detaches at least one token of each micro-batch. The draw is `token_draw` of seed, step, rank and position.
 
-    When fewer than r N tokens are candidates, all of them are detached.
+    A token whose gradient is 0 is no candidate once backward shows it: its advantage is 0, or the loop's own clip silences
+    it, and the authors draw no such token either. A loss with a KL term or an entropy bonus gives every token a gradient;
+    then the clip can't be seen. When fewer than r N tokens are candidates, all of them are detached.
     """
     covariances = covariance_scores(tokens, centres)
     candidates = (covariances > control.number("omega_low")) & (covariances < control.number("omega_high"))
     candidates &= tokens.mask & tokens.in_scope(control.scope)
+    if tokens.gradient is not None:
+        candidates &= tokens.gradient != 0
     wanted = tokens.mask.sum() * control.number("ratio")
     drawn = token_draw(
         int(control.number("seed")), tokens.step, tokens.rank, positions_of(tokens.mask, tokens.first_position)
@@ -140,5 +144,5 @@ def _signed(word: int) -> int:
     return word - _WORD if word >= _WORD // 2 else word
 
 
-CLIP_COV = Intervention(select=select_clip_cov, uses_means=True)
+CLIP_COV = Intervention(select=select_clip_cov, uses_means=True, reads_gradient=True)
 KL_COV = Intervention(select=select_kl_cov, count_cutoff=kl_cov_cutoff, uses_means=True)

@@ -1,4 +1,5 @@
-"""Top entropy: update only the tokens at which the policy was most undecided."""
+"""By entropy: update only the tokens at which the policy was most undecided (top entropy), or only those whose entropy has
+not moved far since the old policy (entropy-ratio clip, ERC)."""
 
 from __future__ import annotations
 
@@ -39,3 +40,30 @@ TOP_ENTROPY = Intervention(
     count_cutoff=lambda control, tokens, centres: entropy_cutoff(control, tokens.scores.entropies, tokens.mask),
     count_first_pass=entropy_cutoff,
 )
+
+SMALL_ENTROPY = 1e-8
+"""Added to both entropies, nats: the ratio of two that are 0 is 1."""
+
+
+def select_entropy_ratio_clip(
+    control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None
+) -> Selection:
+    """Keep the token if
+
+        1 - beta_low < H / H_old < 1 + beta_high                                               arXiv:2512.05591
+
+    H the entropy at its position now, H_old under the policy that the batch was sampled with (`gate(old_entropies=)`).
+    The authors use beta = 0.05 on both sides, beside the ratio clip. Without old entropies, or where one is not finite,
+    the token is kept.
+    """
+    if tokens.old_entropies is None:
+        kept = tokens.mask.new_ones(tokens.mask.shape)
+        return Selection(kept, ~kept)
+    old, now = tokens.old_entropies.double(), tokens.scores.entropies.double()
+    ratios = (now + SMALL_ENTROPY) / (old + SMALL_ENTROPY)
+    outside = (ratios <= 1 - control.number("beta_low")) | (ratios >= 1 + control.number("beta_high"))
+    clipped = outside & tokens.mask & tokens.in_scope(control.scope)
+    return Selection(~clipped, clipped)
+
+
+ENTROPY_RATIO_CLIP = Intervention(select=select_entropy_ratio_clip)

@@ -6,7 +6,7 @@ multiply their factors, in either order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,14 +15,11 @@ from torch import Tensor
 from isentrope.methods import (
     covariance,
     entropy,
-    entropy_ratio,
     positive,
-    rank,
     ratio,
     sign,
     steer,
     threshold,
-    unlikely,
 )
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope_wire.control import Control, Method
@@ -37,12 +34,12 @@ INTERVENTIONS: Mapping[Method, Intervention] = {
     Method.KL_COV: covariance.KL_COV,
     Method.SCORE_SIGN: sign.SCORE_SIGN,
     Method.TOP_ENTROPY: entropy.TOP_ENTROPY,
-    Method.UNLIKELY: unlikely.UNLIKELY,
-    Method.RANK_REWARD: rank.RANK_REWARD,
+    Method.UNLIKELY: positive.UNLIKELY,
+    Method.RANK_REWARD: positive.RANK_REWARD,
     Method.POSITIVE_ADVANTAGE: positive.POSITIVE_ADVANTAGE,
     Method.STEER: steer.STEER,
     Method.RATIO_CLIP: ratio.RATIO_CLIP,
-    Method.ENTROPY_RATIO_CLIP: entropy_ratio.ENTROPY_RATIO_CLIP,
+    Method.ENTROPY_RATIO_CLIP: entropy.ENTROPY_RATIO_CLIP,
 }
 
 
@@ -77,20 +74,68 @@ def with_shrunken_denominator(
     return factors * (mask.sum() / kept.clamp_min(1))
 
 
-def gated_logprobs(logprobs: Float[Tensor, "*tokens"], factors: Shaped[Tensor, "*tokens"]) -> Float[Tensor, "*tokens"]:
-    """The same values; their gradient is multiplied by the factors. A NaN in it stops at a factor of 0."""
-    if factors.dtype == torch.bool:
+class InBackward:
+    """A decision about the tokens of one `gate` call that is made again when the gradient of the loss is known.
+
+    The first backward that brings any gradient decides; those after it, of the same graph, follow. Which one that is stays
+    on the device.
+    """
+
+    def __init__(self, select: Callable[[Tensor], Selection]) -> None:
+        """
+        Args:
+            select: The decision, from the gradient by the gated log-probs.
+        """
+        self._select = select
+        self._decision: Selection | None = None
+        self._decided: Tensor | None = None
+
+    def decide(self, gradient: Float[Tensor, "*tokens"]) -> Selection:
+        """The decision that this backward uses."""
+        if self._decision is None or self._decided is None:
+            self._decision, self._decided = self._select(gradient), (gradient != 0).any()
+        else:
+            before, now = self._decision, self._select(gradient)
+            self._decision = Selection(
+                torch.where(self._decided, before.factors, now.factors),
+                torch.where(self._decided, before.selected, now.selected),
+            )
+            self._decided = self._decided | (gradient != 0).any()
+        return self._decision
+
+
+FactorsOfGradient = Callable[[Tensor], Tensor | None]
+"""The factors that a gradient by the gated log-probs leads to; None: those of the forward pass."""
+
+
+def gated_logprobs(
+    logprobs: Float[Tensor, "*tokens"],
+    factors: Shaped[Tensor, "*tokens"],
+    in_backward: FactorsOfGradient | None = None,
+) -> Float[Tensor, "*tokens"]:
+    """The same values; their gradient is multiplied by the factors. A NaN in it stops at a factor of 0.
+
+    Args:
+        logprobs: Of the tokens, nats.
+        factors: Of the same shape.
+        in_backward: Gives other factors once the gradient is known.
+    """
+    if in_backward is None and factors.dtype == torch.bool:
         return torch.where(factors, logprobs, logprobs.detach())
-    return _Gated.apply(logprobs, factors)  # type: ignore[no-any-return, no-untyped-call]
+    return _Gated.apply(logprobs, factors, in_backward)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logprobs: Tensor, factors: Tensor) -> Tensor:
+    def forward(ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: FactorsOfGradient | None) -> Tensor:
         ctx.save_for_backward(factors.to(logprobs.dtype))
+        ctx.in_backward = in_backward
         return logprobs.view_as(logprobs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (factors,) = ctx.saved_tensors
-        return torch.where(factors == 0, 0.0, gradient * factors), None
+        if ctx.in_backward is not None:
+            found = ctx.in_backward(gradient.detach())
+            factors = factors if found is None else found.to(gradient.dtype)
+        return torch.where(factors == 0, 0.0, gradient * factors), None, None

@@ -1,12 +1,39 @@
-"""Positive-advantage reweighting: one weight for all tokens with A > 0, which are what lowers the entropy most."""
+"""What right answers count: unlikely tokens more, unlikely answers more, or all of them less.
+
+`unlikely` weighs tokens by their own probability, `rank_reward` whole answers by how likely they were among their group,
+`positive_advantage` all tokens with A > 0 alike, which are what lowers the entropy most.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Intervention, Selection
 from isentrope_wire.control import Control
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float64
+
+
+def select_unlikely(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+    """Multiply the gradient of the tokens with A > 0 by
+
+        w = 1 + strength max(0, 1 - p / below)
+
+    the token-wise counterpart of the unlikeliness reward (arXiv:2506.02355), which pays a correct answer more the less
+    likely it was. Rewarding a token with S_c < 0 raises the entropy, and improbable tokens are such. w lies between 1
+    and 1 + strength, falls with p and is 1 from `below` on; the log-prob keeps its value.
+    """
+    probabilities = tokens.scores.logprobs.exp()
+    distance = (1 - probabilities / control.number("below")).clamp_min(0.0)
+    raised = tokens.mask & (tokens.advantages > 0) & (distance > 0) & tokens.in_scope(control.scope)
+    return Selection(torch.where(raised, 1 + control.number("strength") * distance, 1.0), raised)
+
+
+UNLIKELY = Intervention(select=select_unlikely)
 
 
 def select_positive_advantage(
@@ -23,3 +50,79 @@ def select_positive_advantage(
 
 
 POSITIVE_ADVANTAGE = Intervention(select=select_positive_advantage)
+
+
+def select_rank_reward(control: Control, tokens: GatedTokens, centres: Centres, cutoff: Tensor | None) -> Selection:
+    """Give each sequence y_i of a group of G the advantage that follows from the reward
+
+        R'_i = R_i (1 - beta (G - rank_i) / G)                                  arXiv:2506.02355, unlikeliness reward
+
+    rank_i is 1 for the group's most likely sequence and G for its least likely one, by the mean log-prob of its tokens
+    under the old policy, as in the authors' code; of equals the later one counts as more likely. R_i is read from the
+    advantages: 0 at the group's smallest, 1 at its largest. That is exact where an answer is right or wrong.
+
+    The new advantages keep their group's spread where the loop divides by it (`normalise=std`), else the loop's scale:
+
+        A'_i = (R'_i - mean R') std(A) / std(R')         or         A'_i = (R'_i - mean R') (max A - min A)
+
+    and every token's gradient is multiplied by A'_i / A_i. A group all of whose answers are right has advantages of 0 and
+    nothing to multiply, though the authors' reward tells its answers apart. A group must lie in one `gate` call: of one
+    that is split, each part counts as a group. Advantages are one number per sequence. Rows of no known group, or alone in
+    theirs, keep their gradient.
+    """
+    unchanged = torch.ones_like(tokens.scores.logprobs)
+    if tokens.group_ids is None or not unchanged.numel():
+        return Selection(unchanged, torch.zeros_like(tokens.mask))
+    length = tokens.mask.sum(1).clamp(min=1)
+
+    def per_sequence(values: Tensor) -> Float64[Tensor, " sequences"]:
+        return torch.where(tokens.mask, values.double(), 0.0).sum(1) / length
+
+    logprobs = tokens.scores.logprobs.double()
+    if tokens.importance_ratios is not None:
+        logprobs = logprobs - tokens.importance_ratios.double().log()
+    advantages, likelihoods = per_sequence(tokens.advantages), per_sequence(logprobs)
+    counts = tokens.mask.any(1) & (advantages + likelihoods).isfinite()
+    same = (tokens.group_ids.unsqueeze(0) == tokens.group_ids.unsqueeze(1)) & counts.unsqueeze(0) & counts.unsqueeze(1)
+    factors = _advantages_by_rank(advantages, likelihoods, same, control) / advantages
+    changed = (same.sum(1) > 1) & (advantages != 0) & factors.isfinite()
+    chosen = changed.unsqueeze(1) & tokens.mask & tokens.in_scope(control.scope)
+    return Selection(torch.where(chosen, factors.unsqueeze(1), unchanged).to(unchanged.dtype), chosen)
+
+
+def _advantages_by_rank(
+    advantages: Float64[Tensor, " sequences"],
+    likelihoods: Float64[Tensor, " sequences"],
+    same: Bool[Tensor, "sequences sequences"],
+    control: Control,
+) -> Float64[Tensor, " sequences"]:
+    """A' of each sequence, in the order of the sequences.
+
+    Args:
+        advantages: A, one per sequence.
+        likelihoods: Mean log-prob under the old policy, nats.
+        same: True where two sequences are of one group.
+        control: With beta and the loop's normalisation.
+    """
+    size = same.sum(1).clamp(min=1)
+
+    def over_group(values: Tensor) -> Float64[Tensor, " sequences"]:
+        return torch.where(same, values, 0.0).sum(1)
+
+    def spread(values: Tensor) -> Float64[Tensor, " sequences"]:
+        mean = over_group(values.expand_as(same)) / size
+        return over_group((values.unsqueeze(0) - mean.unsqueeze(1)).square()).sqrt()
+
+    lowest = torch.where(same, advantages, torch.inf).amin(1)
+    width = torch.where(same, advantages, -torch.inf).amax(1) - lowest
+    order = torch.arange(len(advantages), device=advantages.device)
+    less_likely = likelihoods.unsqueeze(0) < likelihoods.unsqueeze(1)
+    less_likely |= (likelihoods.unsqueeze(0) == likelihoods.unsqueeze(1)) & (order.unsqueeze(0) < order.unsqueeze(1))
+    # G - rank: how many of the group are less likely.
+    likely = over_group(less_likely.double())
+    rewards = (advantages - lowest) / width * (1 - control.number("beta") * likely / size)
+    centred = rewards - over_group(rewards.expand_as(same)) / size
+    return centred * (spread(advantages) / spread(rewards) if control.value("normalise") == "std" else width)
+
+
+RANK_REWARD = Intervention(select=select_rank_reward)

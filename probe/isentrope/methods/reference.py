@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isentrope.methods.base import Centres, GatedTokens, Selection
-from isentrope.methods.gate import INTERVENTIONS, select_tokens
+from isentrope.methods.gate import INTERVENTIONS, InBackward, select_tokens
 from isentrope.plain_state import Plain, plain
 from isentrope.scores import TokenScores
 from isentrope.statistics.moments import ThresholdStatistics, flat, threshold_statistics
@@ -233,10 +234,20 @@ class SelectionBasis:
         if batches and _ranks_tokens(control):
             self._ranked, self._cutoff = _joined(batches), None
 
-    def select(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Selection]:
-        """The decision of the control about a micro-batch, and the source it was counted from, see `choose`."""
+    def select(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Selection, InBackward | None]:
+        """The decision of the control about a micro-batch.
+
+        Returns:
+            The source it was counted from, see `choose`; the decision; and the one in backward, None where the method
+            reads no gradient.
+        """
         source, centres, cutoff = self.choose(control, tokens)
-        return source, select_tokens(control, tokens, centres, cutoff)
+
+        def select(gradient: Tensor | None) -> Selection:
+            return select_tokens(control, replace(tokens, gradient=gradient), centres, cutoff)
+
+        in_backward = InBackward(select) if INTERVENTIONS[control.method].reads_gradient else None
+        return source, select(None), in_backward
 
     def choose(self, control: Control, tokens: GatedTokens) -> tuple[str | None, Centres, Tensor | None]:
         """The source that the method counts from (None: it needs none), its centres, and the cutoff.

@@ -273,6 +273,12 @@ class Groups(NamedTuple):
             merged[group_id] = group if known is None else Group(*map(add, known, group))
         return Groups(merged, min(self.highest, other.highest))
 
+    @property
+    def of_several(self) -> list[Group]:
+        """The groups of two sequences and more that are known in full."""
+        # An id below 0 stands for rows that follow each other: such a group lies on one rank, which reports all of it.
+        return [group for one, group in self.of_id.items() if (one < 0 or one <= self.highest) and group.sequences > 1]
+
 
 def groups(most: int) -> Sum[Groups]:
     """The groups of a step; a group may lie on several ranks.
@@ -307,8 +313,7 @@ def groups(most: int) -> Sum[Groups]:
 
 def _group_metrics(found: Groups, step: StepSums) -> Metrics:
     """Over the groups of two sequences and more; nothing where there is none."""
-    # An id below 0 stands for rows that follow each other: such a group lies on one rank, which reports all of it.
-    several = [group for one, group in found.of_id.items() if (one < 0 or one <= found.highest) and group.sequences > 1]
+    several = found.of_several
     if not several:
         return {}
     varied = [group.covariance for group in several if group.difficulty is not None]

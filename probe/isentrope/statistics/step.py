@@ -104,6 +104,11 @@ OBSERVED_CHANGE = moments(
 )
 """Of H after the update minus H before it on the same tokens; empty when they were not scored again."""
 
+OLD_ENTROPIES_KNOWN = count(
+    lambda tokens: tokens.none if any(batch.old_entropies is None for batch in tokens.batches) else tokens.count
+)
+"""Tokens for which the loop passed the entropy of the old policy."""
+
 NOT_FINITE = count(
     lambda tokens: tokens.not_finite, lambda value, step: {TOKEN_NOT_FINITE: float(value)} if value else {}
 )
@@ -304,6 +309,7 @@ STEP_SUMS = (
     DISCRIMINATOR,
     VOCAB_CENTERED,
     RATIOS,
+    OLD_ENTROPIES_KNOWN,
     OBSERVED_CHANGE,
     NOT_FINITE,
     LARGEST_ENTROPY,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,12 @@ class TokenBatch:
     """What backward brings to the log-probs after the gate; None, or empty: nothing was read."""
     group_ids: Float64[Tensor, " sequences"] | None = None
     """The same number for the rollouts of one prompt. None: not known."""
+    old_entropies: Float[Tensor, "*tokens"] | None = None
+    """H under the old policy, nats; None: not known."""
+
+    def decided(self, factors: Shaped[Tensor, "*tokens"], selected: Bool[Tensor, "*tokens"]) -> TokenBatch:
+        """The same micro-batch under an intervention's decision."""
+        return replace(self, keep_mask=factors != 0, gradient_factors=factors, selected=selected)
 
 
 @dataclass(slots=True)

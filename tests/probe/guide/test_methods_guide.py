@@ -13,6 +13,7 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.methods import METHODS, Parameter
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports
 
+WEIGHS = (Method.KL_COV, Method.UNLIKELY, Method.RANK_REWARD, Method.POSITIVE_ADVANTAGE, Method.STEER)
 GUIDE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text(encoding="utf-8")
 EXAMPLES = [
     line for block in re.findall(r"```python control\n(.*?)```", GUIDE, flags=re.DOTALL) for line in block.splitlines()
@@ -37,7 +38,8 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
         logits, token_ids, advantages = loop.sample()
         scores = probe.score(3 * logits, token_ids)
         old = scores.logprobs.detach() + 0.3 * torch.sin(torch.arange(80.0)).view(16, 5)
-        logprobs = probe.gate(scores, advantages, loop.mask, old_logprobs=old)
+        moved = scores.entropies.detach() * (0.1 * torch.sin(torch.arange(80.0))).exp().view(16, 5)
+        logprobs = probe.gate(scores, advantages, loop.mask, old_logprobs=old, groups=4, old_entropies=moved)
         assert torch.equal(logprobs, scores.logprobs)
         probe.step(step)
     report = reports(transport)[-1]
@@ -47,7 +49,7 @@ def test_an_example_acts_and_reports_what_the_page_says(line: str) -> None:
     # A preset's thresholds are meant for more than 80 tokens.
     assert preset or report.scalars["clip/candidate_fraction"] > 0
     assert preset or report.scalars["change/by_intervention"] != 0
-    weighs = control.method in (Method.KL_COV, Method.UNLIKELY)
+    weighs = control.method in WEIGHS
     assert (report.scalars["clip/fraction"] == 0) == (weighs or preset)
     parts = [report.scalars[f"change/{part}"] for part in ("by_policy_loss", "by_intervention")]
     assert sum(parts) == pytest.approx(report.scalars["entropy/unit_predicted_change"], rel=1e-9, abs=1e-12)

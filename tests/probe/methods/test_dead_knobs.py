@@ -27,6 +27,8 @@ STEP = StepEvidence(
     largest_entropy=2.5,
     largest_expected_score=0.4,
     ratio_spread=0.03,
+    groups=4,
+    old_entropies_known=True,
 )
 
 
@@ -51,6 +53,10 @@ def control(method: str, scope: str = "all", mu_low: float | None = None, **para
         control("top_entropy"),
         control("unlikely"),
         control("ratio_clip"),
+        control("rank_reward"),
+        control("positive_advantage"),
+        control("steer"),
+        control("entropy_ratio_clip"),
     ],
     ids=lambda one: str(one.method),
 )
@@ -71,6 +77,14 @@ def test_a_knob_that_acts_is_not_named(alive: Control) -> None:
         (control("clip_cov"), {"candidates": 0}, "No token's covariance lies between"),
         (control("clip_cov", ratio=0.1), {}, "Only 50 of 1000 tokens .* fewer than the 100"),
         (control("unlikely", strength=0), {}, "strength is 0"),
+        (control("rank_reward", beta=0), {}, "beta is 0"),
+        (control("rank_reward"), {"groups": 0}, "no group of sequences is known"),
+        (control("positive_advantage", weight=1), {}, "weight is 1"),
+        (control("positive_advantage"), {"positive": 0}, "The positive side holds no token"),
+        (control("steer", minimum_weight=1), {"candidates": 0}, "minimum_weight is 1"),
+        (control("steer"), {"candidates": 0}, "No token's update is estimated to change"),
+        (control("entropy_ratio_clip"), {"old_entropies_known": False}, "old policy's entropies are not known"),
+        (control("entropy_ratio_clip"), {"candidates": 0}, "No token's entropy has moved"),
         (control("top_entropy", fraction=1), {}, "fraction is 1"),
         # (0.02 + 0.22388) / 0.1
         (control("clip_b", mu_low=2.44), {}, "mu_low 2.44 lies beyond 2.44"),
