@@ -66,7 +66,13 @@ def train(
         tree = prefix_tree(rollouts.prompts, rollouts.completions, rollouts.mask)
         score = partial(_score, policy, rollouts, tree, probe, config.temperature, entropy_gradient=bonus is not None)
         scores = score()
-        logprobs = probe.gate(scores, advantages, rollouts.mask, groups=config.group_size)
+        logprobs = probe.gate(
+            scores,
+            advantages,
+            rollouts.mask,
+            sampler_logprobs=rollouts.sampler_logprobs,
+            groups=config.group_size,
+        )
         loss = policy_gradient_loss(logprobs, advantages, rollouts.mask)
         if bonus is not None:
             entropy = mean_entropy(scores.entropies, rollouts.mask)
