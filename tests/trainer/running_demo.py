@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import psutil  # type: ignore[import-untyped]
+
 ISENTROPE = (sys.executable, "-m", "isentrope")
 
 
@@ -31,7 +33,7 @@ def running_demo(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, 
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    watchdog = threading.Timer(120, process.kill)
+    watchdog = threading.Timer(120, _kill_with_descendants, (process.pid,))
     watchdog.start()
     try:
         assert process.stdout is not None
@@ -44,3 +46,10 @@ def running_demo(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, 
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
+
+
+def _kill_with_descendants(pid: int) -> None:
+    """Kill a demo with its server and shipper, which have sessions of their own and would go on without it."""
+    demo = psutil.Process(pid)
+    for process in (*demo.children(recursive=True), demo):
+        process.kill()
