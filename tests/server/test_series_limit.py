@@ -44,7 +44,7 @@ def test_names_beyond_the_limit_are_left_out_and_the_rest_of_the_report_stays(li
     assert series["value"] == [step / 2 for step in range(8)]
     reports = [limited.http.get(f"{rank.path}/steps/{step}").json() for step in (3, 4)]
     assert [report["scalars"] for report in reports] == [{"loss": 1.5, "loss/03": 1.0}, {"loss": 2.0}]
-    assert [report["labels"] for report in reports] == [{}, {"report/left_out_series": "1: loss/04"}]
+    assert [report["labels"] for report in reports] == [{}, {"report/dropped_series": "1: loss/04"}]
 
 
 def test_an_alert_says_it_once_and_names_what_to_look_for(limited: ServerInThread) -> None:

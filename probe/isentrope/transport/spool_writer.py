@@ -100,7 +100,7 @@ class MessageQueue:
             self._refused_taken = refused
 
 
-LEFT_OUT = "report/left_out"
+DROPPED_PARTS = "report/dropped_parts"
 """The label of a report that lacks parts; its value names them."""
 
 
@@ -130,11 +130,11 @@ def parts_left_out(report: StepReport, pressure: Pressure) -> tuple[str, ...]:
 
 
 def lightened(report: StepReport, pressure: Pressure) -> StepReport:
-    """The report without the parts it loses, which its label LEFT_OUT names."""
+    """The report without the parts it loses, which its label DROPPED_PARTS names."""
     left_out = parts_left_out(report, pressure)
     if not left_out:
         return report
-    label = {LEFT_OUT: ", ".join(left_out)}
+    label = {DROPPED_PARTS: ", ".join(left_out)}
     return replace(
         report,
         tokens=(),

@@ -131,7 +131,7 @@ def _cut_control(control: pb.ControlSnapshot) -> None:
     control.author = cut(control.author, AUTHOR.most)
 
 
-DROPPED_SERIES = "report/left_out_series"
+DROPPED_SERIES = "report/dropped_series"
 """Label of a report with too many metrics: how many names were dropped, and the first of them."""
 _ALERT_KIND = "left_out"
 _EVIDENCE = "series_per_run"

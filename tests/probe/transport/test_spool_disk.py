@@ -13,7 +13,7 @@ from isentrope.transport import spool_disk
 from isentrope.transport.segments import SegmentWriter, encode_frame, list_segments
 from isentrope.transport.spool_disk import NumberedFrame, SpoolDisk
 from isentrope.transport.spool_reader import NEVER_WRITTEN, SpoolReader
-from isentrope.transport.spool_writer import LEFT_OUT, MessageQueue, SpoolLimits, SpoolWriter
+from isentrope.transport.spool_writer import DROPPED_PARTS, MessageQueue, SpoolLimits, SpoolWriter
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import DrivingToken, Gap, Payload, RunFinished, RunStarted, ScoreHistogram, StepReport
 
@@ -188,12 +188,12 @@ def test_a_full_disk_costs_the_tokens_first_and_says_so(
     _, first, second = payloads(tmp_path)
     assert isinstance(first, StepReport)
     assert (first.tokens, first.histograms) == ((), (HISTOGRAM,))
-    assert first.labels[LEFT_OUT] == "tokens"
+    assert first.labels[DROPPED_PARTS] == "tokens"
     assert [alert.kind for alert in first.alerts] == ["left_out"]
     assert first.alerts[0].evidence == {"pressure": 1.0}
     assert isinstance(second, StepReport)
     assert (second.tokens, second.alerts) == ((), ())
-    assert second.labels == {"control/method": "none", LEFT_OUT: "tokens"}
+    assert second.labels == {"control/method": "none", DROPPED_PARTS: "tokens"}
     assert writer.left_out == 2
 
 
@@ -209,7 +209,7 @@ def test_then_the_histograms_and_the_scalars_last(
     assert isinstance(stored, StepReport)
     assert (stored.tokens, stored.histograms) == ((), ())
     assert stored.scalars == {"entropy/mean": 0.5}
-    assert stored.labels[LEFT_OUT] == "tokens, histograms"
+    assert stored.labels[DROPPED_PARTS] == "tokens, histograms"
 
 
 def test_a_report_that_has_nothing_to_leave_out_is_written_as_it_is(
@@ -249,7 +249,7 @@ def test_a_spool_near_its_limit_leaves_out_what_costs_most(tmp_path: Path) -> No
         writer.write_queued()
         writer.sync()
     stored = [message for message in payloads(tmp_path) if isinstance(message, StepReport)]
-    left_out = [report.labels.get(LEFT_OUT, "") for report in stored]
+    left_out = [report.labels.get(DROPPED_PARTS, "") for report in stored]
     assert left_out == sorted(left_out, key=["", "tokens", "tokens, histograms"].index)
     assert set(left_out) == {"", "tokens", "tokens, histograms"}
     assert sum(path.stat().st_size for path in list_segments(tmp_path)) < 21_000
@@ -318,7 +318,7 @@ def test_a_report_that_may_be_on_disk_already_is_written_again_as_it_was(
     _, first, second = payloads(tmp_path)
     assert first == full_report(1)
     assert isinstance(second, StepReport)
-    assert second.labels[LEFT_OUT] == "tokens"
+    assert second.labels[DROPPED_PARTS] == "tokens"
     assert writer.left_out == 1
 
 
