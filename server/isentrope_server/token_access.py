@@ -16,10 +16,11 @@ from isentrope_server.api.admin import access_token, audit_entry, audit_verifica
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.errors import NotFound, Unprocessable
 from isentrope_server.home import running_server_url
-from isentrope_server.security.tokens import Scope, issue_token, revoke_token
+from isentrope_server.security.tokens import issue_token, revoke_token
 from isentrope_server.settings import Settings
 from isentrope_server.store import access
 from isentrope_wire import environment
+from isentrope_wire.answers import TokenScope
 from isentrope_wire.errors import IsentropeError
 
 _T = TypeVar("_T")
@@ -101,7 +102,7 @@ class _InDatabase:
     def create(self, scope: str, name: str, *, run: str | None = None, project: str | None = None) -> dict[str, object]:
         async def work(backend: Backend) -> dict[str, object]:
             issued = await backend.write(
-                lambda t: issue_token(t, name, Scope(scope), by=_ACTOR, now=time.time(), run=run, project=project)
+                lambda t: issue_token(t, name, TokenScope(scope), by=_ACTOR, now=time.time(), run=run, project=project)
             )
             return asdict(created_token(issued))
 

@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from isentrope.cli import frame
-from isentrope_server.security.tokens import Scope, new_token
+from isentrope_server.security.tokens import new_token
 from isentrope_server.store import access
 from isentrope_server.store.writer import Transaction
+from isentrope_wire.answers import TokenScope
 from isentrope_wire.control import Control
 from isentrope_wire.reports import ControlSnapshot
 from tests.server.in_thread import ServerInThread
@@ -237,7 +238,7 @@ def hostile(server: ServerInThread, told: dict[str, str | None]) -> Rank:
 
 def _as_an_older_server_stored(transaction: Transaction) -> None:
     """It took any name for a token, and any author's for the trail."""
-    access.add_token(transaction.connection, new_token(HOSTILE, Scope.READ).stored)
+    access.add_token(transaction.connection, new_token(HOSTILE, TokenScope.READ).stored)
     access.record_audit(
         transaction.connection,
         at=1.0,

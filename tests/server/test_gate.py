@@ -23,8 +23,8 @@ from isentrope_server.security.permissions import (
     required_grpc_scope,
     required_scope,
 )
-from isentrope_server.security.tokens import Scope
 from isentrope_server.settings import Settings
+from isentrope_wire.answers import TokenScope
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -102,16 +102,16 @@ def test_every_route_declares_the_scope_it_needs() -> None:
 def test_every_grpc_method_declares_the_scope_it_needs() -> None:
     service = pb.DESCRIPTOR.services_by_name["Telemetry"]
     assert set(GRPC_SCOPES) == {f"/{service.full_name}/{method.name}" for method in service.methods}
-    assert required_grpc_scope("/isentrope_wire.v1.Telemetry/New") is Scope.ADMIN
+    assert required_grpc_scope("/isentrope_wire.v1.Telemetry/New") is TokenScope.ADMIN
 
 
-@pytest.mark.parametrize("scope", list(Scope))
-def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThread, scope: Scope) -> None:
+@pytest.mark.parametrize("scope", list(TokenScope))
+def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThread, scope: TokenScope) -> None:
     granted = {
-        Scope.READ: {Scope.READ},
-        Scope.INGEST: {Scope.INGEST},
-        Scope.CONTROL: {Scope.READ, Scope.CONTROL},
-        Scope.ADMIN: set(Scope),
+        TokenScope.READ: {TokenScope.READ},
+        TokenScope.INGEST: {TokenScope.INGEST},
+        TokenScope.CONTROL: {TokenScope.READ, TokenScope.CONTROL},
+        TokenScope.ADMIN: set(TokenScope),
     }[scope]
     with with_pages.client(with_pages.token(scope)) as client:
         for (method, template), needed in (ROUTE_SCOPES | PAGE_SCOPES).items():
@@ -122,11 +122,11 @@ def test_every_route_refuses_tokens_of_the_wrong_scope(with_pages: ServerInThrea
 
 
 def test_what_no_rule_names_needs_the_most_there_is() -> None:
-    assert required_scope("GET", "/api/v1/new") is Scope.ADMIN
-    assert required_scope("GET", "/api/v1/runs\n") is Scope.ADMIN
-    assert required_scope("POST", "/new") is Scope.ADMIN
-    assert required_scope("DELETE", "/api/v1/runs/r") is Scope.ADMIN
-    assert required_scope("HEAD", "/api/v1/runs/r/control") is Scope.READ
+    assert required_scope("GET", "/api/v1/new") is TokenScope.ADMIN
+    assert required_scope("GET", "/api/v1/runs\n") is TokenScope.ADMIN
+    assert required_scope("POST", "/new") is TokenScope.ADMIN
+    assert required_scope("DELETE", "/api/v1/runs/r") is TokenScope.ADMIN
+    assert required_scope("HEAD", "/api/v1/runs/r/control") is TokenScope.READ
 
 
 def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> None:

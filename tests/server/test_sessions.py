@@ -9,7 +9,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from isentrope_server.security import sessions
-from isentrope_server.security.tokens import Principal, Scope
+from isentrope_server.security.tokens import Principal
+from isentrope_wire.answers import TokenScope
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 
@@ -98,7 +99,7 @@ def test_another_site_s_page_logs_nobody_out(server: ServerInThread) -> None:
 def test_session_expires(monkeypatch: pytest.MonkeyPatch, seconds: int, found: str | None) -> None:
     monkeypatch.setattr(sessions, "SESSION_SECONDS", seconds)
     signed = sessions.BrowserSessions(b"key")
-    cookie = signed.begin(Principal(token_id="1234abcd", name="reader", scope=Scope.READ), secure=False)
+    cookie = signed.begin(Principal(token_id="1234abcd", name="reader", scope=TokenScope.READ), secure=False)
     headers = Headers({"cookie": cookie.partition(";")[0]})
     assert signed.token_id(headers, secure=False) == found
 

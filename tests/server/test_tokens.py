@@ -9,9 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from isentrope_server.security.tokens import Scope, TokenBook, new_token
+from isentrope_server.security.tokens import TokenBook, new_token
 from isentrope_server.store import access
 from isentrope_server.store.database import Database, upgrade
+from isentrope_wire.answers import TokenScope
 
 
 class PausesAfterReading:
@@ -29,9 +30,9 @@ class PausesAfterReading:
         return rows
 
 
-def test_a_slow_reload_does_not_put_a_revoked_token_back_in_force(tmp_path: Path) -> None:
+def test_slow_reload_does_not_restore_a_revoked_token(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'test.db'}")
-    issued = new_token("ada", Scope.READ)
+    issued = new_token("ada", TokenScope.READ)
     with database.writing_engine.begin() as connection:
         upgrade(connection)
         access.add_token(connection, issued.stored)

@@ -25,7 +25,7 @@ from isentrope_server.security.sessions import (
     security_headers,
 )
 from isentrope_server.security.tokens import Principal, TokenBook
-from isentrope_server.security.tokens import Scope as TokenScope
+from isentrope_wire.answers import TokenScope
 
 _log = logging.getLogger(__name__)
 _REASONS = {401: Reason.UNAUTHENTICATED, 403: Reason.FORBIDDEN}

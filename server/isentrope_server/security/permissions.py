@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from isentrope_server.security.tokens import Scope
+from isentrope_wire.answers import TokenScope
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Need no token for GET and HEAD: orchestrators read them, and they contain no data."""
@@ -20,50 +20,50 @@ METRICS_PATH = "/metrics"
 _API = "/api"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
-ROUTE_SCOPES: dict[tuple[str, str], Scope] = {
-    ("GET", "/openapi.json"): Scope.READ,
-    ("GET", "/metrics"): Scope.READ,
-    ("GET", "/api/v1/runs"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}"): Scope.READ,
-    ("PATCH", "/api/v1/runs/{run_id}"): Scope.CONTROL,
-    ("DELETE", "/api/v1/runs/{run_id}"): Scope.ADMIN,
-    ("GET", "/api/v1/runs/{run_id}/metrics"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/metrics/series"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/steps/{step}"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/histograms/{name:path}"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/tokens"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/alerts"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/gaps"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/law"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/what-if"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/control"): Scope.READ,
-    ("PUT", "/api/v1/runs/{run_id}/control"): Scope.CONTROL,
-    ("GET", "/api/v1/runs/{run_id}/control/history"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/live"): Scope.READ,
-    ("GET", "/api/v1/runs/{run_id}/export"): Scope.READ,
-    ("GET", "/api/v1/methods"): Scope.READ,
-    ("GET", "/api/v1/access-tokens"): Scope.ADMIN,
-    ("POST", "/api/v1/access-tokens"): Scope.ADMIN,
-    ("DELETE", "/api/v1/access-tokens/{token_id}"): Scope.ADMIN,
-    ("GET", "/api/v1/audit"): Scope.ADMIN,
-    ("GET", "/api/v1/audit/verification"): Scope.ADMIN,
+ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
+    ("GET", "/openapi.json"): TokenScope.READ,
+    ("GET", "/metrics"): TokenScope.READ,
+    ("GET", "/api/v1/runs"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}"): TokenScope.READ,
+    ("PATCH", "/api/v1/runs/{run_id}"): TokenScope.CONTROL,
+    ("DELETE", "/api/v1/runs/{run_id}"): TokenScope.ADMIN,
+    ("GET", "/api/v1/runs/{run_id}/metrics"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/metrics/series"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/steps/{step}"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/histograms/{name:path}"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/tokens"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/alerts"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/gaps"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/law"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/what-if"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/control"): TokenScope.READ,
+    ("PUT", "/api/v1/runs/{run_id}/control"): TokenScope.CONTROL,
+    ("GET", "/api/v1/runs/{run_id}/control/history"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/live"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/export"): TokenScope.READ,
+    ("GET", "/api/v1/methods"): TokenScope.READ,
+    ("GET", "/api/v1/access-tokens"): TokenScope.ADMIN,
+    ("POST", "/api/v1/access-tokens"): TokenScope.ADMIN,
+    ("DELETE", "/api/v1/access-tokens/{token_id}"): TokenScope.ADMIN,
+    ("GET", "/api/v1/audit"): TokenScope.ADMIN,
+    ("GET", "/api/v1/audit/verification"): TokenScope.ADMIN,
 }
 """Every route of the API, by method and template."""
 
-PAGE_SCOPES: dict[tuple[str, str], Scope] = {
+PAGE_SCOPES: dict[tuple[str, str], TokenScope] = {
     # Callbacks of pages. They read data through the API with the visitor's own token.
-    ("POST", "/_dash-update-component"): Scope.READ,
+    ("POST", "/_dash-update-component"): TokenScope.READ,
     # Deletes the session's cookie.
-    ("POST", "/logout"): Scope.READ,
-    ("GET", "/docs"): Scope.READ,
-    ("GET", "/docs/{file}"): Scope.READ,
+    ("POST", "/logout"): TokenScope.READ,
+    ("GET", "/docs"): TokenScope.READ,
+    ("GET", "/docs/{file}"): TokenScope.READ,
 }
 """What pages need besides the dashboard's addresses to GET."""
 
-GRPC_SCOPES: dict[str, Scope] = {
-    "/isentrope_wire.v1.Telemetry/Hello": Scope.INGEST,
-    "/isentrope_wire.v1.Telemetry/Push": Scope.INGEST,
-    "/isentrope_wire.v1.Telemetry/Watch": Scope.INGEST,
+GRPC_SCOPES: dict[str, TokenScope] = {
+    "/isentrope_wire.v1.Telemetry/Hello": TokenScope.INGEST,
+    "/isentrope_wire.v1.Telemetry/Push": TokenScope.INGEST,
+    "/isentrope_wire.v1.Telemetry/Watch": TokenScope.INGEST,
 }
 """Every gRPC method; others need the scope admin."""
 
@@ -72,7 +72,7 @@ GRPC_SCOPES: dict[str, Scope] = {
 class _Rule:
     method: str
     path: re.Pattern[str]
-    scope: Scope
+    scope: TokenScope
 
 
 def is_open(method: str, path: str, *, metrics_open: bool = False) -> bool:
@@ -85,7 +85,7 @@ def changes_something(method: str) -> bool:
     return method not in _SAFE_METHODS
 
 
-def required_scope(method: str, path: str) -> Scope:
+def required_scope(method: str, path: str) -> TokenScope:
     """The scope a token must have for this request."""
     asked = "GET" if method in _SAFE_METHODS else method
     for rule in _RULES:
@@ -93,12 +93,12 @@ def required_scope(method: str, path: str) -> Scope:
             return rule.scope
     # Pages and their files need READ. Under the API only the rules above grant anything: neither a new route nor an
     # address that the router treats as an old one, e.g. with a newline at its end.
-    return Scope.READ if asked == "GET" and not path.startswith(_API) else Scope.ADMIN
+    return TokenScope.READ if asked == "GET" and not path.startswith(_API) else TokenScope.ADMIN
 
 
-def required_grpc_scope(method: str) -> Scope:
+def required_grpc_scope(method: str) -> TokenScope:
     """The scope a token must have to call this gRPC method, by its full name."""
-    return GRPC_SCOPES.get(method, Scope.ADMIN)
+    return GRPC_SCOPES.get(method, TokenScope.ADMIN)
 
 
 def _pattern(template: str) -> str:
@@ -108,7 +108,7 @@ def _pattern(template: str) -> str:
     )
 
 
-def _rules(scopes: Iterable[tuple[tuple[str, str], Scope]]) -> list[_Rule]:
+def _rules(scopes: Iterable[tuple[tuple[str, str], TokenScope]]) -> list[_Rule]:
     return [_Rule(method, re.compile(_pattern(template)), scope) for (method, template), scope in scopes]
 
 

@@ -26,13 +26,11 @@ from isentrope_server.store.access import StoredToken
 from isentrope_server.store.writer import TokensChanged, Transaction
 from isentrope_wire.answers import TokenScope
 
-Scope = TokenScope
-
-_GRANTS: dict[Scope, frozenset[Scope]] = {
-    Scope.READ: frozenset({Scope.READ}),
-    Scope.INGEST: frozenset({Scope.INGEST}),
-    Scope.CONTROL: frozenset({Scope.READ, Scope.CONTROL}),
-    Scope.ADMIN: frozenset(Scope),
+_GRANTS: dict[TokenScope, frozenset[TokenScope]] = {
+    TokenScope.READ: frozenset({TokenScope.READ}),
+    TokenScope.INGEST: frozenset({TokenScope.INGEST}),
+    TokenScope.CONTROL: frozenset({TokenScope.READ, TokenScope.CONTROL}),
+    TokenScope.ADMIN: frozenset(TokenScope),
 }
 
 
@@ -42,13 +40,13 @@ class Principal:
 
     token_id: str
     name: str
-    scope: Scope
+    scope: TokenScope
     run: str | None = None
     """The only run it may report, by id or name; None: any."""
     project: str | None = None
     """The only project whose runs it may report; None: any."""
 
-    def may(self, wanted: Scope) -> bool:
+    def may(self, wanted: TokenScope) -> bool:
         """Whether the token has a scope."""
         return wanted in _GRANTS[self.scope]
 
@@ -72,7 +70,7 @@ class NewToken:
 
 def new_token(
     name: str,
-    scope: Scope,
+    scope: TokenScope,
     *,
     run: str | None = None,
     project: str | None = None,
@@ -89,7 +87,7 @@ def new_token(
     Raises:
         Unprocessable: a run or a project for a token that doesn't report.
     """
-    if (run is not None or project is not None) and scope is not Scope.INGEST:
+    if (run is not None or project is not None) and scope is not TokenScope.INGEST:
         raise Unprocessable(
             f"Only a token of scope ingest can be bound to a run or a project; this one is of scope {scope}.",
             scope=str(scope),
@@ -135,7 +133,7 @@ class TokenBook:
             token.token_hash: Principal(
                 token_id=token.id,
                 name=token.name,
-                scope=Scope(token.scope),
+                scope=TokenScope(token.scope),
                 run=token.run,
                 project=token.project,
             )
@@ -198,7 +196,7 @@ def check_token_name(name: str) -> None:
 def issue_token(
     transaction: Transaction,
     name: str,
-    scope: Scope,
+    scope: TokenScope,
     *,
     by: str,
     by_token: str | None = None,
@@ -300,7 +298,7 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
             )
         for token in [] if is_shared else active:
             access.revoke_token(connection, token.id, time.time())
-        owner = new_token("owner", Scope.ADMIN, secret=chosen, is_owner=True)
+        owner = new_token("owner", TokenScope.ADMIN, secret=chosen, is_owner=True)
         access.add_token(connection, owner.stored)
         access.record_audit(
             connection,
@@ -310,7 +308,7 @@ def ensure_owner_token(transaction: Transaction, file: Path, chosen: str | None,
             subject=f"tokens/{owner.stored.id}",
             change={
                 "name": "owner",
-                "scope": str(Scope.ADMIN),
+                "scope": str(TokenScope.ADMIN),
                 "revoked": [] if is_shared else [token.id for token in active],
             },
         )
