@@ -84,7 +84,7 @@ class RankOutcome(Answer):
 class RunControl(ControlVersion):
     """The newest version of a run's control, and the active one."""
 
-    in_force: ControlVersion | None
+    active: ControlVersion | None
     """The version that was active when the newest report was made."""
     outcomes: list[RankOutcome]
     """What each rank made of the newest version."""

@@ -62,13 +62,13 @@ class FakeRun:
         return self.rows[-1]["step"] if self.rows else None
 
     @property
-    def in_force(self) -> dict[str, Any]:
+    def active(self) -> dict[str, Any]:
         return [item for item in self.controls if item["state"] == "APPLIED"][-1]
 
     def add_step(self) -> None:
         """One more optimiser update."""
         self._move_controls_on((self.step or 0) + 1)
-        clipping = self.in_force["method"] != "none"
+        clipping = self.active["method"] != "none"
         noise = self._random.gauss
         target = 1.25 if clipping else 0.35
         self._change = 0.55 * self._change + 0.45 * (-0.012 * (self._entropy - target)) + noise(0, 0.0035)
@@ -104,7 +104,7 @@ class FakeRun:
         row = {
             "step": step,
             "recorded_at": time.time(),
-            "control_version": self.in_force["version"],
+            "control_version": self.active["version"],
             "rank": 0,
             "scalars": scalars,
         }
@@ -113,7 +113,7 @@ class FakeRun:
 
     def _hold_scalars(self) -> dict[str, float]:
         """A controller that clips the harder the farther the entropy is from its target."""
-        hold = self.in_force["hold"]
+        hold = self.active["hold"]
         if hold is None:
             return {}
         self._entropy += 0.15 * (hold["target_entropy"] - self._entropy)
@@ -153,7 +153,7 @@ class FakeRun:
             "error": "",
             "world_size": 1,
             "probe_version": "0.1.0",
-            "control": {**self.controls[-1], "in_force": self.in_force, "outcomes": []},
+            "control": {**self.controls[-1], "active": self.active, "outcomes": []},
         }
 
     def report(self, step: int) -> dict[str, Any]:
@@ -372,7 +372,7 @@ class FakeApi:
         async def control(run_id: str, response: Response) -> Any:
             newest = self.runs[run_id].controls[-1]
             response.headers["ETag"] = f'"{newest["version"]}"'
-            return {**newest, "in_force": self.runs[run_id].in_force, "outcomes": []}
+            return {**newest, "active": self.runs[run_id].active, "outcomes": []}
 
         @app.put(api + "/runs/{run_id}/control")
         async def put_control(run_id: str, request: Request) -> Any:

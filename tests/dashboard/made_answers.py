@@ -73,9 +73,9 @@ def version(number: int, state: str, control: Control, step: int | None = None, 
     )
 
 
-def run_control(newest: ControlVersion, in_force: ControlVersion | None) -> RunControl:
+def run_control(newest: ControlVersion, active: ControlVersion | None) -> RunControl:
     values = {field.name: getattr(newest, field.name) for field in fields(newest)}
-    return RunControl(**values, in_force=in_force, outcomes=[])
+    return RunControl(**values, active=active, outcomes=[])
 
 
 BEGAN = version(0, "APPLIED", Control(), 0)

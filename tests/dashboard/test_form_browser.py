@@ -32,7 +32,7 @@ HOLD = Hold(target_entropy=1.2, max_change_per_step=0.06, mu_min=0.5).to_documen
 
 
 def steered_run(fake: FakeApi, control: dict[str, Any], *, steps: int = 10, more: int = 3) -> FakeRun:
-    """A run whose control is in force before the page is opened."""
+    """A run whose control is active before the page is opened."""
     run = fake.add_run(steps=steps)
     run.request_control(control)
     for _ in range(more):
@@ -45,9 +45,7 @@ def choose_method(page: Page, label: str) -> None:
     page.get_by_role("option", name=label).click()
 
 
-def test_the_form_begins_with_what_is_in_force_refuses_what_can_not_be_and_goes_back(
-    fake: FakeApi, open_page: OpenPage
-) -> None:
+def test_form_begins_with_active_control_refuses_and_reverts(fake: FakeApi, open_page: OpenPage) -> None:
     parameters = {"max_fraction": 0.01, "denominator": "shrink"}
     run = steered_run(fake, {"method": "clip_v", "mu_low": 2.0, "scope": "all", "parameters": parameters}, steps=5)
     page = open_page(PATH).page

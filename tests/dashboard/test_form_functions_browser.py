@@ -275,7 +275,7 @@ def test_what_was_changed_meanwhile_is_said_until_it_is_taken_back_or_taken_over
         ),
     ],
 )  # fmt: skip
-def test_a_field_is_marked_where_it_is_not_what_is_in_force(
+def test_field_that_differs_from_active_control_is_marked(
     script: Page,
     base: dict[str, Any],
     shown: dict[str, Any],
@@ -331,7 +331,7 @@ def test_fields_tell_mine_from_a_colleague_s_and_from_those_we_both_changed(scri
     assert form.marks()["scope"] == ("theirs", "Set by bob meanwhile; was all")
     form.shown["max_fraction"] = "0.2"
     assert form.marks()["max_fraction"] == ("edited", "Edited; was 0.1")
-    assert form.revert("mu_high") == {"high": 4}  # theirs, which is what is in force
+    assert form.revert("mu_high") == {"high": 4}  # theirs, which is active
     assert form.revert("max_fraction") == {"max_fraction": "0.1"}
     assert form.marks() == {}  # nothing of mine is left to tell theirs from
 

@@ -43,7 +43,7 @@ def series(rows: list[StepRow]) -> dict[str, SeriesColumns]:
     return {name: columns(rows, name) for name in ("entropy/mean", *STEERED)}
 
 
-def test_what_was_held_at_a_step_is_what_was_in_force_then() -> None:
+def test_hold_at_a_step_is_the_one_active_then() -> None:
     assert [hold_at(step, HISTORY) for step in (0, 2, 3, 5, 6, 9)] == [None, None, HOLD, HOLD, None, None]
 
 

@@ -89,7 +89,7 @@ class Rank:
         """Push one step; `entropy__mean=1.0` is the scalar `entropy/mean`."""
         return self.send(step_report(step, {name.replace("__", "/"): value for name, value in scalars.items()}))
 
-    def answer(self, step: int, version: int, state: str, *, code: str = "", in_force: int = 0) -> pb.PushReply:
+    def answer(self, step: int, version: int, state: str, *, code: str = "", active: int = 0) -> pb.PushReply:
         """Push a step whose report says what became of a control version."""
         outcome = ControlOutcome(
             version=version,
@@ -98,7 +98,7 @@ class Rank:
             step=step if state == "APPLIED" else None,
             code=code,
         )
-        return self.send(step_report(step, {}, control_version=in_force, outcomes=(outcome,)))
+        return self.send(step_report(step, {}, control_version=active, outcomes=(outcome,)))
 
     def watch(self, timeout: float = 10) -> Watching:
         request = pb.WatchRequest(run_id=self.run_id, incarnation=self.started.incarnation, rank=self.started.rank)

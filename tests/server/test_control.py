@@ -78,7 +78,7 @@ def test_version_zero_is_what_the_run_started_with(server: ServerInThread) -> No
     assert answer.headers["etag"] == '"0"'
     body = answer.json()
     assert (body["version"], body["state"], body["method"], body["mu_low"]) == (0, "APPLIED", "clip_b", 2.5)
-    assert body["in_force"]["version"] == 0
+    assert body["active"]["version"] == 0
     assert not rank.welcome.HasField("control")
 
 
@@ -97,9 +97,9 @@ def test_a_push_is_delivered_applied_and_acknowledged_with_its_step(server: Serv
     assert wanted["reason"] == "entropy falls"
     assert snapshot.expires_at == pytest.approx(time.time() + 600, abs=5)
     assert state(server, rank, 1)["state"] == "DELIVERED"
-    rank.answer(5, 1, "APPLIED", in_force=1)
+    rank.answer(5, 1, "APPLIED", active=1)
     applied = server.http.get(f"{rank.path}/control").json()
-    assert (applied["state"], applied["applied_step"], applied["in_force"]["version"]) == ("APPLIED", 5, 1)
+    assert (applied["state"], applied["applied_step"], applied["active"]["version"]) == ("APPLIED", 5, 1)
     assert applied["outcomes"][0]["state"] == "APPLIED"
     watching.close()
 
@@ -275,10 +275,10 @@ def test_a_delivered_version_may_still_say_it_was_applied(server: ServerInThread
     rank.hello()
     put(server, rank, 1)
     assert state(server, rank, 1)["state"] == "DELIVERED"
-    rank.answer(3, 1, "APPLIED", in_force=1)
+    rank.answer(3, 1, "APPLIED", active=1)
     assert state(server, rank, 1)["state"] == "APPLIED"
     rank.hello()
-    rank.answer(4, 2, "APPLIED", in_force=2)
+    rank.answer(4, 2, "APPLIED", active=2)
     assert [state(server, rank, version)["applied_step"] for version in (1, 2)] == [3, 4]
 
 
@@ -288,18 +288,18 @@ def test_a_delivered_version_the_probe_passed_over_is_superseded(server: ServerI
     rank.hello()
     put(server, rank, 1)
     rank.hello()
-    rank.answer(3, 2, "APPLIED", in_force=2)
+    rank.answer(3, 2, "APPLIED", active=2)
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("SUPERSEDED", "newer_reached_probe")
 
 
-def test_a_rejection_tells_its_code_and_leaves_the_old_control_in_force(server: ServerInThread) -> None:
+def test_rejection_has_a_code_and_keeps_the_old_control(server: ServerInThread) -> None:
     rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
     rank.answer(3, 1, "REJECTED", code="capability_missing")
     body = server.http.get(f"{rank.path}/control").json()
     assert (body["state"], body["code"], body["applied_step"]) == ("REJECTED", "capability_missing", None)
-    assert body["in_force"]["version"] == 0
+    assert body["active"]["version"] == 0
     assert not rank.hello().HasField("control")
 
 
@@ -307,7 +307,7 @@ def test_an_ended_version_stays_as_it_ended(server: ServerInThread) -> None:
     rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
-    rank.answer(3, 1, "APPLIED", in_force=1)
+    rank.answer(3, 1, "APPLIED", active=1)
     rank.answer(4, 1, "REJECTED", code="late")
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == ("APPLIED", 3)
 
@@ -317,9 +317,9 @@ def test_a_version_waits_for_all_ranks(server: ServerInThread) -> None:
     one = Rank(server, run_id=zero.run_id, rank=1)
     put(server, zero, 0)
     zero.hello()
-    zero.answer(3, 1, "APPLIED", in_force=1)
+    zero.answer(3, 1, "APPLIED", active=1)
     assert state(server, zero, 1)["state"] == "DELIVERED"
-    one.answer(3, 1, "APPLIED", in_force=1)
+    one.answer(3, 1, "APPLIED", active=1)
     assert state(server, zero, 1)["state"] == "APPLIED"
 
 
@@ -328,7 +328,7 @@ def test_ranks_that_disagree_make_it_partial(server: ServerInThread) -> None:
     one = Rank(server, run_id=zero.run_id, rank=1)
     put(server, zero, 0)
     zero.hello()
-    zero.answer(3, 1, "APPLIED", in_force=1)
+    zero.answer(3, 1, "APPLIED", active=1)
     one.answer(3, 1, "REJECTED", code="capability_missing")
     item = state(server, zero, 1)
     assert (item["state"], item["applied_step"], item["code"]) == ("PARTIAL", 3, "capability_missing")
@@ -341,12 +341,12 @@ def test_ranks_that_stay_quiet_are_not_waited_for_for_ever(make_server: MakeServ
     Rank(server, run_id=zero.run_id, rank=2)
     put(server, zero, 0)
     zero.hello()
-    zero.answer(3, 1, "APPLIED", in_force=1)
+    zero.answer(3, 1, "APPLIED", active=1)
     wait_for(lambda: state(server, zero, 1)["state"] == "PARTIAL")
     item = state(server, zero, 1)
     assert (item["code"], item["applied_step"]) == ("ranks_silent", 3)
     assert "2" in item["message"]
-    one.answer(3, 1, "APPLIED", in_force=1)
+    one.answer(3, 1, "APPLIED", active=1)
     assert state(server, zero, 1)["code"] == "ranks_silent", "rank 2 is silent still"
 
 
@@ -359,12 +359,12 @@ def test_a_slow_ranks_word_replaces_what_the_server_concluded_from_its_silence(
     one = Rank(server, run_id=zero.run_id, rank=1)
     put(server, zero, 0)
     zero.hello()
-    zero.answer(3, 1, "APPLIED", in_force=1)
+    zero.answer(3, 1, "APPLIED", active=1)
     wait_for(lambda: state(server, zero, 1)["state"] == "PARTIAL")
-    one.answer(3, 1, late, code="" if late == "APPLIED" else "capability_missing", in_force=1)
+    one.answer(3, 1, late, code="" if late == "APPLIED" else "capability_missing", active=1)
     item = state(server, zero, 1)
     assert (item["state"], item["code"]) == (ended, "" if late == "APPLIED" else "capability_missing")
-    one.answer(4, 1, "REJECTED", code="again", in_force=1)
+    one.answer(4, 1, "REJECTED", code="again", active=1)
     assert state(server, zero, 1) == item, "what every rank has said stands"
 
 
@@ -393,7 +393,7 @@ def test_a_guessed_expiry_yields_to_the_probes_word(make_server: MakeServer) -> 
     assert rank.hello().control.version == 1
     let_expire(server, rank)
     assert state(server, rank, 1)["code"] == "unanswered"
-    rank.answer(3, 1, "APPLIED", in_force=1)
+    rank.answer(3, 1, "APPLIED", active=1)
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("APPLIED", "")
 
 
@@ -407,15 +407,15 @@ def test_a_run_that_ends_ends_its_open_controls(server: ServerInThread) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
 
 
-def test_a_resumed_run_is_told_what_was_in_force(server: ServerInThread) -> None:
+def test_resumed_run_gets_the_active_control(server: ServerInThread) -> None:
     first = Rank(server, started_at=1000.0)
     put(server, first, 0)
     first.hello()
-    first.answer(3, 1, "APPLIED", in_force=1)
+    first.answer(3, 1, "APPLIED", active=1)
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     assert second.welcome.control.version == 1
     assert not second.welcome.control.HasField("expires_at")
-    second.answer(3, 1, "APPLIED", in_force=1)
+    second.answer(3, 1, "APPLIED", active=1)
     assert state(server, first, 1)["state"] == "APPLIED"
 
 
@@ -494,7 +494,7 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
     rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
-    rank.answer(3, 1, "APPLIED", in_force=1)
+    rank.answer(3, 1, "APPLIED", active=1)
 
     def trail() -> list[tuple[str, str]]:
         with server.backend.database.reading() as connection:
@@ -518,7 +518,7 @@ def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInT
     put(server, rank, 0)
     rank.hello()
     report = step_report(2, {}, control_version=1)
-    rank.answer(1, 1, "APPLIED", in_force=1)
+    rank.answer(1, 1, "APPLIED", active=1)
     rank.send(report, RunFinished(status="failed", finished_at=time.time(), error="out of memory"))
     assert state(server, rank, 1)["state"] == "APPLIED"
     run = server.http.get(rank.path).json()

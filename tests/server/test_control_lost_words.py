@@ -16,11 +16,11 @@ from tests.server.rank import Rank, step_report
 from tests.server.test_control import let_expire, put, state, wait_for
 
 
-def test_a_number_the_run_has_in_force_is_not_given_out_again_by_a_server_that_lost_it(server: ServerInThread) -> None:
+def test_active_version_is_not_reused_by_a_server_that_lost_it(server: ServerInThread) -> None:
     """As after an older database was restored, or an empty one took its place."""
     rank = Rank(server)
     rank.send(step_report(7, {}, control_version=3))
-    assert server.http.get(f"{rank.path}/control").json()["in_force"] is None, "nobody here knows version 3"
+    assert server.http.get(f"{rank.path}/control").json()["active"] is None, "version 3 is unknown here"
     assert put(server, rank, 0).json()["version"] == 4
     assert put(server, rank, 4).json()["version"] == 5
 
@@ -32,14 +32,14 @@ def test_a_number_an_outcome_named_is_not_given_out_again(server: ServerInThread
     assert rank.hello().control.version == 7
 
 
-def test_a_refused_version_is_not_named_as_the_one_in_force(server: ServerInThread) -> None:
-    """The server gave a number out anew before the run could say that it has it in force."""
+def test_refused_version_is_not_the_active_one(server: ServerInThread) -> None:
+    """The server reused a number before the run could report that it is active."""
     rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
-    rank.answer(3, 1, "REJECTED", code="version_taken", in_force=1)
+    rank.answer(3, 1, "REJECTED", code="version_taken", active=1)
     body = server.http.get(f"{rank.path}/control").json()
-    assert (body["state"], body["code"], body["in_force"]) == ("REJECTED", "version_taken", None)
+    assert (body["state"], body["code"], body["active"]) == ("REJECTED", "version_taken", None)
     assert put(server, rank, 1).json()["version"] == 2
 
 
@@ -56,8 +56,8 @@ def test_a_word_that_comes_with_a_report_that_is_kept_aside_counts(server: Serve
     rank.hello()
     step = 5 if state_said == "APPLIED" else None
     word = ControlOutcome(version=1, state=OutcomeState(state_said), at=time.time(), step=step)
-    in_force = 1 if state_said == "APPLIED" else 0
-    reply = rank.send(step_report(5, {"n" * 501: 1.0}, control_version=in_force, outcomes=(word,)))
+    active = 1 if state_said == "APPLIED" else 0
+    reply = rank.send(step_report(5, {"n" * 501: 1.0}, control_version=active, outcomes=(word,)))
     assert [item.code for item in reply.quarantined] == ["name_too_long"]
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == (state_said, step)
 
@@ -82,7 +82,7 @@ def test_a_version_whose_word_was_lost_was_applied_when_reports_are_made_under_i
     wait_for(lambda: state(server, rank, 1)["state"] == "APPLIED")
     item = state(server, rank, 1)
     assert (item["code"], item["applied_step"]) == ("named_by_report", 7)
-    assert server.http.get(f"{rank.path}/control").json()["in_force"]["state"] == "APPLIED"
+    assert server.http.get(f"{rank.path}/control").json()["active"]["state"] == "APPLIED"
 
 
 def test_a_guessed_expiry_yields_to_a_report_made_under_the_version(make_server: MakeServer) -> None:
@@ -106,9 +106,9 @@ def test_a_resumed_life_under_a_version_shows_it_was_applied_and_the_first_lifes
     second.send(step_report(6, {}, control_version=1))
     wait_for(lambda: state(server, first, 1)["state"] == "APPLIED")
     assert state(server, first, 1)["applied_step"] == 6
-    first.answer(4, 1, "APPLIED", in_force=1)
+    first.answer(4, 1, "APPLIED", active=1)
     assert (state(server, first, 1)["applied_step"], state(server, first, 1)["code"]) == (4, "")
-    first.answer(5, 1, "REJECTED", code="again", in_force=1)
+    first.answer(5, 1, "REJECTED", code="again", active=1)
     assert state(server, first, 1)["state"] == "APPLIED", "what the rank has said stands"
 
 
@@ -119,7 +119,7 @@ def test_a_ranks_own_word_counts_more_than_what_its_reports_name(make_server: Ma
     rank.hello()
     rank.send(step_report(7, {}, control_version=1))
     assert state(server, rank, 1)["state"] == "DELIVERED"
-    rank.answer(8, 1, "REJECTED", code="version_taken", in_force=1)
+    rank.answer(8, 1, "REJECTED", code="version_taken", active=1)
     assert (state(server, rank, 1)["state"], state(server, rank, 1)["code"]) == ("REJECTED", "version_taken")
 
 
@@ -138,7 +138,7 @@ def test_the_late_word_of_an_older_life_counts_after_the_run_said_goodbye(server
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     second.send(step_report(3, {}), RunFinished(status="finished", finished_at=time.time(), step=3))
     assert (state(server, first, 1)["state"], state(server, first, 1)["code"]) == ("EXPIRED", "run_ended")
-    first.answer(2, 1, "APPLIED", in_force=1)
+    first.answer(2, 1, "APPLIED", active=1)
     assert (state(server, first, 1)["state"], state(server, first, 1)["applied_step"]) == ("APPLIED", 2)
 
 
@@ -157,14 +157,14 @@ def test_a_life_that_began_under_another_control_is_shown_under_its_own(server: 
     )
     second.report(2, x=1.0)
     body = server.http.get(f"{first.path}/control").json()
-    shown = [(control["version"], control["method"], control["mu_low"]) for control in (body, body["in_force"])]
+    shown = [(control["version"], control["method"], control["mu_low"]) for control in (body, body["active"])]
     assert shown == [(0, "clip_v", 2.0)] * 2
     put(server, first, 0)
     entries = server.http.get("/api/v1/audit").json()["items"]
     entry = next(entry for entry in entries if entry["subject"] == f"runs/{first.run_id}/control/1")
     assert entry["change"]["old"]["mu_low"] == 2.0
     body = server.http.get(f"{first.path}/control").json()
-    assert (body["version"], body["in_force"]["method"]) == (1, "clip_v")
+    assert (body["version"], body["active"]["method"]) == (1, "clip_v")
 
 
 def test_a_life_that_goes_on_from_a_checkpoint_is_shown_under_the_control_its_reports_tell_of(
@@ -183,6 +183,6 @@ def test_a_life_that_goes_on_from_a_checkpoint_is_shown_under_the_control_its_re
     )
     second.send(step_report(2, {}, labels={"control/method": "kl_cov", "control/scope": "all"}))
     body = server.http.get(f"{first.path}/control").json()
-    assert (body["in_force"]["method"], body["method"]) == ("kl_cov", "kl_cov")
+    assert (body["active"]["method"], body["method"]) == ("kl_cov", "kl_cov")
     second.send(step_report(3, {}, labels={"control/method": "none", "control/scope": "all"}))
-    assert server.http.get(f"{first.path}/control").json()["in_force"]["method"] == "none"
+    assert server.http.get(f"{first.path}/control").json()["active"]["method"] == "none"

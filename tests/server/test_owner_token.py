@@ -29,7 +29,7 @@ def test_a_long_one_and_one_the_server_made_are_not(
     assert not [record for record in caplog.records if record.name == "isentrope_server.backend"]
 
 
-def test_a_refused_token_leaves_the_owner_s_in_force(make_server: MakeServer, tmp_path: Path) -> None:
+def test_refused_token_keeps_the_owner_s(make_server: MakeServer, tmp_path: Path) -> None:
     server = make_server()
     refused = server.backend.writer.submit(lambda t: ensure_owner_token(t, tmp_path / "gone", "123"))
     with pytest.raises(StartupError, match=r"4 .*32.* 3"):

@@ -21,7 +21,7 @@ def test_reports_and_controls_go_through_postgresql(postgresql: PostgreSQL, tmp_
             assert put.status_code == 202
             assert watching.next_control().version == 1
             watching.close()
-            rank.answer(5, 1, "APPLIED", in_force=1)
+            rank.answer(5, 1, "APPLIED", active=1)
         with ServerInThread(tmp_path / "second", database_url=url) as server:
             assert rank.run_id in [run["id"] for run in server.http.get("/api/v1/runs").json()["items"]]
             (newest, *_) = server.http.get(f"{rank.path}/control/history").json()["items"]

@@ -139,7 +139,7 @@ def test_a_control_pushed_at_one_server_reaches_the_probe_at_the_other(pair: Pai
     assert second.http.put(f"{rank.path}/control", json=document, headers={"If-Match": '"0"'}).status_code == 202
     assert watching.next_control().version == 1
     assert time.monotonic() - started < 8.0
-    rank.answer(0, 1, "APPLIED", in_force=1)
+    rank.answer(0, 1, "APPLIED", active=1)
     history = second.http.get(f"{rank.path}/control/history").json()["items"]
     assert (history[0]["version"], history[0]["state"]) == (1, "APPLIED")
     watching.close()

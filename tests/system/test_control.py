@@ -101,8 +101,8 @@ def test_control_is_applied_within_two_steps(loop: Loop) -> None:
     # The step that runs while the PUT arrives can't change any more: it is pushed_at + 1.
     assert item["applied_step"] <= pushed_at + 1 + 2
     assert (item["method"], item["mu_low"], item["mu_high"], item["reason"]) == ("clip_v", 1, 1, "entropy is falling")
-    in_force = loop.get("/control").json()["in_force"]
-    assert (in_force["version"], in_force["mu_high"]) == (1, 1.0)
+    active = loop.get("/control").json()["active"]
+    assert (active["version"], active["mu_high"]) == (1, 1.0)
     wait_for(lambda: loop.step >= item["applied_step"])
     series = loop.get("/metrics/series", name="clip/fraction").json()["series"]["clip/fraction"]
     clipped = dict(zip(series["step"], series["value"], strict=True))

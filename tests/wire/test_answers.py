@@ -61,11 +61,11 @@ def test_nested_answers_are_dataclasses() -> None:
         "probe_version": "0.1.0",
         "capabilities": ["method:clip_v", "hold"],
         "incarnations": 1,
-        "control": VERSION | {"in_force": VERSION, "outcomes": [], "a field of tomorrow": 1},
+        "control": VERSION | {"active": VERSION, "outcomes": [], "a field of tomorrow": 1},
     }
     detail = read(RunDetail, run)
     assert (detail.status, detail.methods, detail.config["deep"]) == (Status.SILENT, ["clip_v"], [1, {"x": "NaN"}])
-    assert detail.control.in_force == read(ControlVersion, VERSION)
+    assert detail.control.active == read(ControlVersion, VERSION)
 
 
 def test_page_holds_its_type() -> None:

@@ -278,10 +278,10 @@ def control_props(state: RunControl | None, history: list[ControlVersion]) -> di
                 "author": state.author,
                 "pending": not state.state.is_final,
                 "reference": form_document(reference(state)),
-                "in_force": None if state.in_force is None else state.in_force.control.to_document(),
+                "active": None if state.active is None else state.active.control.to_document(),
             }
         },
-        **_running_props(None if state.in_force is None else state.in_force.control),
+        **_running_props(None if state.active is None else state.active.control),
         ids.CONTROL_PROGRESS: {"children": control_progress(state, before=previous_control(state, history))},
     }
 
@@ -297,7 +297,7 @@ def form_document(control: Control) -> dict[str, object]:
 
 def reference(state: RunControl) -> Control:
     """What the form compares itself with: the newest version while it is open, then the active one."""
-    return state.in_force.control if state.state.is_final and state.in_force is not None else state.control
+    return state.active.control if state.state.is_final and state.active is not None else state.control
 
 
 def dead_knobs_props(reasons: str) -> dict[str, dict[str, Any]]:

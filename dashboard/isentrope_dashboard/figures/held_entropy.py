@@ -70,7 +70,7 @@ def holding(control: RunControl | None, labels: Mapping[str, str], rows: Sequenc
         labels: of the newest step.
         rows: the newest steps, oldest first.
     """
-    running = None if control is None else control.in_force
+    running = None if control is None else control.active
     hold = None if running is None else running.control.held
     if hold is None:
         return None

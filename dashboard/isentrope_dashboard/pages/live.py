@@ -162,7 +162,7 @@ async def _continued(client: AsyncClient, shown: Shown, new: _New, view: View) -
     newest = await read_newest(client, new.run, reading)
     content = await asyncio.to_thread(step_props, newest, view)
     content |= load_error_props(reading.errors, FAST_PARTS)
-    active = new.run.control.in_force
+    active = new.run.control.active
     rows = banded_rows(new.rows, [] if active is None or not shown.chart.held else [active])
     kept = GROWTH_POINTS if view.steps is None else view.steps
     content[ids.ENTROPY_GRAPH] = {"extendData": extension(rows, kept, held=shown.chart.held)}

@@ -200,7 +200,7 @@ class Shown:
 
 def control_signature(run: RunDetail) -> str:
     """Changes with the control's version, its state and the active version."""
-    active = run.control.in_force
+    active = run.control.active
     return f"{run.control.version} {run.control.state} {None if active is None else active.version}"
 
 

@@ -74,7 +74,7 @@ def register(app: Dash, api: Api) -> None:
             wanted = Control.from_document({name: value for name, value in question.items() if name != "error"})
         except ConfigurationError as error:
             return str(error), no_update, HIDDEN, ""
-        active = (control or {}).get("in_force")
+        active = (control or {}).get("active")
         asked = _Question(run_id, wanted, newest, None if active is None else Control.from_document(active))
         try:
             async with api.open() as client:

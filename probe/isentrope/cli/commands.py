@@ -412,7 +412,7 @@ def _change_control(
 def _warn_of_ended_hold(before: RunControl, item: ControlVersion) -> None:
     """A whole new control without a hold ends the present one."""
     failed = before.state in ("REJECTED", "EXPIRED", "SUPERSEDED")
-    current = before.in_force if failed else before
+    current = before.active if failed else before
     if current is not None and current.hold and not item.hold:
         target = Hold.from_document(current.hold).target_in_words
         click.echo(f"This ends the hold at {target}; thresholds given without --method keep it.", err=True)
@@ -426,7 +426,7 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
         click.echo(_json(asdict(newest)))
         return
     click.echo(printable(_control_line(newest)))
-    active = newest.in_force
+    active = newest.active
     if active is not None and active.version != newest.version:
         click.echo(printable(f"active: {_control_line(active)}"))
     if dead:

@@ -303,7 +303,7 @@ class Client(Connection):
         return self.ask(calls.methods()).items
 
     def control(self, run_id: str) -> RunControl:
-        """The newest control version of a run, and in `in_force` the one active when the newest report was made."""
+        """The newest control version of a run, and in `active` the one active when the newest report was made."""
         return self.ask(calls.control(run_id))
 
     def control_history(self, run_id: str, *, limit: int | None = None) -> list[ControlVersion]:

@@ -56,7 +56,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for s
 
 @router.get("/runs/{run_id}/control")
 async def get_control(run: RunDep, backend: BackendDep, response: Response) -> RunControl:
-    """The newest version with its state; `in_force` is the version active when the newest report was made."""
+    """The newest version with its state; `active` is the version active when the newest report was made."""
     view = run_control(await read_of(backend, run, lambda connection: current_control(connection, run)))
     response.headers["ETag"] = _etag(view.version)
     return view
@@ -121,7 +121,7 @@ def run_control(found: CurrentControl) -> RunControl:
     """The newest version and the active one."""
     return RunControl(
         **_fields(found.newest),
-        in_force=None if found.active is None else control_version(found.active),
+        active=None if found.active is None else control_version(found.active),
         outcomes=[
             RankOutcome(
                 incarnation=outcome.incarnation,

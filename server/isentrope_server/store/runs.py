@@ -175,7 +175,7 @@ def advanced(run_key: int, *, last_position: int, now: float, newest: tuple[int,
     values: dict[str, object] = {"of_run": run_key, "new_last_position": last_position, "heard_at": now}
     if newest is None:
         return Change(_ADVANCED, values)
-    return Change(_ADVANCED_AND_SPOKEN_FOR, {**values, "new_step": newest[0], "version_in_force": newest[1]})
+    return Change(_ADVANCED_AND_SPOKEN_FOR, {**values, "new_step": newest[0], "active_version": newest[1]})
 
 
 def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
@@ -210,7 +210,7 @@ _ADVANCED = (
         last_report_at=bindparam("heard_at"),
     )
 )
-_ADVANCED_AND_SPOKEN_FOR = _ADVANCED.values(step=bindparam("new_step"), control_version=bindparam("version_in_force"))
+_ADVANCED_AND_SPOKEN_FOR = _ADVANCED.values(step=bindparam("new_step"), control_version=bindparam("active_version"))
 
 
 def _described_by(started: RunStarted, now: float) -> dict[str, object]:
