@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
@@ -37,7 +38,6 @@ from isentrope_wire.answers import (
     TopTokens,
 )
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
-from isentrope_wire.reports import DrivingToken
 
 router = APIRouter(tags=["metrics"])
 
@@ -204,23 +204,7 @@ async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -
     found = await read_of(backend, run, lambda connection: _read_tokens(connection, run, step))
     if found is None:
         return TopTokens(step=step, items=[])
-    return TopTokens(step=found.step, items=[_top_token(token) for token in found.tokens])
-
-
-def _top_token(token: DrivingToken) -> TopToken:
-    return TopToken(
-        rank=token.rank,
-        sequence=token.sequence,
-        position=token.position,
-        token_id=token.token_id,
-        text=token.text,
-        logprob=token.logprob,
-        entropy=token.entropy,
-        vocab_centered_score=token.vocab_centered_score,
-        advantage=token.advantage,
-        contribution=token.contribution,
-        kept=token.kept,
-    )
+    return TopTokens(step=found.step, items=[TopToken(**asdict(token)) for token in found.tokens])
 
 
 def _read_tokens(connection: Connection, run: Run, step: int | None) -> StoredTokens | None:

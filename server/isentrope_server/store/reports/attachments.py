@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, and_, insert, or_, select
+from sqlalchemy import Connection, Select, Table, and_, insert, or_, select
 
 from isentrope_server.store import streams
 from isentrope_server.store.streams import Timeline
@@ -47,6 +47,9 @@ def append_alerts(
     """Store the alerts of reports.
 
     Args:
+        connection: in a transaction.
+        run_key: the run's key.
+        stream_key: the key of the reports' stream.
         reports: with their positions.
     """
     rows = [
@@ -148,48 +151,6 @@ class StoredTokens:
     tokens: tuple[DrivingToken, ...]
 
 
-def append_top_tokens(
-    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
-) -> None:
-    """Store the top contributing tokens of reports that have any.
-
-    Args:
-        reports: with their positions.
-    """
-    rows = [
-        {
-            "run_key": run_key,
-            "position": position,
-            "stream_key": stream_key,
-            "step": report.step,
-            "packed": encode_tokens(report.tokens),
-        }
-        for position, report in reports
-        if report.tokens
-    ]
-    if rows:
-        connection.execute(insert(driving_tokens), rows)
-
-
-def find_top_tokens(connection: Connection, run_key: int, step: int | None = None) -> StoredTokens | None:
-    """The tokens of a step, or of the newest step that has any where `step` is None. None without any."""
-    table = driving_tokens.c
-    query = select(table.step, table.stream_key, table.position, table.packed).where(table.run_key == run_key)
-    query = (
-        query.order_by(table.position.desc()).limit(_NEWEST_LOOKED_AT)
-        if step is None
-        else query.where(table.step == step)
-    )
-    rows = connection.execute(query).all()
-    shown = Timeline(streams.incarnations(connection, run_key)).shown(
-        *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
-    )
-    if not len(shown):
-        return None
-    row = rows[int(shown[-1])]
-    return StoredTokens(step=row.step, tokens=decode_tokens(row.packed))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWhatIf:
     """The what-if sums of the report shown for a step."""
@@ -198,38 +159,76 @@ class StoredWhatIf:
     sums: WhatIfSums
 
 
+def append_top_tokens(
+    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
+) -> None:
+    """Store the top contributing tokens of reports that have any.
+
+    Args:
+        connection: in a transaction.
+        run_key: the run's key.
+        stream_key: the key of the reports' stream.
+        reports: with their positions.
+    """
+    packed = [(position, report.step, encode_tokens(report.tokens)) for position, report in reports if report.tokens]
+    _append(connection, driving_tokens, run_key, stream_key, packed)
+
+
 def append_what_if_sums(
     connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
 ) -> None:
     """Store the sums of reports that have any.
 
     Args:
+        connection: in a transaction.
+        run_key: the run's key.
+        stream_key: the key of the reports' stream.
         reports: with their positions.
     """
-    rows = [
-        {
-            "run_key": run_key,
-            "position": position,
-            "stream_key": stream_key,
-            "step": report.step,
-            "packed": encode_what_if(report.what_if),
-        }
+    packed = [
+        (position, report.step, encode_what_if(report.what_if))
         for position, report in reports
         # A step without tokens has no curve; it must not hide an older step that has one.
         if report.what_if is not None and report.what_if.tokens > 0
     ]
-    if rows:
-        connection.execute(insert(what_if_sums), rows)
+    _append(connection, what_if_sums, run_key, stream_key, packed)
+
+
+def find_top_tokens(connection: Connection, run_key: int, step: int | None = None) -> StoredTokens | None:
+    """The tokens of a step, or of the newest step that has any where `step` is None. None without any."""
+    found = _find(connection, driving_tokens, run_key, step)
+    return None if found is None else StoredTokens(step=found[0], tokens=decode_tokens(found[1]))
 
 
 def find_what_if_sums(connection: Connection, run_key: int, step: int | None = None) -> StoredWhatIf | None:
     """The sums of a step, or of the newest step that has any where `step` is None. None without any."""
-    table = what_if_sums.c
-    query = select(table.step, table.stream_key, table.position).where(table.run_key == run_key)
+    found = _find(connection, what_if_sums, run_key, step)
+    if found is None:
+        return None
+    sums = decode_what_if(found[1])
+    return StoredWhatIf(step=found[0], sums=sums) if sums.tokens > 0 else None
+
+
+def _append(
+    connection: Connection, table: Table, run_key: int, stream_key: int, packed: Sequence[tuple[int, int, bytes]]
+) -> None:
+    """Store what is packed of each report: position, step, bytes."""
+    rows = [
+        {"run_key": run_key, "position": position, "stream_key": stream_key, "step": step, "packed": content}
+        for position, step, content in packed
+    ]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _find(connection: Connection, table: Table, run_key: int, step: int | None) -> tuple[int, bytes] | None:
+    """Step and bytes of the report shown for a step; None: for the newest step of all."""
+    columns = table.c
+    query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key)
     query = (
-        query.order_by(table.position.desc()).limit(_NEWEST_LOOKED_AT)
+        query.order_by(columns.position.desc()).limit(_NEWEST_LOOKED_AT)
         if step is None
-        else query.where(table.step == step)
+        else query.where(columns.step == step)
     )
     rows = connection.execute(query).all()
     shown = Timeline(streams.incarnations(connection, run_key)).shown(
@@ -239,7 +238,6 @@ def find_what_if_sums(connection: Connection, run_key: int, step: int | None = N
         return None
     row = rows[int(shown[-1])]
     packed = connection.execute(
-        select(table.packed).where(table.run_key == run_key, table.position == row.position)
+        select(columns.packed).where(columns.run_key == run_key, columns.position == row.position)
     ).scalar_one()
-    sums = decode_what_if(packed)
-    return StoredWhatIf(step=row.step, sums=sums) if sums.tokens > 0 else None
+    return row.step, packed
