@@ -76,7 +76,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def window(profile: Path) -> Iterator[BrowserContext]:
-    """One Chromium for all tests of a file. Its event loop goes with it: while it runs, nobody else's may."""
+    """One Chromium for all tests of a file. Its event loop goes with it: while it runs, no other may."""
     with chromium_with_profile(profile) as context:
         context.set_default_timeout(60_000)
         yield context

@@ -75,7 +75,7 @@ def expect_chart(page: Page, graph: str, expression: str, value: object) -> None
 
 
 def would_clip(mu_low: float | None, mu_high: float | None) -> str:
-    """What the fake API says these thresholds would clip, of all tokens."""
+    """Share of all tokens that these thresholds would clip, by the fake API."""
     return f"{100 * (tail(mu_low, 0.45) + tail(mu_high, 0.5)):.2f}%"
 
 

@@ -54,8 +54,8 @@ def test_a_deep_link_may_be_the_first_request(client: TestClient, path: str) -> 
 def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(client: TestClient, path: str) -> None:
     shown = client.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert (shown.status_code, "<title>Isentrope</title>" in shown.text) == (404, True)
-    told = client.get(path)
-    assert (told.status_code, told.headers["content-type"]) == (404, "application/json")
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
 
 
 def test_nothing_in_the_page_comes_from_outside(client: TestClient) -> None:
@@ -81,7 +81,7 @@ def test_the_layout_names_no_outside_address(client: TestClient) -> None:
     assert not re.search(r"https?://", layout)
 
 
-def test_every_inline_script_is_covered_by_a_hash_told_to_the_server(client: TestClient, fake: FakeApi) -> None:
+def test_every_inline_script_has_a_hash_that_the_server_knows(client: TestClient, fake: FakeApi) -> None:
     page = client.get("/").text
     inline = [
         body
@@ -163,7 +163,7 @@ def test_the_list_shows_each_run(served: str, fake: FakeApi) -> None:
     assert '"href": "/runs/a%2Fb%20c"' in json.dumps(show(served, "/")[ids.PAGE])
 
 
-def test_a_reader_without_a_token_is_told_so(served: str, fake: FakeApi) -> None:
+def test_page_without_token_names_the_reason(served: str, fake: FakeApi) -> None:
     fake.add_run()
     shown = show(served, "/runs/run-000001", token=None)
     assert "Not signed in" in json.dumps(shown[ids.PAGE])

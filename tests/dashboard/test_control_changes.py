@@ -63,7 +63,7 @@ def test_fields_become_parameters_and_those_at_their_default_are_left_out() -> N
 
 
 @pytest.mark.parametrize("text", ["", "-", "nan", "1e999", "two", None])
-def test_a_field_without_a_number_is_an_error_that_says_what_it_takes(text: str | None) -> None:
+def test_field_without_number_names_what_it_takes(text: str | None) -> None:
     with pytest.raises(FormError, match=r"ratio .*0 to 1"):
         form_parameters(FORMS, {"ratio": text})
 
@@ -80,7 +80,7 @@ def test_a_control_pushed_again_is_marked_by_its_version_and_a_side_switched_off
     assert [mark.label for mark in markers(history)][1:] == ["µ₊ off", "v6"]
 
 
-def test_a_change_is_told_against_what_ran_and_not_against_what_was_refused() -> None:
+def test_change_is_compared_with_what_ran() -> None:
     history = [item(2, "APPLIED", TIGHTER, 9), item(1, "REJECTED", CLIP), item(0, "APPLIED", NONE, 0)]
     rows = history_rows(history)
     assert [row["version"] for row in rows] == [2, 1, 0]
@@ -151,7 +151,7 @@ def test_methods_are_read_from_the_capabilities() -> None:
 HELD = Hold(target_entropy=0.4635, max_change_per_step=0.02, mu_min=0.0, mu_max=10.0)
 
 
-def test_a_hold_that_begins_moves_or_ends_is_told() -> None:
+def test_change_of_a_hold_is_described() -> None:
     held = replace(CLIP, hold=HELD.to_document())
     moved = replace(CLIP, hold={**HELD.to_document(), "target_entropy": 0.4, "side": "raise"})
     assert describe(held, CLIP) == "hold off → 0.4635 nats"

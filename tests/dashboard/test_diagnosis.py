@@ -1,4 +1,4 @@
-"""Alerts and tokens are shown as text, whatever stands in them."""
+"""Alerts and tokens are shown as text, whatever they contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = {
 }
 
 
-def test_a_tokens_row_says_what_was_measured_and_shows_hostile_text_character_by_character() -> None:
+def test_token_row_has_its_measurements_and_escaped_text() -> None:
     props = diagnosis_props([], TopTokens(step=1200, items=[read(TopToken, TOKEN)]))
     (cells,) = props[ids.TOKENS]["data"]["body"]
     assert cells == [
@@ -37,7 +37,7 @@ def test_a_tokens_row_says_what_was_measured_and_shows_hostile_text_character_by
     assert (visible(None), visible(""), visible("字")) == ("–", "(empty)", "字")
 
 
-def test_alerts_stand_on_the_page_with_step_and_reason_and_none_is_said_too() -> None:
+def test_alerts_have_step_and_reason_and_their_absence_is_shown() -> None:
     page = page_of(RUN, SlowParts(step=1500, alerts=[alert(1500, "collapse", "<b>soon</b>")]))
     (shown,) = page[ids.ALERTS].children
     assert (shown.title, shown.children) == ("Collapse ahead, step 1,500", "<b>soon</b>")

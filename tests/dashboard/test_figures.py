@@ -97,7 +97,7 @@ def test_a_label_at_the_end_of_the_chart_stands_left_of_its_line() -> None:
     assert label.left_of_line
 
 
-def test_an_empty_run_says_what_it_waits_for() -> None:
+def test_empty_run_names_what_it_waits_for() -> None:
     figure = entropy_figure({}, [], revision="r")
     assert [a.text for a in figure.layout.annotations] == ["Waiting for the first step"]
 
@@ -182,7 +182,7 @@ def test_a_sparkline_ends_with_the_newest_value() -> None:
     assert line[-1] == 1.0
 
 
-def test_the_change_is_told_apart_by_mechanism_and_difficulty_only_where_it_was_measured() -> None:
+def test_change_is_split_by_mechanism_and_difficulty_where_measured() -> None:
     plain = StepRow(step=1, scalars={"change/positive_high": -0.01, "entropy/unit_predicted_change": -0.01})
     assert views_of([plain]) == ["quadrant"]
     parts = {"change/by_policy_loss": -0.03, "change/by_intervention": 0.02, "covariance/group": 0.5}

@@ -1,4 +1,4 @@
-"""The form's own functions in a real browser: what was edited stays, the rest follows, each field says which it is."""
+"""The form's own functions in a real browser: what was edited stays, the rest follows, each field shows which it is."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Form:
         ids = [{"method": method, "name": name} for method, name in PARAMETERS]
         given = [control, None, self.base, FORMS, ids, values, *(self.shown[name] for name in FIELDS)]
         *fields, parameters, self.base = self._call("followControl", given)
-        told = dict(zip((*FIELDS, "max_fraction", "ratio"), (*fields, *parameters), strict=True))
-        changed = {name: value for name, value in told.items() if value is not None}
+        answer = dict(zip((*FIELDS, "max_fraction", "ratio"), (*fields, *parameters), strict=True))
+        changed = {name: value for name, value in answer.items() if value is not None}
         self.shown = {**self.shown, **changed}
         return changed
 
@@ -123,7 +123,7 @@ class Form:
         given = [self.base, values, methods, FORMS, ids, MARKS]
         kinds, words = self._call("mark", [*(self.shown[name] for name in FIELDS), *given], "isentropeMarks")
         named = zip((mark["field"] for mark in MARKS), kinds, words, strict=True)
-        return {name: (kind.removeprefix("marked-field "), told) for name, kind, told in named if told}
+        return {name: (kind.removeprefix("marked-field "), text) for name, kind, text in named if text}
 
     def revert(self, field: str) -> dict[str, Any]:
         """Which fields change, and to what, when the mark's button is pressed."""
@@ -133,8 +133,8 @@ class Form:
         ids = [{"method": method, "name": name} for method, name in PARAMETERS]
         given = [[1], self.base, FORMS, ids, values, *(self.shown[name] for name in FIELDS)]
         *fields, parameters = self._call("revert", given, "isentropeMarks")
-        told = dict(zip((*FIELDS, "max_fraction", "ratio"), (*fields, *parameters), strict=True))
-        changed = {name: value for name, value in told.items() if value is not None}
+        answer = dict(zip((*FIELDS, "max_fraction", "ratio"), (*fields, *parameters), strict=True))
+        changed = {name: value for name, value in answer.items() if value is not None}
         self.shown = {**self.shown, **changed}
         return changed
 
@@ -239,7 +239,7 @@ def test_edited_fields_stay_and_the_others_follow(
         assert form.state() == state
 
 
-def test_what_was_changed_meanwhile_is_said_until_it_is_taken_back_or_taken_over(script: Page) -> None:
+def test_change_meanwhile_is_shown_until_reverted_or_taken_over(script: Page) -> None:
     form = Form(script, CLIPPED, {**SHOWN, "high": 3})
     form.follow({**CLIPPED, "mu_high": 4.0})
     form.follow({**CLIPPED, "mu_high": 4.0, "scope": "positive"}, author="bob")
@@ -319,7 +319,7 @@ def test_one_field_goes_back_alone(
     assert field not in form.marks()
 
 
-def test_fields_tell_mine_from_a_colleague_s_and_from_those_we_both_changed(script: Page) -> None:
+def test_fields_mark_own_others_and_common_changes(script: Page) -> None:
     form = Form(script, CLIPPED, {**SHOWN, "high": 3})
     form.follow({**CLIPPED, "mu_high": 4.0, "scope": "positive", "parameters": {"max_fraction": 0.1}})
     assert form.marks() == {

@@ -56,15 +56,15 @@ def test_a_run_is_followed_and_a_pushed_threshold_until_it_is_applied(fake: Fake
     expect(progress).to_have_attribute("data-state", "APPLIED")
     expect(page.locator("#control-badge")).to_have_text("in sync")
     expect(page.locator("#mu-low-running")).to_have_text("0.75")
-    for told in ("#control-progress", ".mantine-Notification-root"):
-        expect(page.locator(told)).to_contain_text("applied at step 56")
+    for shown in ("#control-progress", ".mantine-Notification-root"):
+        expect(page.locator(shown)).to_contain_text("applied at step 56")
     eventually(page, "layout.shapes.length", 1)
     asked = run.controls[-1]
     assert (asked["method"], asked["mu_low"], asked["mu_high"], asked["scope"]) == ("clip_v", 0.75, None, "all")
 
     entry = page.locator("#history-grid [row-id=v1]")
-    for told in ("µ₋ off → 0.75", "=hold()"):
-        expect(entry).to_contain_text(told)
+    for shown in ("µ₋ off → 0.75", "=hold()"):
+        expect(entry).to_contain_text(shown)
     with page.expect_download() as download:
         page.click("#history-export")
     text = download.value.path().read_text(encoding="utf-8-sig")

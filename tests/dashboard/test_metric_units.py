@@ -1,4 +1,4 @@
-"""A metric's unit stands beside its name wherever it is charted."""
+"""A metric's unit is beside its name wherever it is charted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.dashboard.made_answers import columns
         ("mine", "mine"),
     ],
 )
-def test_a_unit_is_said_where_the_metric_has_one(metric: str, named: str) -> None:
+def test_unit_is_shown_where_the_metric_has_one(metric: str, named: str) -> None:
     assert name_with_unit(metric) == named
     line = MetricLine("run", 0, columns([1], [1.0]))
     figure = metric_panels_figure([MetricPanel(metric, [line])], revision="r", empty="")

@@ -1,4 +1,4 @@
-"""Steps that were never reported are seen to be missing, and the record says what was lost."""
+"""Steps that were never reported are seen to be missing, and the record lists what was lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.dashboard.test_run_content import words
         ([1, 2, 3, 4], []),
         ([1, 2, 3, 7, 8], [(4, 6)]),
         ([10, 20, 30, 50, 60], [(31, 49)]),  # every tenth step is what this run reports
-        ([1, 9], []),  # nobody knows yet what is usual
+        ([1, 9], []),  # what is usual is not known yet
         ([], []),
     ],
 )
@@ -67,7 +67,7 @@ def latest(**values: float) -> dict[str, LatestMetric]:
     return latest_of({f"probe/{name}": value for name, value in values.items()})
 
 
-def test_a_record_that_arrives_whole_says_how_it_stands() -> None:
+def test_complete_record_is_shown_as_complete() -> None:
     known = latest(
         dropped_reports=0,
         accepted_reports=1200,
@@ -97,7 +97,7 @@ def test_what_is_lost_late_or_missing_is_named_with_its_reason() -> None:
     assert "Record incomplete" in words(record_props(health)["record"]["children"])
 
 
-def test_many_gaps_are_counted_and_the_newest_told() -> None:
+def test_many_gaps_are_counted_and_the_newest_listed() -> None:
     gaps = [gap(seq, seq, f"loss {seq}") for seq in (9, 7, 5, 3, 1)]
     problems = record_health({}, [], gaps).problems
     assert problems == ["1 record lost: loss 9", "1 record lost: loss 7", "1 record lost: loss 5", "and 2 more gaps"]

@@ -27,7 +27,7 @@ CUT_WORDS = """() => [...document.querySelectorAll(
 
 
 @pytest.mark.usefixtures("own_server")
-def test_pages_whose_server_is_gone_say_so_until_it_is_back(fake: FakeApi, open_page: OpenPage, served: str) -> None:
+def test_pages_show_that_the_server_is_gone_until_it_is_back(fake: FakeApi, open_page: OpenPage, served: str) -> None:
     fake.add_run(steps=10)
     run, listed = (open_page(path).page for path in (PATH, "/"))
     expect(run.locator("#run-status")).to_have_text("Live")

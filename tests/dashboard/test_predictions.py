@@ -90,7 +90,7 @@ def test_nothing_clipped_is_no_point_on_a_logarithmic_axis() -> None:
     assert list(traces(what_if_figure(found, None, revision="r"), "y")[2].y) == [None, None]
 
 
-def test_the_reading_tells_what_was_asked_for_and_how_exact_it_is() -> None:
+def test_reading_has_result_and_accuracy() -> None:
     exact, between = answer(), answer(1.02, 2.0)
     assert words(reading(exact)).startswith(f"Step 12 would clip {100 * exact.clip_fraction:.2f}% of its tokens")
     assert "±" not in words(reading(exact))

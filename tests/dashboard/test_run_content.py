@@ -50,7 +50,7 @@ def test_a_card_compares_with_the_mean_of_the_hundred_steps_before() -> None:
     assert badge.color == "teal"
 
 
-def test_a_card_says_how_many_steps_it_compares_with() -> None:
+def test_card_names_the_number_of_steps_compared() -> None:
     assert kpi_props(rows(1.0, None, 2.0, 1.0))["kpi-reward-reference"]["children"] == "vs 2-step mean"
 
 

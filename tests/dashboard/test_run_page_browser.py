@@ -54,7 +54,7 @@ def test_the_chart_grows_is_not_interrupted_keeps_its_zoom_and_slides(fake: Fake
     assert 25 < zoomed[0] < 35
     assert 55 < zoomed[1] < 66
     run.request_control({"method": "clip_v", "mu_low": 1.0, "scope": "all"})
-    fake.add_steps(run, 4)  # with a marker, so that the chart is drawn anew and not only extended
+    fake.add_steps(run, 4)  # with a marker, so that the chart is drawn again and not only extended
     wait_for_step(page, 105)
     eventually(page, "data[2].x.at(-1)", 105)
     assert entropy_chart(page, "layout.xaxis.range") == zoomed
@@ -69,7 +69,7 @@ def test_the_chart_grows_is_not_interrupted_keeps_its_zoom_and_slides(fake: Fake
     assert entropy_chart(page, "data[2].x[0]") == 111
 
 
-def test_a_run_without_data_says_so_and_comes_alive(fake: FakeApi, open_page: OpenPage) -> None:
+def test_run_without_data_is_marked_until_data_come(fake: FakeApi, open_page: OpenPage) -> None:
     run = fake.add_run(planned_steps=None)
     watched = open_page(PATH)
     page = watched.page
@@ -106,10 +106,10 @@ def test_hostile_text_stays_text_and_what_is_missing_is_marked_with_its_reason(
     expect(page.locator("#history-grid [row-id=v1]")).to_contain_text(HOSTILE)
     expect(page.locator("#tokens tbody tr")).to_have_count(1)
     expect(page.locator("#tokens")).to_contain_text("<img␣src=x␣onerror=alert(1)>\\u202e\\u0000")
-    for told in ("step 12", "<script>"):
-        expect(page.locator("#alerts")).to_contain_text(told)
-    for told in ("21 to 25", "5 records lost", "<b>queue full</b>"):
-        expect(page.locator("#record")).to_contain_text(told)
+    for shown in ("step 12", "<script>"):
+        expect(page.locator("#alerts")).to_contain_text(shown)
+    for shown in ("21 to 25", "5 records lost", "<b>queue full</b>"):
+        expect(page.locator("#record")).to_contain_text(shown)
     eventually(page, "layout.shapes.map((shape) => shape.x1 - shape.x0).includes(5)", True)
     eventually(page, "data[2].y[20]", None)
     hrefs = page.locator(".export-links a").evaluate_all("links => links.map((link) => link.getAttribute('href'))")
@@ -133,7 +133,7 @@ def test_hostile_text_stays_text_and_what_is_missing_is_marked_with_its_reason(
     assert watched.problems == []
 
 
-def test_what_can_not_be_said_is_missing_with_its_reason(fake: FakeApi, open_page: OpenPage) -> None:
+def test_missing_answers_have_their_reason(fake: FakeApi, open_page: OpenPage) -> None:
     fake.add_run(steps=150)
     page = open_page(PATH).page
     facts = page.locator("#law-facts")
@@ -142,8 +142,8 @@ def test_what_can_not_be_said_is_missing_with_its_reason(fake: FakeApi, open_pag
     fake.add_run("run-000002", "young", steps=3)
     fake.runs["run-000002"].measures_what_if = False
     watched = open_page("/runs/run-000002")
-    for told in ("20 steps", "are 3"):
-        expect(watched.page.locator("#law-facts")).to_contain_text(told)
+    for shown in ("20 steps", "are 3"):
+        expect(watched.page.locator("#law-facts")).to_contain_text(shown)
     choose_clip_v(watched.page, "1")
     expect(watched.page.locator("#what-if-reading")).to_contain_text("run-000002")
     assert watched.problems == []

@@ -1,4 +1,4 @@
-"""What the tests of packed reports share: runs of all kinds, everything the API says of them, and packing at once."""
+"""What the tests of packed reports share: runs of all kinds, everything the API answers about them, and packing at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 
 NEVER = 1e9
-"""Seconds: a server that keeps house when it is told to."""
+"""Seconds: a server that does its housekeeping on request."""
 EVERYTHING = BlockSizes(reports=16, left_unpacked=0, fewest=1)
 NAMES = ("entropy/mean", "reward/mean", "eval/score", "odd")
 HISTOGRAMS = ("entropy/token", "score/discriminator")
@@ -106,7 +106,7 @@ def _report(rng: random.Random, step: int) -> StepReport:
 
 
 def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
-    """The answers of every route that tells of a run's reports."""
+    """The answers of every route about a run's reports."""
     paths = ["", "/metrics", "/alerts", "/law"]
     names = "&".join(f"name={quote(name)}" for name in NAMES)
     positions = (1, 17, 80, 150)
@@ -117,13 +117,15 @@ def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
         paths += [f"/histograms/{name}{more}" for more in ("", "?points=7", "?from_step=10&to_step=55")]
     paths += [f"/{what}?step={step}" for step in (3, 57) for what in ("tokens", "what-if")]
     paths += [f"/steps/{step}" for step in (*range(0, 60, 7), 50, 57, 59, 89, 1000, 1005)]
-    said = {path: server.http.get(rank.path + path).json() for path in paths}
+    answers = {path: server.http.get(rank.path + path).json() for path in paths}
     # As text: NaN is not equal to itself.
-    return said | {f"live after {position}": repr(live_after(server, rank, position)) for position in (0, *positions)}
+    return answers | {
+        f"live after {position}": repr(live_after(server, rank, position)) for position in (0, *positions)
+    }
 
 
 def live_after(server: ServerInThread, rank: Rank, position: int, limit: int = 30) -> list[StepStored]:
-    """What a listener that was away since `position` is told first."""
+    """What a listener that was away since `position` receives first."""
     with server.backend.database.reading() as connection:
         return steps.after(connection, key_of(server, rank), position, limit)
 

@@ -101,7 +101,7 @@ def server(shared_server: SharedServer) -> Iterator[ServerInThread]:
 
 @pytest.fixture(scope="module")
 def still_server(shared_server: SharedServer) -> Iterator[ServerInThread]:
-    """Of the tests of a file; it keeps house when it is told to."""
+    """Of the tests of a file; it does its housekeeping on request."""
     with shared_server(housekeeping_interval_seconds=NEVER) as running:
         yield running
 

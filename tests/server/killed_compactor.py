@@ -37,13 +37,13 @@ POINTS = (
 
 
 def main(url: str, run_id: str) -> None:
-    tell("nothing", 0, url, run_id)
+    report("nothing", 0, url, run_id)
     for point in POINTS:
         child = os.fork()
         if child == 0:
             pack_and_die(url, point)
         _, status = os.waitpid(child, 0)
-        tell(point, os.waitstatus_to_exitcode(status), url, run_id)
+        report(point, os.waitstatus_to_exitcode(status), url, run_id)
 
 
 def pack_and_die(url: str, point: str) -> None:
@@ -80,7 +80,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tell(point: str, status: int, url: str, run_id: str) -> None:
+def report(point: str, status: int, url: str, run_id: str) -> None:
     database = Database(url)
     with database.reading() as connection:
         run_key = runs.key_of(connection, run_id)

@@ -89,9 +89,9 @@ class PostgreSQL:
                 self.administer("SELECT 1")
                 return
             except psycopg.OperationalError:
-                told = (self.folder / "log").read_text()[-2_000:]
-                assert self._process.poll() is None, f"PostgreSQL ended while starting:\n{told}"
-                assert time.monotonic() < end, f"PostgreSQL didn't start:\n{told}"
+                printed = (self.folder / "log").read_text()[-2_000:]
+                assert self._process.poll() is None, f"PostgreSQL ended while starting:\n{printed}"
+                assert time.monotonic() < end, f"PostgreSQL didn't start:\n{printed}"
                 time.sleep(0.02)
 
     def stop(self, how: signal.Signals) -> None:

@@ -24,7 +24,7 @@ CAPABILITIES = ("method:none", "method:clip_b", "method:clip_v", "hold")
 
 
 class Rank:
-    """Says Hello when it is made, and numbers its records from 1."""
+    """Sends Hello when it is made, and numbers its records from 1."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Rank:
         return self.send(step_report(step, {name.replace("__", "/"): value for name, value in scalars.items()}))
 
     def answer(self, step: int, version: int, state: str, *, code: str = "", active: int = 0) -> pb.PushReply:
-        """Push a step whose report says what became of a control version."""
+        """Push a step whose report has the outcome of a control version."""
         outcome = ControlOutcome(
             version=version,
             state=OutcomeState(state),

@@ -36,12 +36,12 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
         ("POST", "/api/v1/nothing/at/all", 404, "not_found"),
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/redoc", 404, "not_found"),
-        ("GET", "/api/v1/runs/nobody", 404, "not_found"),
-        ("GET", "/api/v1/runs/nobody/control", 404, "not_found"),
-        ("GET", "/api/v1/runs/nobody/live", 404, "not_found"),
-        ("GET", "/api/v1/runs/nobody/law", 404, "not_found"),
+        ("GET", "/api/v1/runs/unknown", 404, "not_found"),
+        ("GET", "/api/v1/runs/unknown/control", 404, "not_found"),
+        ("GET", "/api/v1/runs/unknown/live", 404, "not_found"),
+        ("GET", "/api/v1/runs/unknown/law", 404, "not_found"),
         ("POST", "/api/v1/runs", 405, "method_not_allowed"),
-        ("DELETE", "/api/v1/runs/nobody/control", 405, "method_not_allowed"),
+        ("DELETE", "/api/v1/runs/unknown/control", 405, "method_not_allowed"),
         ("POST", "/healthz", 405, "method_not_allowed"),
         ("GET", "/api/v1/runs?limit=0", 422, "invalid_request"),
         ("GET", "/api/v1/runs?limit=many", 422, "invalid_request"),
@@ -65,22 +65,22 @@ def test_series_without_a_name_are_refused(server: ServerInThread) -> None:
 def test_a_page_cannot_hide_unknown_addresses_of_the_api(make_server: MakeServer) -> None:
     server = make_server(dashboard=True)
     assert error_of(server.http.get("/api/v1/nothing"))["code"] == "not_found"
-    assert error_of(server.http.get("/api/v1/runs/nobody/what-if"))["code"] == "not_found"
+    assert error_of(server.http.get("/api/v1/runs/unknown/what-if"))["code"] == "not_found"
     assert server.http.get("/runs/any").headers["content-type"].startswith("text/html")
     for path in ("/docs/nothing", "/redoc", "/any/page"):
         answer = server.http.get(path)
         assert (answer.status_code, error_of(answer)["code"]) == (404, "not_found")
 
 
-def test_bodies_are_limited_even_when_their_length_is_not_told(server: ServerInThread) -> None:
+def test_bodies_are_limited_without_content_length(server: ServerInThread) -> None:
     rank = Rank(server)
     headers = {"If-Match": '"0"', "Content-Type": "application/json"}
     large = b'{"reason": "' + b"x" * (1 << 20) + b'"}'
-    told = server.http.put(f"{rank.path}/control", content=large, headers=headers)
-    untold = server.http.put(
+    announced = server.http.put(f"{rank.path}/control", content=large, headers=headers)
+    unannounced = server.http.put(
         f"{rank.path}/control", content=iter([large[: 1 << 19], large[1 << 19 :]]), headers=headers
     )
-    for answer in (told, untold):
+    for answer in (announced, unannounced):
         assert (answer.status_code, error_of(answer)["code"]) == (413, "body_too_large")
 
 
@@ -108,7 +108,7 @@ def test_runs_are_listed_newest_first_filtered_and_paged(make_server: MakeServer
     assert server.http.get("/api/v1/runs", params={"limit": 5}).json()["next_cursor"] is None
 
 
-def test_a_run_tells_how_it_is_doing(make_server: MakeServer) -> None:
+def test_run_shows_its_state(make_server: MakeServer) -> None:
     server = make_server()
     finished, failed, ended, silent = (Rank(server, run_id=s) for s in ("finished", "failed", "ended", "silent"))
     finished.send(RunFinished(status="finished", finished_at=time.time()))
@@ -173,18 +173,18 @@ def test_a_deleted_run_is_gone_and_stays_gone(make_server: MakeServer) -> None:
 
 def test_health_is_open_and_figures_are_not(server: ServerInThread) -> None:
     Rank(server).report(0, x=1.0)
-    with server.client() as stranger:
-        assert stranger.get("/healthz").json() == {"status": "ok"}
-        assert stranger.get("/readyz").json() == {"status": "ready"}
-        assert stranger.get("/metrics").status_code == 401
+    with server.client() as anonymous:
+        assert anonymous.get("/healthz").json() == {"status": "ok"}
+        assert anonymous.get("/readyz").json() == {"status": "ready"}
+        assert anonymous.get("/metrics").status_code == 401
     assert server.http.get("/metrics").status_code == 200
 
 
 def not_ready(server: ServerInThread) -> str:
     """The cause a server gives, once it has noticed."""
-    with server.client() as stranger:
+    with server.client() as anonymous:
         end = time.monotonic() + 10
-        while (answer := stranger.get("/readyz")).status_code == 200:
+        while (answer := anonymous.get("/readyz")).status_code == 200:
             assert time.monotonic() < end
             time.sleep(0.1)
     assert (answer.status_code, error_of(answer)["code"]) == (503, "not_ready")
@@ -250,9 +250,7 @@ def test_no_error_shows_an_address_that_is_not_filled_in(server: ServerInThread)
         ("/live?since_=x", ["query.since_", "since"]),
     ],
 )
-def test_a_parameter_nobody_knows_is_refused_with_the_nearest_there_is(
-    server: ServerInThread, asked: str, named: list[str]
-) -> None:
+def test_unknown_parameter_is_refused_with_the_nearest(server: ServerInThread, asked: str, named: list[str]) -> None:
     rank = Rank(server)
     rank.report(0, x=1.0)
     answer = server.http.get(f"{rank.path}{asked}")

@@ -77,7 +77,7 @@ def test_an_untouched_trail_is_whole_and_listed_newest_first(audited: ServerInTh
 
 
 @pytest.mark.parametrize("column", ["at", "actor", "action", "subject", "change", "chain_hash", "token_id"])
-def test_a_changed_entry_shows_wherever_it_stands(audited: ServerInThread, column: str) -> None:
+def test_changed_entry_is_found_in_any_place(audited: ServerInThread, column: str) -> None:
     values = {"at": 1.0, "change": {"new": "other"}, "chain_hash": b"0" * 32}
     with audited.backend.database.reading() as connection:
         third = keys(connection)[2]
@@ -120,15 +120,15 @@ def test_a_trail_that_was_emptied_with_its_head_shows_against_a_hash_kept_elsewh
     head = str(verified(audited)["head"])
     assert verified(audited, head)["is_whole"] is True
     audited.token("read")
-    assert verified(audited, head)["is_whole"] is True, "an earlier head still stands"
+    assert verified(audited, head)["is_whole"] is True, "an earlier head is still valid"
 
-    def make_anew(connection: Connection) -> None:
+    def rebuild(connection: Connection) -> None:
         connection.execute(delete(entries))
         connection.execute(update(audit_head).values(entries=0, chain_hash=b""))
         access.record_audit(connection, at=1.0, actor="x", action="x", subject="x", change={})
 
-    assert found_after(audited, make_anew).is_whole
-    found = found_after(audited, make_anew, earlier_head=bytes.fromhex(head))
+    assert found_after(audited, rebuild).is_whole
+    found = found_after(audited, rebuild, earlier_head=bytes.fromhex(head))
     assert (found.is_whole, found.knows_earlier_head) == (False, False)
 
 
@@ -164,7 +164,7 @@ class ReportsAs(Rank):
         return super().hello()
 
 
-def test_what_a_run_says_of_its_control_s_author_and_time_is_kept_as_what_it_says(make_server: MakeServer) -> None:
+def test_reported_author_and_time_are_kept_as_reported(make_server: MakeServer) -> None:
     server = make_server()
     token = issue(server, "ingest", "node 7")
     claimed = ControlSnapshot(version=3, control=Control(reason="r"), author="owner", requested_at=1.0)
@@ -244,7 +244,7 @@ def test_no_token_is_called_what_somebody_else_is(server: ServerInThread, name: 
 
 
 @pytest.mark.parametrize("name", ["ada\nserver", "ada\x1b[2J", "ada\u200b", "\u202eada", "ada\0", "   "])
-def test_no_token_s_name_holds_what_nobody_sees(server: ServerInThread, name: str) -> None:
+def test_token_names_have_no_invisible_characters(server: ServerInThread, name: str) -> None:
     answer = server.http.post("/api/v1/access-tokens", json={"scope": "read", "name": name})
     assert answer.status_code == 422
 

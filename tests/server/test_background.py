@@ -1,4 +1,4 @@
-"""Work in the background: what fails is told, and what comes after it is done all the same."""
+"""Work in the background: failures are logged, and later work is done all the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.server.conftest import MakeServer
 
 
 def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
-    """An asynchronous function that nobody foresaw to fail, and does so once."""
+    """An asynchronous function that fails unexpectedly, once."""
     calls = []
 
     async def work(*arguments: object) -> None:
@@ -41,7 +41,7 @@ def fails_at_first(then: Callable[[], None]) -> Callable[..., object]:
         (housekeeping, "note_uses"),
     ],
 )
-def test_a_failure_nobody_foresaw_is_logged_and_the_work_goes_on(
+def test_unexpected_failure_is_logged_and_work_continues(
     make_server: MakeServer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -57,10 +57,10 @@ def test_a_failure_nobody_foresaw_is_logged_and_the_work_goes_on(
     while not went_on and time.monotonic() < deadline:
         time.sleep(0.02)
     assert went_on
-    (told,) = [record for record in caplog.records if record.name == "isentrope_server.background"]
-    assert told.levelno == logging.ERROR
-    assert "ZeroDivisionError('by nothing')" in told.getMessage()
-    assert told.exc_info
+    (record,) = [record for record in caplog.records if record.name == "isentrope_server.background"]
+    assert record.levelno == logging.ERROR
+    assert "ZeroDivisionError('by nothing')" in record.getMessage()
+    assert record.exc_info
 
 
 def test_a_stream_that_cannot_be_packed_keeps_no_other_waiting(

@@ -89,7 +89,7 @@ def test_each_method_asks_its_address(covered: ServerInThread, address: tuple[st
 
 
 ASKED_FOR_BY_ITSELF = {"cursor", "last-event-id"}
-"""Pages are turned by the client; whoever comes back to a live stream says `since`."""
+"""Pages are turned by the client; a reader that returns to a live stream passes `since`."""
 OTHER_NAMES = {"name": "names"}
 
 
@@ -158,7 +158,7 @@ def test_live_events_come_as_they_are_committed(server: ServerInThread) -> None:
         assert (new.series["x"].step, new.reset) == ([1], False)
         events.close()  # type: ignore[attr-defined]
         with pytest.raises(ApiError):
-            next(client.live("nobody"))
+            next(client.live("unknown"))
 
 
 def test_a_token_made_with_the_client_opens_what_it_should(server: ServerInThread) -> None:

@@ -42,7 +42,7 @@ def all_commands() -> dict[str, click.Command]:
 
 
 @pytest.fixture(scope="module")
-def told(server: ServerInThread, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+def environment(server: ServerInThread, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     """The environment of somebody who may do everything."""
     Rank(server, run_id="r").report(0, x=1.0)
     return {
@@ -88,7 +88,7 @@ def test_every_command_and_option_is_explained(words: str) -> None:
 
 @pytest.mark.parametrize("words", sorted(PRINTS_DATA))
 def test_every_command_that_prints_data_prints_json_too(
-    words: str, told: dict[str, str | None], tmp_path: Path
+    words: str, environment: dict[str, str | None], tmp_path: Path
 ) -> None:
     (tmp_path / "spool").mkdir()
     arguments = {
@@ -100,34 +100,34 @@ def test_every_command_that_prints_data_prints_json_too(
     if not arguments:
         assert any("--json" in option.opts for option in all_commands()[words].params)
         return
-    result = call(f"{arguments} --json", told)
+    result = call(f"{arguments} --json", environment)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("words", sorted(set(all_commands())))
-def test_an_option_nobody_knows_is_wrong_usage_in_one_sentence(words: str, told: dict[str, str | None]) -> None:
-    assert_one_sentence(call(f"{words} --no-such-option", told), 2)
+def test_unknown_option_is_wrong_usage_in_one_sentence(words: str, environment: dict[str, str | None]) -> None:
+    assert_one_sentence(call(f"{words} --no-such-option", environment), 2)
 
 
 @pytest.mark.parametrize("words", ["runs", "metrics r", "control r"])
-def test_a_server_that_is_away_is_a_failure_in_one_sentence(words: str, told: dict[str, str | None]) -> None:
-    assert_one_sentence(call(words, told | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}), 1)
+def test_a_server_that_is_away_is_a_failure_in_one_sentence(words: str, environment: dict[str, str | None]) -> None:
+    assert_one_sentence(call(words, environment | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}), 1)
 
 
 @pytest.mark.parametrize("words", ["runs", "metrics r", "control r", "control r --method none"])
 def test_a_token_that_may_not_is_a_failure_in_one_sentence(
-    words: str, told: dict[str, str | None], server: ServerInThread
+    words: str, environment: dict[str, str | None], server: ServerInThread
 ) -> None:
-    assert_one_sentence(call(words, told | {"ISENTROPE_TOKEN": server.token("ingest")}), 1)
+    assert_one_sentence(call(words, environment | {"ISENTROPE_TOKEN": server.token("ingest")}), 1)
 
 
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        ("metrics nobody", 1),
-        ("control nobody", 1),
+        ("metrics unknown", 1),
+        ("control unknown", 1),
         ("control r --method clip_v", 2),
         ("token revoke nothing", 1),
         ("token create --scope read --run r", 2),
@@ -139,18 +139,18 @@ def test_a_token_that_may_not_is_a_failure_in_one_sentence(
         ("metrics", 2),
     ],
 )
-def test_what_cannot_be_done_says_so_in_one_sentence(words: str, status: int, told: dict[str, str | None]) -> None:
-    assert_one_sentence(call(words, told), status)
+def test_failures_are_one_sentence(words: str, status: int, environment: dict[str, str | None]) -> None:
+    assert_one_sentence(call(words, environment), status)
 
 
-def test_tokens_are_bound_listed_and_revoked(told: dict[str, str | None]) -> None:
-    made = json.loads(call("token create --scope ingest --run mine --project p --json", told).stdout)
+def test_tokens_are_bound_listed_and_revoked(environment: dict[str, str | None]) -> None:
+    made = json.loads(call("token create --scope ingest --run mine --project p --json", environment).stdout)
     assert (made["run"], made["project"], made["last_used_at"]) == ("mine", "p", None)
-    line = next(one for one in call("token list", told).stdout.splitlines() if made["id"] in one)
+    line = next(one for one in call("token list", environment).stdout.splitlines() if made["id"] in one)
     for words in ("ingest", "active", "never used", "run mine", "project p"):
         assert words in line
-    assert call(f"token revoke {made['id']}", told).exit_code == 0
-    assert "revoked" in next(one for one in call("token list", told).stdout.splitlines() if made["id"] in one)
+    assert call(f"token revoke {made['id']}", environment).exit_code == 0
+    assert "revoked" in next(one for one in call("token list", environment).stdout.splitlines() if made["id"] in one)
 
 
 @pytest.fixture
@@ -161,16 +161,16 @@ def tampered(tmp_path: Path) -> Iterator[ServerInThread]:
 
 
 def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
-    told: dict[str, str | None], tampered: ServerInThread
+    environment: dict[str, str | None], tampered: ServerInThread
 ) -> None:
-    whole = call("audit verify", told)
+    whole = call("audit verify", environment)
     assert (whole.exit_code, "Head:" in whole.stdout) == (0, True)
     for command in ("audit verify", "audit list", "token list"):
-        assert "whose home is" in call(command, told).stderr
+        assert "whose home is" in call(command, environment).stderr
     head = whole.stdout.split()[-1]
-    assert call(f"audit verify --head {head}", told).exit_code == 0
-    assert "token.created" in call("audit list --limit 500", told).stdout
-    elsewhere = told | {"ISENTROPE_HOME": str(tampered.home), "ISENTROPE_URL": tampered.url}
+    assert call(f"audit verify --head {head}", environment).exit_code == 0
+    assert "token.created" in call("audit list --limit 500", environment).stdout
+    elsewhere = environment | {"ISENTROPE_HOME": str(tampered.home), "ISENTROPE_URL": tampered.url}
     assert_one_sentence(call(f"audit verify --head {head}", elsewhere), 1)
     from isentrope_server.store.tables import audit as entries
 
@@ -181,34 +181,34 @@ def test_the_audit_trail_is_verified_and_a_tampered_one_is_status_1(
 
 
 def test_a_token_comes_with_the_words_whose_it_is_and_goes_with_them(
-    told: dict[str, str | None], server: ServerInThread
+    environment: dict[str, str | None], server: ServerInThread
 ) -> None:
-    made = call("token create --scope read", told)
+    made = call("token create --scope read", environment)
     assert made.stderr == f"A token of the server at {server.url}, whose home is {server.home}:\n"
     with server.client(made.stdout.strip()) as reader:
         assert reader.get("/api/v1/runs").status_code == 200
-    token_id = json.loads(call("token list --json", told).stdout)[-1]["id"]
-    gone = call(f"token revoke {token_id}", told)
+    token_id = json.loads(call("token list --json", environment).stdout)[-1]["id"]
+    gone = call(f"token revoke {token_id}", environment)
     assert gone.exit_code == 0
     assert all(value in gone.stdout for value in (token_id, server.url, str(server.home)))
 
 
 @pytest.mark.parametrize("words", ["token list", "token revoke x", "audit list", "audit verify"])
 def test_looking_into_a_home_without_a_database_makes_none(
-    words: str, told: dict[str, str | None], tmp_path: Path
+    words: str, environment: dict[str, str | None], tmp_path: Path
 ) -> None:
     empty = tmp_path / "home"
-    result = call(words, told | {"ISENTROPE_HOME": str(empty)})
+    result = call(words, environment | {"ISENTROPE_HOME": str(empty)})
     assert_one_sentence(result, 1)
     assert str(empty) in result.stderr
     assert not empty.exists()
 
 
 def test_a_token_for_a_server_elsewhere_is_refused_where_no_server_ever_ran(
-    told: dict[str, str | None], tmp_path: Path
+    environment: dict[str, str | None], tmp_path: Path
 ) -> None:
     empty = tmp_path / "home"
-    here = told | {"ISENTROPE_HOME": str(empty), "ISENTROPE_TOKEN": None}
+    here = environment | {"ISENTROPE_HOME": str(empty), "ISENTROPE_TOKEN": None}
     result = call("token create --scope read", here | {"ISENTROPE_URL": "https://isentrope.example"})
     assert_one_sentence(result, 1)
     assert "https://isentrope.example" in result.stderr
@@ -223,7 +223,7 @@ HOSTILE = "\x1b[31mred\x1b[0m\r2026-01-01 00:00:00  token.created  forged\n\u202
 
 
 @pytest.fixture(scope="module")
-def hostile(server: ServerInThread, told: dict[str, str | None]) -> Rank:
+def hostile(server: ServerInThread, environment: dict[str, str | None]) -> Rank:
     """A run, its metric, its control's author and a token, named to be obeyed by a terminal."""
     rank = Rank(
         server,
@@ -251,9 +251,9 @@ def _as_an_older_server_stored(transaction: Transaction) -> None:
 
 @pytest.mark.parametrize("words", ["runs", "metrics hostile", "control hostile", "token list", "audit list"])
 def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
-    hostile: Rank, told: dict[str, str | None], words: str
+    hostile: Rank, environment: dict[str, str | None], words: str
 ) -> None:
-    result = call(words, told)
+    result = call(words, environment)
     assert result.exit_code == 0, result.output
     assert (
         "\\u001b[31mred\\u001b[0m\\u000d2026-01-01 00:00:00  token.created  forged\\u000a\\u202eeman" in result.stdout
@@ -263,11 +263,11 @@ def test_names_from_outside_are_printed_so_that_no_terminal_obeys_them(
 
 
 @pytest.mark.parametrize("words", ["runs", "token list", "audit list"])
-def test_json_keeps_names_from_outside_exactly(hostile: Rank, told: dict[str, str | None], words: str) -> None:
-    assert json.dumps(HOSTILE) in call(f"{words} --json", told).stdout
+def test_json_keeps_names_from_outside_exactly(hostile: Rank, environment: dict[str, str | None], words: str) -> None:
+    assert json.dumps(HOSTILE) in call(f"{words} --json", environment).stdout
 
 
-def test_an_error_that_names_what_was_given_is_printable(told: dict[str, str | None]) -> None:
-    result = CliRunner().invoke(frame.main, ["metrics", "\x1b[31mnobody"], env=told)
+def test_an_error_that_names_what_was_given_is_printable(environment: dict[str, str | None]) -> None:
+    result = CliRunner().invoke(frame.main, ["metrics", "\x1b[31munknown"], env=environment)
     assert_one_sentence(result, 1)
     assert "\x1b" not in result.stderr

@@ -44,7 +44,7 @@ DATABASES = ("sqlite", "postgresql")
 
 @pytest.fixture
 def still(make_server: MakeServer) -> ServerInThread:
-    """A server that packs only when it is told to."""
+    """A server that packs only on request."""
     return make_server(housekeeping_interval_seconds=NEVER)
 
 
@@ -62,16 +62,16 @@ def test_packing_changes_no_answer(still: ServerInThread, seed: int) -> None:
     assert {path for path in before if packed[path] != before[path]} == set()
 
 
-def test_a_listener_that_was_away_is_told_every_packed_report_in_order(still: ServerInThread) -> None:
+def test_returning_listener_gets_packed_reports_in_order(still: ServerInThread) -> None:
     rank = eventful_run(still, 3)
-    told = live_after(still, rank, 0, limit=1000)
+    received = live_after(still, rank, 0, limit=1000)
     pack_all(still)
     place, heard = 0, []
     while more := live_after(still, rank, place, limit=7):
         heard += more
         place = more[-1].position
-    assert repr(heard) == repr(told)
-    assert len(told) > 150
+    assert repr(heard) == repr(received)
+    assert len(received) > 150
 
 
 def test_a_late_repeat_of_a_packed_report_counts_as_accepted(still: ServerInThread) -> None:
@@ -156,7 +156,7 @@ def reports_of_blocks(server: ServerInThread, rank: Rank) -> list[int]:
         return list(connection.execute(query).scalars())
 
 
-def test_a_chunk_tells_count_bounds_and_sum_of_what_is_a_number(still: ServerInThread) -> None:
+def test_chunk_has_count_bounds_and_sum_of_finite_values(still: ServerInThread) -> None:
     rank = Rank(still)
     values = [1.0, math.nan, -3.0, math.inf, 2.5, 0.0]
     rank.send(*(step_report(step, {"x": value, "never": math.nan}) for step, value in enumerate(values)))
@@ -168,7 +168,7 @@ def test_a_chunk_tells_count_bounds_and_sum_of_what_is_a_number(still: ServerInT
     assert rows == [(6, -3.0, math.inf, 0.5), (6, None, None, 0.0)]
 
 
-def test_counts_beyond_what_a_float_tells_apart_are_kept(still: ServerInThread) -> None:
+def test_counts_beyond_float_precision_are_kept(still: ServerInThread) -> None:
     rank = Rank(still)
     counts = [(2**24 + 1 + step, 0, 2**62 + step) for step in range(20)]
     rank.send(
@@ -182,7 +182,7 @@ def test_counts_beyond_what_a_float_tells_apart_are_kept(still: ServerInThread) 
     assert [tuple(one) for one in answer["counts"]] == counts
 
 
-def test_whoever_comes_second_packs_nothing(still: ServerInThread) -> None:
+def test_second_compactor_packs_nothing(still: ServerInThread) -> None:
     rank = Rank(still)
     rank.send(*(step_report(step, {"x": float(step)}) for step in range(16)))
     with still.backend.database.reading() as connection:
@@ -202,7 +202,7 @@ def test_a_killed_compactor_leaves_every_report_in_one_place(still: ServerInThre
     rank = eventful_run(still, 4)
     url = still.backend.settings.resolved_database_url
     still.stop()
-    told = subprocess.run(
+    received = subprocess.run(
         [sys.executable, "-m", "tests.server.killed_compactor", url, rank.run_id],
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -210,7 +210,7 @@ def test_a_killed_compactor_leaves_every_report_in_one_place(still: ServerInThre
         timeout=240,
         check=True,
     ).stdout
-    untouched, *deaths = (json.loads(line) for line in told.splitlines())
+    untouched, *deaths = (json.loads(line) for line in received.splitlines())
     assert [death["point"] for death in deaths] == list(POINTS)
     assert {death["status"] for death in deaths} == {-signal.SIGKILL}
     assert {death["digest"] for death in deaths} == {untouched["digest"]}

@@ -1,4 +1,4 @@
-"""Answers over 1 kB go out compressed to whoever takes it, with the same values; events and Parquet go out as they are."""
+"""Answers over 1 kB go out compressed to clients that accept it, with the same values; events and Parquet go out as they are."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def test_events_come_one_by_one_and_plain(make_server: MakeServer) -> None:
         pieces = answer.iter_raw()
         for step in range(3):
             rank.report(step, **{f"metric_{i}": 1.0 for i in range(100)})
-            # The next report is sent only once this one was told.
+            # The next report is sent only once this one was received.
             assert f'"step":{step},' in _until_step(pieces)
 
 
 def _until_step(pieces: Iterator[bytes]) -> str:
-    told = b""
-    while not (b"event: step" in told and told.endswith((b"\n\n", b"\r\n\r\n"))):
-        told += next(pieces)
-    return told.decode()
+    received = b""
+    while not (b"event: step" in received and received.endswith((b"\n\n", b"\r\n\r\n"))):
+        received += next(pieces)
+    return received.decode()
 
 
 def test_a_stream_of_rows_can_be_read_before_it_ends(make_server: MakeServer) -> None:

@@ -225,19 +225,19 @@ def test_parameters_travel_to_the_probe_and_stand_in_the_history(server: ServerI
     rank = Rank(server, capabilities=("method:none", "method:clip_cov"))
     answer = put(server, rank, 0, {"method": "clip_cov", "parameters": {"ratio": 0.001, "seed": 7}})
     assert (answer.status_code, answer.json()["parameters"]) == (202, {"ratio": 0.001, "seed": 7})
-    told = codec.control_snapshot_from_pb(rank.hello().control)
-    assert told.control == Control(method="clip_cov", parameters={"ratio": 0.001, "seed": 7})
+    sent = codec.control_snapshot_from_pb(rank.hello().control)
+    assert sent.control == Control(method="clip_cov", parameters={"ratio": 0.001, "seed": 7})
     assert state(server, rank, 1)["parameters"] == {"ratio": 0.001, "seed": 7}
 
 
-def test_a_preset_is_recorded_as_what_it_stands_for(server: ServerInThread) -> None:
+def test_preset_is_recorded_by_its_values(server: ServerInThread) -> None:
     rank = Rank(server)
     item = put(server, rank, 0, {"method": "clip_v", "parameters": {"preset": "trinity"}}).json()
     assert (item["mu_low"], item["scope"]) == (8.5, "negative")
     assert item["parameters"] == METHODS["clip_v"].presets["trinity"]["parameters"]
 
 
-def test_the_methods_and_their_parameters_are_told(server: ServerInThread) -> None:
+def test_methods_and_their_parameters_are_listed(server: ServerInThread) -> None:
     items = {item["method"]: item for item in server.http.get("/api/v1/methods").json()["items"]}
     assert set(items) == {str(method) for method in METHODS}
     assert (items["clip_v"]["thresholds"], items["clip_v"]["presets"]) == (True, ["trinity"])
@@ -261,7 +261,7 @@ def test_what_the_probe_cannot_do_is_refused_at_the_door(server: ServerInThread)
     assert answer.json()["error"]["details"]["capability"] == "method:clip_v"
 
 
-def test_a_version_nobody_fetched_is_superseded_by_the_next(server: ServerInThread) -> None:
+def test_unfetched_version_is_superseded_by_the_next(server: ServerInThread) -> None:
     rank = Rank(server)
     put(server, rank, 0)
     put(server, rank, 1)
@@ -365,7 +365,7 @@ def test_a_slow_ranks_word_replaces_what_the_server_concluded_from_its_silence(
     item = state(server, zero, 1)
     assert (item["state"], item["code"]) == (ended, "" if late == "APPLIED" else "capability_missing")
     one.answer(4, 1, "REJECTED", code="again", active=1)
-    assert state(server, zero, 1) == item, "what every rank has said stands"
+    assert state(server, zero, 1) == item, "the outcomes of all ranks are kept"
 
 
 def let_expire(server: ServerInThread, rank: Rank) -> None:
@@ -376,7 +376,7 @@ def let_expire(server: ServerInThread, rank: Rank) -> None:
     wait_for(lambda: state(server, rank, 1)["state"] == "EXPIRED")
 
 
-def test_a_version_nobody_fetched_expires(make_server: MakeServer) -> None:
+def test_unfetched_version_expires(make_server: MakeServer) -> None:
     server = make_server(sweep_interval_seconds=0.05)
     rank = Rank(server)
     put(server, rank, 0)
@@ -452,7 +452,7 @@ def test_heartbeats_come_however_many_reports_come_in(server: ServerInThread) ->
     watching.close()
 
 
-def test_a_watch_that_lost_events_still_tells_the_newest_version(server: ServerInThread) -> None:
+def test_watch_that_lost_events_still_sends_the_newest_version(server: ServerInThread) -> None:
     rank = Rank(server)
     watching = rank.watch()
     assert watching.next_kind() == "heartbeat"
@@ -513,7 +513,7 @@ def test_every_change_is_in_the_audit_trail_and_the_chain_shows_tampering(make_s
         assert not access.verify_audit(connection).is_whole
 
 
-def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInThread) -> None:
+def test_outcomes_of_the_finish_count_before_it_ends_the_rest(server: ServerInThread) -> None:
     rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
@@ -525,7 +525,7 @@ def test_outcomes_in_the_goodbye_count_before_it_ends_the_rest(server: ServerInT
     assert (run["status"], run["error"]) == ("failed", "out of memory")
 
 
-def test_a_change_is_refused_where_the_run_says_goodbye_between_its_look_up_and_its_turn(
+def test_change_is_refused_if_the_run_finishes_before_its_turn(
     server: ServerInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank = Rank(server)
@@ -540,9 +540,9 @@ def test_a_change_is_refused_where_the_run_says_goodbye_between_its_look_up_and_
 
     monkeypatch.setattr(server.backend.writer, "submit", noted)
     submit(lambda transaction: go_on.wait(30))
-    goodbye = RunFinished(status="finished", finished_at=time.time(), step=1)
+    finish = RunFinished(status="finished", finished_at=time.time(), step=1)
     with ThreadPoolExecutor(2) as people:
-        people.submit(rank.send, goodbye)
+        people.submit(rank.send, finish)
         wait_for(lambda: any(name.startswith("TelemetryServicer._take_in") for name in queued))
         answer = people.submit(put, server, rank, 0)
         wait_for(lambda: any(name.startswith("put_control") for name in queued))

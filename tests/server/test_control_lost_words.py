@@ -1,4 +1,4 @@
-"""What a server tells of controls when words about them were lost: with a report, a process, or a restored database."""
+"""What a server shows of controls when messages about them were lost: with a report, a process or a restored database."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_a_number_no_server_can_have_given_out_is_not_counted_on_from(server: Se
     assert put(server, rank, 0).json()["version"] == 1
 
 
-@pytest.mark.parametrize("state_said", ["APPLIED", "REJECTED"])
-def test_a_word_that_comes_with_a_report_that_is_kept_aside_counts(server: ServerInThread, state_said: str) -> None:
+@pytest.mark.parametrize("outcome", ["APPLIED", "REJECTED"])
+def test_outcome_of_a_quarantined_report_counts(server: ServerInThread, outcome: str) -> None:
     rank = Rank(server)
     put(server, rank, 0)
     rank.hello()
-    step = 5 if state_said == "APPLIED" else None
-    word = ControlOutcome(version=1, state=OutcomeState(state_said), at=time.time(), step=step)
-    active = 1 if state_said == "APPLIED" else 0
+    step = 5 if outcome == "APPLIED" else None
+    word = ControlOutcome(version=1, state=OutcomeState(outcome), at=time.time(), step=step)
+    active = 1 if outcome == "APPLIED" else 0
     reply = rank.send(step_report(5, {"n" * 501: 1.0}, control_version=active, outcomes=(word,)))
     assert [item.code for item in reply.quarantined] == ["name_too_long"]
-    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == (state_said, step)
+    assert (state(server, rank, 1)["state"], state(server, rank, 1)["applied_step"]) == (outcome, step)
 
 
 def test_a_word_in_a_refused_report_that_no_database_holds_is_passed_over(server: ServerInThread) -> None:
@@ -109,7 +109,7 @@ def test_a_resumed_life_under_a_version_shows_it_was_applied_and_the_first_lifes
     first.answer(4, 1, "APPLIED", active=1)
     assert (state(server, first, 1)["applied_step"], state(server, first, 1)["code"]) == (4, "")
     first.answer(5, 1, "REJECTED", code="again", active=1)
-    assert state(server, first, 1)["state"] == "APPLIED", "what the rank has said stands"
+    assert state(server, first, 1)["state"] == "APPLIED", "the outcome of the rank is kept"
 
 
 def test_a_ranks_own_word_counts_more_than_what_its_reports_name(make_server: MakeServer) -> None:
@@ -131,7 +131,7 @@ def test_a_version_no_probe_has_fetched_is_not_the_one_a_report_names(server: Se
     assert state(server, rank, 1)["applied_step"] is None
 
 
-def test_the_late_word_of_an_older_life_counts_after_the_run_said_goodbye(server: ServerInThread) -> None:
+def test_late_outcome_of_an_older_attempt_counts_after_the_finish(server: ServerInThread) -> None:
     first = Rank(server, started_at=1000.0)
     put(server, first, 0)
     first.hello()
@@ -167,7 +167,7 @@ def test_a_life_that_began_under_another_control_is_shown_under_its_own(server: 
     assert (body["version"], body["active"]["method"]) == (1, "clip_v")
 
 
-def test_a_life_that_goes_on_from_a_checkpoint_is_shown_under_the_control_its_reports_tell_of(
+def test_resumed_attempt_is_shown_under_its_reported_control(
     server: ServerInThread,
 ) -> None:
     def brought(method: Method) -> ControlSnapshot:

@@ -62,7 +62,7 @@ def from_json(name: str, value: object) -> object:
 
 
 def reported(server: ServerInThread, rank: Rank, steps: range) -> list[Row]:
-    """What the API says of a run that has one rank and one incarnation."""
+    """What the API answers about a run that has one rank and one incarnation."""
     reports = [server.http.get(f"{rank.path}/steps/{step}").json() for step in steps]
     return [
         {"step": r["step"], "incarnation": r["incarnation"], "rank": r["rank"], "time": r["recorded_at"]}
@@ -94,19 +94,19 @@ def sorted_names(rows: list[Row]) -> list[Row]:
     return [dict(sorted(row.items())) for row in rows]
 
 
-def test_all_formats_tell_the_same_of_every_rank_and_incarnation(
+def test_all_formats_agree_for_every_rank_and_incarnation(
     still_server: ServerInThread, client: Client, tmp_path: Path
 ) -> None:
     rank = eventful_run(still_server, 5)
-    told = []
+    exported = []
     for packed in (False, True):
         if packed:
             pack_all(still_server)
         for file_format in FORMATS:
             path = tmp_path / f"{packed}.{file_format}"
             client.export(rank.run_id, path, format=file_format)
-            told.append(repr(sorted_names(read(path))))
-    assert len(set(told)) == 1
+            exported.append(repr(sorted_names(read(path))))
+    assert len(set(exported)) == 1
     rows = read(tmp_path / "True.parquet")
     assert {(row["incarnation"], row["rank"]) for row in rows} == {("first", 0), ("first", 1), ("resumed", 0)}
     assert [row["step"] for row in rows if row["incarnation"] == "resumed"] == list(range(50, 90))
@@ -150,8 +150,8 @@ def test_labels_and_the_control_s_version_are_exported_where_they_are_asked_for(
             "metric/labels",
             "x",
         ]
-        told = [row["labels"] if isinstance(row["labels"], dict) else json.loads(row["labels"]) for row in rows]
-        assert told == [labels[step % 2] for step in range(20)]
+        exported = [row["labels"] if isinstance(row["labels"], dict) else json.loads(row["labels"]) for row in rows]
+        assert exported == [labels[step % 2] for step in range(20)]
         assert [row["control_version"] for row in rows] == [step % 3 for step in range(20)]
         assert {row["metric/labels"] for row in rows} == {2.0}
 
@@ -198,7 +198,7 @@ def test_the_answer_is_a_download_and_needs_a_token(still_server: ServerInThread
     assert list(tmp_path.glob(".*partial")) + list(tmp_path.glob("refused")) == []
 
 
-def test_what_is_packed_between_two_pieces_is_told_once(
+def test_report_packed_between_two_pieces_is_exported_once(
     still_server: ServerInThread, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "REPORTS_AT_ONCE", 10)
@@ -280,8 +280,8 @@ def test_the_command_writes_a_file_named_after_the_run(
     assert (written.exit_code, written.output.strip()) == (0, f"{rank.run_id}.csv")
     assert read(tmp_path / f"{rank.run_id}.csv")[0]["x"] == 1.5
     out = tmp_path / "chosen.parquet"
-    told = run(export, [rank.run_id, "--out", str(out), "--names", "y", "--json", "--url", still_server.url])
-    assert json.loads(told.output) == {"path": str(out), "bytes": out.stat().st_size}
+    exported = run(export, [rank.run_id, "--out", str(out), "--names", "y", "--json", "--url", still_server.url])
+    assert json.loads(exported.output) == {"path": str(out), "bytes": out.stat().st_size}
     assert pq.read_schema(out).names[4:] == ["y"]
     piped = run(export, [rank.run_id, "--format", "jsonl", "--out", "-", "--url", still_server.url])
     assert json.loads(piped.output)["y"] == 2.0

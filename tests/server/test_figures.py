@@ -1,4 +1,4 @@
-"""What the server tells Prometheus of itself: true, and no more lines for more runs."""
+"""What the server reports to Prometheus: true, and no more lines for more runs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_control_states_and_open_streams_are_shown(make_server: MakeServer) -> N
 def test_requests_are_timed_by_template_and_status_class(make_server: MakeServer) -> None:
     server = make_server()
     rank = Rank(server)
-    for path in (rank.path, "/api/v1/runs/nobody", "/api/v1/runs/nobody-else", "/api/v1/nothing"):
+    for path in (rank.path, "/api/v1/runs/unknown", "/api/v1/runs/unknown-too", "/api/v1/nothing"):
         server.http.get(path)
     name, route = "isentrope_http_request_seconds_count", "/api/v1/runs/{run_id}"
     assert value(server, name, method="GET", route=route, status="2xx") == 1
@@ -103,14 +103,14 @@ def test_more_runs_tokens_and_addresses_add_no_lines(make_server: MakeServer) ->
     assert "run-3" not in server.http.get("/metrics").text
 
 
-def test_figures_are_open_to_scrapers_where_the_setting_says_so(make_server: MakeServer) -> None:
+def test_setting_opens_figures_to_scrapers(make_server: MakeServer) -> None:
     server = make_server(metrics_open=True)
     with server.client() as scraper:
         assert scraper.get("/metrics").status_code == 200
         assert scraper.get("/api/v1/runs").status_code == 401
 
 
-def test_who_was_not_let_in_is_counted_by_door_and_reason_and_told_in_one_line(
+def test_refusals_are_counted_by_door_and_reason_and_logged_in_one_line(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("isentrope_server.security.permissions.SECONDS_BETWEEN_LINES", 0.5)
@@ -118,9 +118,9 @@ def test_who_was_not_let_in_is_counted_by_door_and_reason_and_told_in_one_line(
     rank = Rank(server)
     caplog.clear()
     began = time.monotonic()
-    with server.client("wrong") as stranger, server.client(server.token("read")) as reader:
+    with server.client("wrong") as anonymous, server.client(server.token("read")) as reader:
         for number in range(20):
-            assert stranger.get(f"/api/v1/runs/{number}%0A?token=s3cret").status_code == 401
+            assert anonymous.get(f"/api/v1/runs/{number}%0A?token=s3cret").status_code == 401
         assert reader.get("/api/v1/access-tokens").status_code == 403
     rank.metadata = (("authorization", "Bearer wrong"),)
     with pytest.raises(Exception, match="UNAUTHENTICATED"):
@@ -128,12 +128,12 @@ def test_who_was_not_let_in_is_counted_by_door_and_reason_and_told_in_one_line(
     rank.metadata = (("authorization", f"Bearer {server.token('read')}"),)
     with pytest.raises(Exception, match="PERMISSION_DENIED"):
         rank.report(0, x=1.0)
-    told = {
+    counted = {
         (door, reason): value(server, "isentrope_requests_refused_total", door=door, reason=reason)
         for door in ("http", "grpc")
         for reason in ("unauthenticated", "forbidden")
     }
-    assert told == {
+    assert counted == {
         ("http", "unauthenticated"): 20,
         ("http", "forbidden"): 1,
         ("grpc", "unauthenticated"): 1,
@@ -151,12 +151,12 @@ def test_who_was_not_let_in_is_counted_by_door_and_reason_and_told_in_one_line(
 
 
 def refused_in(messages: list[str]) -> list[int]:
-    """How many refusals each line of the log tells of."""
+    """Number of refusals in each line of the log."""
     lines = [message for message in messages if message.startswith("Requests were refused")]
     return [sum(int(count) for count in re.findall(r"(\d+) (?:http|grpc) ", line)) for line in lines]
 
 
-def test_a_method_that_a_stranger_made_up_is_no_label(make_server: MakeServer) -> None:
+def test_invented_method_is_no_label(make_server: MakeServer) -> None:
     server = make_server()
     for number in range(3):
         call = server.channel().unary_unary(f"/isentrope_wire.v1.Telemetry/Made{number}", bytes, bytes)

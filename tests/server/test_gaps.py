@@ -1,4 +1,4 @@
-"""What a run's record lacks, and why: told as the probe's spool told it."""
+"""What a run's record lacks, and why: shown as the probe's spool reported it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gaps(server: ServerInThread, rank: Rank, **asked: str | int) -> dict[str, An
 
 
 def lose(rank: Rank, count: int, reason: str) -> None:
-    """Records that never come: the gap stands at the last one's place."""
+    """Records that never come: the gap is at the last one's place."""
     first, rank.seq = rank.seq + 1, rank.seq + count - 1
     rank.send(Gap(first_seq=first, last_seq=first + count - 1, reason=reason))
 
@@ -30,7 +30,7 @@ def test_a_run_that_lost_nothing_has_no_gaps(server: ServerInThread) -> None:
     assert gaps(server, rank) == {"items": [], "next_cursor": None}
 
 
-def test_gaps_are_told_newest_first_with_the_reason_as_it_came(server: ServerInThread) -> None:
+def test_gaps_are_listed_newest_first_with_their_reason(server: ServerInThread) -> None:
     rank = Rank(server)
     rank.report(1, entropy__mean=1.0)
     lose(rank, 3, HOSTILE)

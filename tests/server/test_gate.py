@@ -90,7 +90,7 @@ def test_every_route_declares_the_scope_it_needs() -> None:
     undeclared = {
         (method, template)
         for method, template in pages - declared
-        # What a page adds to GET is for whoever may read; under the API it would need the most there is.
+        # What a page adds to GET is for those who may read; under the API it would need the most there is.
         if template != "/api{rest:path}" and (method != "GET" or template.startswith("/api"))
     }
     assert undeclared == set()
@@ -133,12 +133,12 @@ def test_no_http_route_answers_without_a_token(with_pages: ServerInThread) -> No
     app = create_app(Settings(dashboard=True))
     wrong = {"Authorization": "Bearer wrong", **with_pages.session()}
     name = wrong["Cookie"].partition("=")[0]
-    with with_pages.client() as stranger:
+    with with_pages.client() as anonymous:
         for method, path, _ in routes_of(app):
             if (method, path) in OPEN:
                 continue
             for headers in ({}, wrong, {"Cookie": f"{name}=wrong"}):
-                answer = stranger.request(method, path, headers=headers)
+                answer = anonymous.request(method, path, headers=headers)
                 assert answer.status_code == 401, (method, path)
                 if method != "HEAD":
                     assert answer.json()["error"]["code"] == "unauthenticated", (method, path)
@@ -199,7 +199,7 @@ def test_a_token_for_machines_that_train_only_reports(server: ServerInThread) ->
         ("admin", {"list", "control", "edit", "tokens", "delete"}),
     ],
 )
-def test_each_scope_opens_what_it_says(server: ServerInThread, scope: str, allowed: set[str]) -> None:
+def test_each_scope_opens_its_routes(server: ServerInThread, scope: str, allowed: set[str]) -> None:
     rank = Rank(server)
     with server.client(server.token(scope)) as client:
         answers = {
@@ -265,7 +265,7 @@ def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server:
         assert browser.get("/api/v1/runs", headers={"Cookie": others}).status_code == 401
 
 
-def test_a_browser_without_a_cookie_is_told_how_to_log_in(server: ServerInThread) -> None:
+def test_browser_without_cookie_gets_login_instructions(server: ServerInThread) -> None:
     answer = httpx.get(server.url, headers={"Accept": "text/html"}, trust_env=False)
     assert answer.status_code == 401
     assert answer.headers["content-type"].startswith("text/html")
@@ -307,12 +307,12 @@ def test_only_its_own_host_names_reach_a_route(server: ServerInThread, host: str
 
 
 def test_every_answer_carries_the_security_headers(with_pages: ServerInThread) -> None:
-    with with_pages.client() as stranger:
+    with with_pages.client() as anonymous:
         answers = [
             with_pages.http.get("/"),
             with_pages.http.get("/api/v1/nothing"),
-            stranger.get("/api/v1/runs"),
-            stranger.get("/healthz"),
+            anonymous.get("/api/v1/runs"),
+            anonymous.get("/healthz"),
         ]
     for answer in answers:
         policy = answer.headers["content-security-policy"]

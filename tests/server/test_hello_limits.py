@@ -1,4 +1,4 @@
-"""What a run says of itself has a size: what no probe sends is cut or refused, and nobody else waits for it."""
+"""What a run reports of itself is limited: what no probe sends is cut or refused, and no other run waits for it."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_wandb_chart_as_csv_is_named_after_its_metric(write: Write) -> None:
         ("a.jsonl", f'{{"step": 1, "{"n" * 300}": 2}}', "200"),
     ],
 )
-def test_nonsense_is_refused_in_one_sentence_that_says_where(write: Write, name: str, text: str, problem: str) -> None:
+def test_nonsense_is_refused_in_one_sentence_with_its_place(write: Write, name: str, text: str, problem: str) -> None:
     with pytest.raises(ImportRefused) as refused:
         read_history(write(name, text))
     assert problem in str(refused.value)

@@ -1,4 +1,4 @@
-"""The live stream tells what is committed, once, and goes on where a listener left off."""
+"""The live stream sends what is committed, once, and continues where a listener stopped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def wait_for_listener(server: ServerInThread, count: int = 1) -> None:
         time.sleep(0.01)
 
 
-def test_a_step_a_control_and_a_goodbye_are_told_as_they_are_committed(make_server: MakeServer) -> None:
+def test_step_control_and_finish_are_sent_once_committed(make_server: MakeServer) -> None:
     server = make_server()
     rank = Rank(server)
     stream = Stream(server.http, rank.path)
@@ -67,8 +67,8 @@ def test_a_step_a_control_and_a_goodbye_are_told_as_they_are_committed(make_serv
     rank.hello()
     assert stream.next()[1]["state"] == "DELIVERED"
     rank.send(RunFinished(status="finished", finished_at=time.time()))
-    told = [stream.next() for _ in range(2)]
-    assert {(kind, data.get("state") or data["status"]) for kind, data, _ in told} == {
+    received = [stream.next() for _ in range(2)]
+    assert {(kind, data.get("state") or data["status"]) for kind, data, _ in received} == {
         ("control", "EXPIRED"),
         ("run", "finished"),
     }
@@ -92,7 +92,7 @@ def test_a_returning_listener_misses_nothing(server: ServerInThread) -> None:
     stream.close()
 
 
-def test_a_listener_that_is_ahead_of_a_restored_database_is_told_everything_anew(server: ServerInThread) -> None:
+def test_listener_ahead_of_a_restored_database_gets_everything_again(server: ServerInThread) -> None:
     rank = Rank(server)
     rank.report(0, x=0.0)
     with server.backend.database.reading() as connection:
@@ -108,7 +108,7 @@ def test_a_listener_that_is_ahead_of_a_restored_database_is_told_everything_anew
     stream.close()
 
 
-def test_steps_of_other_runs_are_not_told(server: ServerInThread) -> None:
+def test_steps_of_other_runs_are_not_sent(server: ServerInThread) -> None:
     mine, other = Rank(server), Rank(server)
     cursor = server.http.get(f"{mine.path}/metrics/series", params={"name": "x"}).json()["cursor"]
     stream = Stream(server.http, mine.path, **{"Last-Event-ID": cursor})
@@ -131,7 +131,7 @@ def test_a_slow_listener_loses_the_oldest_and_knows_it() -> None:
     assert listener.dropped == 3
 
 
-def test_a_listener_that_lost_events_is_told_where_the_run_stands(server: ServerInThread) -> None:
+def test_listener_that_lost_events_gets_the_current_state(server: ServerInThread) -> None:
     rank = Rank(server)
     stream = Stream(server.http, rank.path)
     wait_for_listener(server)
@@ -152,7 +152,7 @@ def test_a_listener_that_lost_events_is_told_where_the_run_stands(server: Server
     server.backend.writer.submit(edit_amid_many_steps).result(timeout=10)
     kind, data, _ = stream.next()
     if data["tags"] == []:
-        # That the run began may be told to whoever listens since: news between servers take a moment.
+        # That the run began may reach later listeners: news between servers take a moment.
         kind, data, _ = stream.next()
     assert (kind, data["tags"]) == ("run", ["seen"])
     stream.close()

@@ -28,12 +28,12 @@ TASKS = [f"reward/task_{task}" for task in range(30)]
 
 @pytest.fixture
 def still(make_server: MakeServer) -> ServerInThread:
-    """A server that packs only when it is told to."""
+    """A server that packs only on request."""
     return make_server(housekeeping_interval_seconds=NEVER)
 
 
 def many_tasks(server: ServerInThread) -> tuple[Rank, list[StepReport]]:
-    """Each step says of some tasks how they went; one metric comes once and never again."""
+    """Each step reports some tasks; one metric comes once and never again."""
     rng = random.Random(0)
     rank, reports = Rank(server), []
     for step in range(STEPS):
@@ -82,9 +82,9 @@ def test_every_answer_is_what_the_reports_said(
     whole = get(still, f"{rank.path}/metrics/series", name=names)["series"]
     some = get(still, f"{rank.path}/metrics/series", name=names, from_step=31, to_step=47)["series"]
     for name in names:
-        said = {report.step: as_answered(report.scalars[name]) for report in reports if name in report.scalars}
-        assert dict(zip(whole[name]["step"], whole[name]["value"], strict=True)) == said
-        within = {step: value for step, value in said.items() if 31 <= step <= 47}
+        reported = {report.step: as_answered(report.scalars[name]) for report in reports if name in report.scalars}
+        assert dict(zip(whole[name]["step"], whole[name]["value"], strict=True)) == reported
+        within = {step: value for step, value in reported.items() if 31 <= step <= 47}
         assert dict(zip(some[name]["step"], some[name]["value"], strict=True)) == within
     newest = {name: (report.step, as_answered(value)) for report in reports for name, value in report.scalars.items()}
     items = get(still, f"{rank.path}/metrics")["items"]

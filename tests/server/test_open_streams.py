@@ -150,7 +150,7 @@ def test_a_token_that_another_server_revoked_is_noticed(make_server: MakeServer)
             time.sleep(0.05)
 
 
-def test_the_book_tells_when_a_token_was_used_last(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_use_of_a_token_is_recorded(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isentrope_server.housekeeping.RELOAD_SECONDS", 0.05)
     monkeypatch.setattr("isentrope_server.housekeeping.NOTE_USES_SECONDS", 0.05)
     server = make_server()
@@ -213,9 +213,9 @@ def test_a_bound_token_reports_its_own_run_and_no_other(
     assert rank.report(1, x=1.0).acked_through == 1
     assert rank.watch().next_kind() == "heartbeat"
     assert refused_code(lambda: reports_as(server, token, **foreign)) is grpc.StatusCode.PERMISSION_DENIED
-    stranger = Rank(server, **foreign)
-    stranger.metadata = rank.metadata
-    for call in (stranger.hello, lambda: stranger.report(1, x=1.0), lambda: stranger.watch().next_kind()):
+    foreigner = Rank(server, **foreign)
+    foreigner.metadata = rank.metadata
+    for call in (foreigner.hello, lambda: foreigner.report(1, x=1.0), lambda: foreigner.watch().next_kind()):
         assert refused_code(call) is grpc.StatusCode.PERMISSION_DENIED
 
 

@@ -43,7 +43,7 @@ def test_every_route_but_the_pages_is_described(operations: list[Operation]) -> 
     assert described <= declared
 
 
-def test_every_operation_says_in_a_sentence_what_it_does(operations: list[Operation]) -> None:
+def test_every_operation_has_a_summary_sentence(operations: list[Operation]) -> None:
     summaries = {(verb, path): operation["summary"] for verb, path, operation in operations}
     assert all(5 < len(summary) < 50 for summary in summaries.values()), summaries
     assert len(set(summaries.values())) == len(summaries)
@@ -97,7 +97,7 @@ def test_fastapi_s_own_error_bodies_are_not_described(document: dict[str, Any]) 
     assert not {"HTTPValidationError", "ValidationError"} & set(document["components"]["schemas"])
 
 
-def test_each_operation_tells_the_scope_it_needs(operations: list[Operation]) -> None:
+def test_each_operation_names_its_scope(operations: list[Operation]) -> None:
     scopes = {(verb, path): operation.get("x-scope") for verb, path, operation in operations}
     assert scopes["get", "/healthz"] is None
     assert scopes["get", "/api/v1/runs"] == "read"

@@ -1,4 +1,4 @@
-"""Lists: read page by page, nothing is told twice or left out, whatever comes in meanwhile."""
+"""Lists: read page by page, nothing is listed twice or missed, whatever comes in meanwhile."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_reader_sees_one_state_and_cannot_write(database: Database) -> None:
         assert count(reader) == 1
 
 
-def test_a_connection_lost_within_a_transaction_is_told_to_everyone_in_it(database: Database) -> None:
+def test_connection_lost_in_a_transaction_reaches_every_caller(database: Database) -> None:
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
     begun, hold = threading.Event(), threading.Event()

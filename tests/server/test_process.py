@@ -1,4 +1,4 @@
-"""The process: how it starts, what it says when it can't, how it ends."""
+"""The process: how it starts, what it reports when it can't, how it ends."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def up(home: Path, **more: str) -> Iterator[tuple[subprocess.Popen[str], str, st
 
 
 def grpc_port(process: subprocess.Popen[str]) -> int:
-    """As the server tells it on stderr."""
+    """As the server prints it on stderr."""
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"gRPC port (\d+)", line):
             return int(found[1])
-    raise AssertionError("The server never said on which port it takes reports.")
+    raise AssertionError("The server never printed the port for reports.")
 
 
 def one_sentence(result: Result) -> str:
@@ -93,9 +93,9 @@ def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) 
         assert process.wait(timeout=20) == 0
         assert running_server_url(home) is None
         assert process.stderr is not None
-        said = process.stderr.read().splitlines()
-        assert said[-1].endswith("Log in with:")
-        assert all(line.startswith("Note: ") for line in said[:-1])
+        lines = process.stderr.read().splitlines()
+        assert lines[-1].endswith("Log in with:")
+        assert all(line.startswith("Note: ") for line in lines[:-1])
     listed = json.loads(call("token", "list", "--json", home=home).stdout)
     assert [(item["name"], item["scope"]) for item in listed] == [("owner", "admin"), ("read", "read")]
     assert call("token", "revoke", listed[1]["id"], home=home).exit_code == 0
@@ -105,7 +105,7 @@ def test_it_prints_the_address_that_logs_in_and_ends_on_sigterm(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_second_server_is_told_of_the_first_and_not_of_its_ports(tmp_path: Path) -> None:
+def test_second_server_names_the_first_and_not_its_ports(tmp_path: Path) -> None:
     with up(tmp_path) as (process, url, _):
         taken = grpc_port(process)
         port = url.rpartition(":")[2]

@@ -114,13 +114,13 @@ def test_a_seq_beyond_what_databases_count_does_not_block_the_rest(server: Serve
     assert reply.acked_through == 1
 
 
-def test_records_of_an_unknown_sender_are_refused_until_it_says_hello(server: ServerInThread) -> None:
+def test_records_of_an_unknown_sender_are_refused_until_hello(server: ServerInThread) -> None:
     rank = Rank(server)
-    request = pb.PushRequest(run_id="nobody", incarnation="first", rank=0, records=[wire_record(1, rank.started)])
+    request = pb.PushRequest(run_id="unknown", incarnation="first", rank=0, records=[wire_record(1, rank.started)])
     with pytest.raises(grpc.RpcError) as refused:
         rank.stub.Push(request, metadata=rank.metadata)
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-    assert "nobody" in (refused.value.details() or "")
+    assert "unknown" in (refused.value.details() or "")
 
 
 def test_not_a_number_and_infinities_survive(server: ServerInThread) -> None:
@@ -220,7 +220,7 @@ def test_a_push_of_refused_records_asks_the_database_no_more_often_than_one_reco
     assert statements([unreadable(seq) for seq in range(2, 900)]) < one + 5
 
 
-def test_of_refused_records_so_many_are_kept_and_the_others_are_told_and_acknowledged(make_server: MakeServer) -> None:
+def test_refused_records_beyond_the_limit_are_answered_and_acknowledged(make_server: MakeServer) -> None:
     server = make_server()
     rank = Rank(server)
     for first in (1, 901):

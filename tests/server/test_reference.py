@@ -16,8 +16,8 @@ ADDRESSES = ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swa
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_page_and_files_need_a_token(server: ServerInThread, address: str) -> None:
-    with server.client() as stranger:
-        assert stranger.get(address).status_code == 401
+    with server.client() as anonymous:
+        assert anonymous.get(address).status_code == 401
     with server.client(server.token("ingest")) as loop:
         assert loop.get(address).status_code == 403
     with server.client(server.token("read")) as reader:

@@ -27,7 +27,7 @@ from tests.server.rank import Rank, step_report, wire_record
 DATABASES = ("sqlite", "postgresql")
 
 KEPT = {"alembic_version", "audit", "audit_head", "deleted_runs", "session_key", "tokens"}
-"""Tables that tell of no run that is there."""
+"""Tables without rows of an existing run."""
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_nothing_of_a_deleted_run_is_left(still: ServerInThread) -> None:
 
 
 def remove_all(server: ServerInThread) -> Iterator[dict[str, int]]:
-    """Remove what is deleted, a transaction at a time; tells before each how many rows there are."""
+    """Remove what is deleted, a transaction at a time; yields the number of rows before each."""
     with server.backend.database.reading() as connection:
         (run_key,) = removal.waiting(connection)
     something_is_left = True
@@ -151,7 +151,7 @@ def remove_all(server: ServerInThread) -> Iterator[dict[str, int]]:
         ).result(timeout=30)
 
 
-def test_layouts_that_nobody_uses_any_more_go_a_hundred_at_a_time(still: ServerInThread) -> None:
+def test_unused_layouts_are_removed_a_hundred_at_a_time(still: ServerInThread) -> None:
     kept, gone = Rank(still), Rank(still)
     kept.report(0, shared=1.0)
     gone.send(*(step_report(step, {"shared": 1.0, f"own/{step}": 1.0}) for step in range(210)))
@@ -219,7 +219,7 @@ def test_by_default_every_run_is_kept(still_server: ServerInThread) -> None:
     assert still_server.http.get(rank.path).status_code == 200
 
 
-def test_runs_not_heard_of_for_so_many_days_are_deleted_and_the_audit_trail_says_so(make_server: MakeServer) -> None:
+def test_deletion_of_silent_runs_is_audited(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER, retention_days=30)
     old, new, silent = finished_run(server, 3), finished_run(server, 3), Rank(server)
     for rank in (old, silent):
@@ -271,7 +271,7 @@ def test_a_run_that_begins_again_while_retention_looks_is_kept(
     assert server.http.get(old.path).json()["status"] == "running"
 
 
-def test_a_run_whose_shipper_is_connected_is_kept_whatever_the_clock_says(make_server: MakeServer) -> None:
+def test_run_with_connected_shipper_is_kept_at_any_age(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=NEVER, retention_runs=1, retention_days=1, heartbeat_seconds=0.1)
     training = Rank(server)
     watching = training.watch()
@@ -292,7 +292,7 @@ def test_a_finished_run_is_not_kept_because_somebody_looks_at_it(make_server: Ma
         assert looking.status_code == 200
         end = time.monotonic() + 5
         while not server.backend.hub.is_listened_to(rank.run_id):
-            assert time.monotonic() < end, "nobody listens"
+            assert time.monotonic() < end, "there is no listener"
             time.sleep(0.01)
         asyncio.run(delete_overdue(server.backend))
     assert server.http.get(rank.path).status_code == 404

@@ -66,7 +66,7 @@ def test_it_is_paused_twice_as_long_each_time_but_never_for_more_than_an_hour() 
     assert len(tried) < 40
 
 
-def test_each_reason_is_told_once_and_after_a_success_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_reason_is_logged_once_until_a_success(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     pauses = RetryPauses(2.0, clock)
     try_for(3_600, FailingWork("torn", "torn", "too short", "torn", "too short"), pauses, clock)

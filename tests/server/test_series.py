@@ -128,17 +128,17 @@ def test_a_late_spool_of_an_older_incarnation_does_not_speak_over_a_newer_one(se
     }
 
 
-def test_a_reader_is_told_to_start_anew_when_an_incarnation_begins_to_speak(server: ServerInThread) -> None:
+def test_reader_is_reset_when_an_incarnation_begins_to_report(server: ServerInThread) -> None:
     first = Rank(server, started_at=1000.0)
     first.send(*(step_report(step, {"x": float(step)}) for step in range(6)))
     second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2000.0)
     cursor = read(server, first, "x")["cursor"]
     second.report(3, x=103.0)
-    anew = read(server, first, "x", since=cursor)
-    assert anew["reset"] is True
-    assert points(anew["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0}
+    again = read(server, first, "x", since=cursor)
+    assert again["reset"] is True
+    assert points(again["series"]["x"]) == {0: 0.0, 1: 1.0, 2: 2.0, 3: 103.0}
     second.report(4, x=104.0)
-    assert read(server, first, "x", since=anew["cursor"])["reset"] is False
+    assert read(server, first, "x", since=again["cursor"])["reset"] is False
 
 
 def test_rank_zero_is_preferred_and_other_ranks_fill_in(server: ServerInThread) -> None:
@@ -158,7 +158,7 @@ def test_within_one_rank_the_last_report_of_a_step_counts(server: ServerInThread
     assert points(read(server, rank, "x")["series"]["x"]) == {0: 2.0}
 
 
-def test_reading_on_shows_the_same_rank_as_reading_anew(server: ServerInThread) -> None:
+def test_reading_on_shows_the_same_rank_as_reading_again(server: ServerInThread) -> None:
     first = Rank(server, rank=0)
     second = Rank(server, run_id=first.run_id, rank=1)
     first.report(0, x=1.0)

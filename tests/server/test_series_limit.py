@@ -1,4 +1,4 @@
-"""A run whose metric names change with every step stays readable, loses only what is too much, and says so."""
+"""A run whose metric names change with every step stays readable, loses only what is too much, and reports it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_names_beyond_the_limit_are_left_out_and_the_rest_of_the_report_stays(li
     assert [report["labels"] for report in reports] == [{}, {"report/dropped_series": "1: loss/04"}]
 
 
-def test_an_alert_says_it_once_and_names_what_to_look_for(limited: ServerInThread) -> None:
+def test_one_alert_names_the_dropped_metrics(limited: ServerInThread) -> None:
     rank = Rank(limited)
     rank.send(*(step_report(step, {f"loss/{step:02}": 1.0}) for step in range(7)))
     step_in_the_name(rank, 7)

@@ -88,7 +88,7 @@ def test_logging_out_deletes_the_cookie(server: ServerInThread) -> None:
     assert server.http.get(RUNS).status_code == 200
 
 
-def test_another_site_s_page_logs_nobody_out(server: ServerInThread) -> None:
+def test_page_of_another_site_cannot_log_out(server: ServerInThread) -> None:
     cookie = server.session()
     with server.client() as browser:
         answer = browser.post("/logout", headers={**cookie, "Origin": "http://evil.example"})

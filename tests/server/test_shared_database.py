@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL: whoever asks whichever of them, the answer is the same."""
+"""Two servers on one PostgreSQL: both give the same answers."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def test_a_listener_hears_what_either_server_stored_in_order(pair: Pair) -> None
         while len(heard) < 40:
             event = next(events)
             if event.event == "step":
-                told = json.loads(event.data)
-                assert told["scalars"] == {"x": float(told["step"])}
-                heard.append((told["rank"], told["step"]))
+                received = json.loads(event.data)
+                assert received["scalars"] == {"x": float(received["step"])}
+                heard.append((received["rank"], received["step"]))
     for number in range(2):
         assert [step for rank, step in heard if rank == number] == list(range(20))
 
@@ -169,10 +169,8 @@ def test_a_repeated_request_at_the_other_server_is_the_same_request(pair: Pair) 
     assert statuses == [202, 200]
 
 
-def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Long enough for both changes to be committed while nobody listens.
+def test_news_missed_meanwhile_is_sent_afterwards(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Long enough for both changes to be committed while there is no listener.
     monkeypatch.setattr(Backoff, "next_pause_seconds", lambda _: 3.0)
     first, second = pair
     rank = Rank(first)
@@ -185,8 +183,8 @@ def test_what_was_missed_while_the_news_did_not_come_through_is_told_afterwards(
         with first.client(OWNER_TOKEN) as client:
             rank.report(0, x=1.0)
             client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
-        told = {event.event for event in (next(events) for _ in range(2))}
-        assert "step" in told
+        received = {event.event for event in (next(events) for _ in range(2))}
+        assert "step" in received
         assert watching.next_control().version == 1
     watching.close()
 
@@ -216,8 +214,8 @@ def test_a_notification_is_small_whatever_was_written() -> None:
     ]
     of_run = notifications.by_run(events)
     assert list(of_run) == [run_id, ""]
-    told = notifications.news_of(run_id, of_run[run_id], origin="ab" * 8, batch=2**62)
-    assert len(told.payload()) < 2_000
-    assert notifications.read(told.payload()) == told
-    assert told.positions == (2**62, 2**62 + 999)
-    assert told.versions[-1] == 2**62 + 499
+    received = notifications.news_of(run_id, of_run[run_id], origin="ab" * 8, batch=2**62)
+    assert len(received.payload()) < 2_000
+    assert notifications.read(received.payload()) == received
+    assert received.positions == (2**62, 2**62 + 999)
+    assert received.versions[-1] == 2**62 + 499

@@ -66,7 +66,7 @@ def test_a_local_disk_is_fine_and_the_nearest_mount_counts(mounts: Path, home: s
     check_file_system(Path(home) / "isentrope.db", mounts)
 
 
-def test_where_the_system_does_not_tell_nothing_is_refused(tmp_path: Path) -> None:
+def test_unknown_file_system_is_not_refused(tmp_path: Path) -> None:
     check_file_system(tmp_path / "isentrope.db", tmp_path / "no such file")
 
 
@@ -88,7 +88,7 @@ def test_every_connection_is_durable_and_readers_cannot_write(database: Database
         connection.execute(insert(deleted_runs).values(id="x", deleted_at=0.0, deleted_by=""))
 
 
-def test_a_commit_that_fails_is_told_to_everyone_in_it_and_the_writer_goes_on(database: Database) -> None:
+def test_failed_commit_reaches_every_caller_and_the_writer_continues(database: Database) -> None:
     announced: list[Event] = []
     writer = Writer(database.writing_engine, announced.extend)
 

@@ -94,7 +94,7 @@ def test_work_that_fails_undoes_itself_and_nothing_else(database: Database) -> N
     writer.stop()
 
 
-def test_a_database_that_cannot_be_reached_is_told_to_the_caller_and_the_writer_goes_on(database: Database) -> None:
+def test_unreachable_database_reaches_the_caller_and_the_writer_continues(database: Database) -> None:
     engine = UnreachableAtTimes(database.writing_engine)
     writer = Writer(engine, lambda events: None)  # type: ignore[arg-type]
     engine.reachable = False
@@ -118,12 +118,12 @@ def test_a_mistake_in_telling_others_ends_neither_the_writer_nor_the_wait(
 ) -> None:
     mistaken = {"first"}
 
-    def tell(events: Sequence[Event]) -> None:
+    def publish(events: Sequence[Event]) -> None:
         if not mistaken.isdisjoint(event.run_id for event in events if isinstance(event, RunChanged)):
             raise Mistake("dictionary changed size during iteration")
 
-    announce = None if stored else lambda connection, events: tell(events)
-    writer = Writer(database.writing_engine, tell if stored else lambda events: None, announce)
+    announce = None if stored else lambda connection, events: publish(events)
+    writer = Writer(database.writing_engine, publish if stored else lambda events: None, announce)
     writer.start()
     first = writer.submit(lambda transaction: add("first", transaction))
     if stored:
@@ -151,7 +151,7 @@ class UnreachableAtTimes:
         return self._engine.connect()
 
 
-def test_what_a_failure_says_holds_no_value_of_a_row(database: Database) -> None:
+def test_failure_message_has_no_value_of_a_row(database: Database) -> None:
     writer = Writer(database.writing_engine, lambda events: None)
     writer.start()
     writer.submit(lambda transaction: add("a value", transaction)).result(timeout=5)

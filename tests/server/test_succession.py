@@ -71,9 +71,7 @@ def test_a_clock_that_was_an_hour_ahead_before_the_resume_keeps_it_back_no_longe
     assert loss_by_step(server, first) == {0: 10.0}
 
 
-def test_the_probes_own_connection_says_when_it_sends_its_hello(
-    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_connection_dates_its_hello(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
     first = begin(server, "first")
     set_back = SimpleNamespace(time=lambda: time.time() - HOUR, monotonic=time.monotonic)
     monkeypatch.setattr(connection, "time", set_back)

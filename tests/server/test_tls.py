@@ -39,9 +39,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> ThrowAwayAuthority:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> ThrowAwayAuthority:
+def other_authority(tmp_path_factory: pytest.TempPathFactory) -> ThrowAwayAuthority:
     """A CA that signed nothing of the server's."""
-    return ThrowAwayAuthority(tmp_path_factory.mktemp("stranger"), "Somebody else")
+    return ThrowAwayAuthority(tmp_path_factory.mktemp("other_authority"), "Somebody else")
 
 
 def serving(home: Path, authority: ThrowAwayAuthority, **more: str) -> Iterator[Encrypted]:
@@ -64,14 +64,14 @@ def mutual(tmp_path_factory: pytest.TempPathFactory, authority: ThrowAwayAuthori
 
 
 def client(server: Encrypted, tmp_path: Path, *arguments: str, **more: str) -> Result:
-    """`isentrope ...` on another machine: a home of its own, and what it is told of the server."""
-    told = {
+    """`isentrope ...` on another machine: a home of its own, with these variables."""
+    environment = {
         "ISENTROPE_HOME": str(tmp_path / "client"),
         "ISENTROPE_URL": server.url,
         "ISENTROPE_GRPC": server.grpc_target,
         "ISENTROPE_TOKEN": server.token,
     }
-    return CliRunner().invoke(frame.main, arguments, env=told | more)
+    return CliRunner().invoke(frame.main, arguments, env=environment | more)
 
 
 def findings(result: Result) -> dict[str, dict[str, object]]:
@@ -116,10 +116,10 @@ def test_a_spool_goes_up_and_a_run_is_read_over_tls_with_the_own_ca(encrypted: E
 
 
 def test_without_its_ca_the_spool_stays_and_the_sentence_names_the_variable(
-    encrypted: Encrypted, stranger: ThrowAwayAuthority, tmp_path: Path
+    encrypted: Encrypted, other_authority: ThrowAwayAuthority, tmp_path: Path
 ) -> None:
     leave_spool(tmp_path / "spools", "not-sent", steps=3, grpc_target=encrypted.grpc_target)
-    wrong = {"ISENTROPE_CA": str(stranger.certificate)}
+    wrong = {"ISENTROPE_CA": str(other_authority.certificate)}
     synced = client(encrypted, tmp_path, "sync", str(tmp_path / "spools"), "--give-up-after", "0.5", **wrong)
     assert synced.exit_code == 1
     assert "ISENTROPE_CA" in synced.stderr
@@ -129,9 +129,9 @@ def test_without_its_ca_the_spool_stays_and_the_sentence_names_the_variable(
 
 
 def test_the_doctor_explains_a_wrong_ca_on_both_ports(
-    encrypted: Encrypted, stranger: ThrowAwayAuthority, tmp_path: Path
+    encrypted: Encrypted, other_authority: ThrowAwayAuthority, tmp_path: Path
 ) -> None:
-    found = findings(client(encrypted, tmp_path, "doctor", "--json", ISENTROPE_CA=str(stranger.certificate)))
+    found = findings(client(encrypted, tmp_path, "doctor", "--json", ISENTROPE_CA=str(other_authority.certificate)))
     for check in ("server", "ingest"):
         assert found[check]["ok"] is False
         assert "ISENTROPE_CA" in str(found[check]["advice"]), check
@@ -162,19 +162,19 @@ def test_clients_without_a_certificate_are_refused_on_both_ports(mutual: Encrypt
 def test_clients_with_a_certificate_of_the_ca_come_in(mutual: Encrypted, tmp_path: Path) -> None:
     leave_spool(tmp_path / "spools", "mutual", steps=2, grpc_target=mutual.grpc_target)
     pair = mutual.authority.sign("client")
-    told = proof(mutual, pair)
-    synced = client(mutual, tmp_path, "sync", str(tmp_path / "spools"), **told)
+    environment = proof(mutual, pair)
+    synced = client(mutual, tmp_path, "sync", str(tmp_path / "spools"), **environment)
     assert (synced.exit_code, synced.stderr) == (0, "")
-    assert client(mutual, tmp_path, "runs", **told).exit_code == 0
+    assert client(mutual, tmp_path, "runs", **environment).exit_code == 0
 
 
 @pytest.mark.slow
 def test_a_certificate_of_another_ca_is_no_proof(
-    mutual: Encrypted, stranger: ThrowAwayAuthority, tmp_path: Path
+    mutual: Encrypted, other_authority: ThrowAwayAuthority, tmp_path: Path
 ) -> None:
-    told = proof(mutual, stranger.sign("intruder"))
-    assert client(mutual, tmp_path, "runs", **told).exit_code == 1
-    assert findings(client(mutual, tmp_path, "doctor", "--json", **told))["ingest"]["ok"] is False
+    environment = proof(mutual, other_authority.sign("intruder"))
+    assert client(mutual, tmp_path, "runs", **environment).exit_code == 1
+    assert findings(client(mutual, tmp_path, "doctor", "--json", **environment))["ingest"]["ok"] is False
 
 
 def proof(server: Encrypted, pair: SignedPair) -> dict[str, str]:
@@ -194,7 +194,7 @@ def test_a_server_that_would_send_tokens_in_the_clear_does_not_start(tmp_path: P
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
-def test_without_tls_it_listens_beyond_this_machine_only_when_told_so(host: str) -> None:
+def test_without_tls_only_the_option_listens_beyond_this_machine(host: str) -> None:
     with pytest.raises(StartupError, match="--insecure-i-know"):
         check_transport_security(Settings(host=host))
     check_transport_security(Settings(host=host, insecure_i_know=True))
@@ -211,7 +211,7 @@ def test_with_tls_it_listens_everywhere(authority: ThrowAwayAuthority) -> None:
 
 
 @pytest.mark.slow
-def test_told_that_something_else_encrypts_it_listens_everywhere(tmp_path: Path) -> None:
+def test_behind_an_encrypting_proxy_it_listens_everywhere(tmp_path: Path) -> None:
     with up(tmp_path, ISENTROPE_HOST="0.0.0.0", ISENTROPE_INSECURE_I_KNOW="1") as (_, url, _token):
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
 

@@ -37,7 +37,7 @@ def send(
     )
 
 
-def test_it_answers_for_the_newest_step_unless_told_another(server: ServerInThread) -> None:
+def test_newest_step_is_the_default(server: ServerInThread) -> None:
     rank = Rank(server)
     send(rank, 1, sums(change_sum=-8.0))
     send(rank, 2, sums())
@@ -100,7 +100,7 @@ def test_a_curve_holds_the_other_side_at_what_was_asked(server: ServerInThread) 
     assert found["curve"]["high"]["clip_fraction"][0] == pytest.approx(0.1)
 
 
-def test_between_edges_the_bound_is_told(server: ServerInThread) -> None:
+def test_bound_is_given_between_edges(server: ServerInThread) -> None:
     rank = Rank(server)
     send(rank, 1, sums())
     found = server.http.get(f"{rank.path}/what-if?mu_low=1.0125").json()
@@ -171,7 +171,7 @@ def test_the_method_is_the_steps_own_unless_asked_for(server: ServerInThread) ->
         ("?method=clip_cov", 422, "invalid_request"),
     ],
 )
-def test_what_can_not_be_answered_says_why(server: ServerInThread, query: str, status: int, code: str) -> None:
+def test_unanswerable_question_gets_its_reason(server: ServerInThread, query: str, status: int, code: str) -> None:
     rank = Rank(server)
     send(rank, 1, None)
     answer = server.http.get(f"{rank.path}/what-if{query}")
