@@ -57,6 +57,7 @@ from isentrope.inputs import (
     valid_mask,
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
+from isentrope.loss_gradient import LossGradient
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
@@ -65,7 +66,6 @@ from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector
-from isentrope.statistics.loss_gradient import LossGradient
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.spread import COMPLETIONS
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
