@@ -57,12 +57,12 @@ from isentrope.inputs import (
     valid_mask,
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
-from isentrope.loss_gradient import LossGradient
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
 from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
+from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
 from isentrope.statistics.contributions import Tokenizer, TokenTexts
 from isentrope.statistics.global_step import rank_vector

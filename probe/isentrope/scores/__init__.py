@@ -4,6 +4,7 @@
 - `linear_token_scores(hidden, weight, token_ids, ...)`: the same without ever holding the logits
   (linear_token_scores.py; head_tiles.py, head_gradients.py)
 - `linear_head_parts(head)`: the arguments for a head module, adapters included (linear_heads.py)
+- `LossGradient`: what the loss makes of the scored tokens, read in backward (loss_gradient.py)
 - `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
 - `entropy_discriminator`, `vocab_centered_scores`, `batch_centered_scores`, `entropy_contributions`, `importance_ratios`
   (prediction.py)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.loss_gradient import LossGradient
 from isentrope.scores import TokenScores
+from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.moments import ThresholdStatistics, flat
 
 if TYPE_CHECKING:
