@@ -105,6 +105,10 @@ CONTROLS = {
         method="clip_v", mu_low=0.5, mu_high=0.5, scope="negative", parameters={"denominator": "shrink"}
     ),
     "unlikely": isentrope.Control(method="unlikely", parameters={"strength": 1.0, "below": 0.2}),
+    "clip_cov": isentrope.Control(method="clip_cov", parameters={"ratio": 0.2, "omega_low": 0.1}),
+    "kl_cov": isentrope.Control(method="kl_cov", parameters={"k": 0.2, "beta": 0.5}),
+    "rank_reward": isentrope.Control(method="rank_reward", parameters={"normalise": "none"}),
+    "steer": isentrope.Control(method="steer", parameters={"minimum_weight": 0.5}),
 }
 
 
@@ -112,7 +116,9 @@ def closed(table: Table, loss: Loss, control: isentrope.Control, **step: Any) ->
     """The report of one step with this loss."""
     probe, transport = probe_and_transport(control=control, threshold_source="micro_batch")
     scores = probe.score(table.logits, table.ids, temperature=table.temperature, entropy_gradient=True)
-    logprobs = probe.gate(scores, table.advantages, table.mask, old_logprobs=table.old, ref_logprobs=table.reference)
+    logprobs = probe.gate(
+        scores, table.advantages, table.mask, old_logprobs=table.old, ref_logprobs=table.reference, groups=3
+    )
     table.logits.grad = None
     loss(table, logprobs, scores.entropies).backward()
     probe.step(0, **step)
