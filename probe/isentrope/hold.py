@@ -184,7 +184,7 @@ class EntropyEstimator:
 
         Args:
             mean_entropy: over the step's tokens, before its update, in nats.
-            unit_prediction: -mean(keep r A S_c) of the step, in nats.
+            unit_prediction: of the step, in nats per unit gain.
             observed_change: the entropy's change by the update, in nats; None when it was not measured.
             momentum: the optimiser's beta_1, 0 for plain SGD.
             learning_rate: of the step; a schedule then moves the gain at once.

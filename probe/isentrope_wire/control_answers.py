@@ -168,7 +168,7 @@ class WhatIfAnswer(Answer):
     clip_fraction: float
     """Share of the step's tokens that these thresholds would have clipped."""
     unit_predicted_change: Number
-    """-mean(keep r A S_c), in nats per unit gain."""
+    """Of the tokens that are kept, in nats per unit gain."""
     predicted_change: Number | None
     """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has forgotten the gradients
     before these thresholds. Null while the gain is not known."""

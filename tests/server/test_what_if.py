@@ -49,6 +49,14 @@ def test_newest_step_is_the_default(server: ServerInThread) -> None:
     assert (older["step"], older["unit_predicted_change"]) == (1, pytest.approx(-0.5))
 
 
+def test_the_sums_themselves_come_when_asked_for(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, sums())
+    with Client(server.url, server.owner_token) as client:
+        assert client.what_if(rank.started.run_id, sums=True).sums == sums()
+        assert client.what_if(rank.started.run_id).sums is None
+
+
 def test_a_step_whose_sums_count_no_token_answers_like_one_without_and_hides_no_other(server: ServerInThread) -> None:
     rank = Rank(server)
     send(rank, 1, sums())
