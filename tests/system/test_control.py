@@ -16,7 +16,7 @@ import pytest
 from tests.system.running_server import RunningServer
 
 ROOT = Path(__file__).parents[2]
-HOLD = {"target_entropy": 3.5, "max_change_per_step": 0.05}
+HOLD = {"target_entropy": 3.0, "max_change_per_step": 0.05}
 ACTING = {"approaching", "slewing", "holding", "limit"}
 
 
@@ -137,7 +137,7 @@ def test_hold_begins_and_ends_when_pushed(loop: Loop) -> None:
     loop.push(method="none", hold=HOLD, reason="hold it")
     held = loop.report_after(1, 5)
     assert held["labels"]["hold/state"] in ACTING
-    assert (held["labels"]["control/method"], held["scalars"]["hold/target"]) == ("clip_v", 3.5)
+    assert (held["labels"]["control/method"], held["scalars"]["hold/target"]) == ("clip_v", 3.0)
 
     thresholds: dict[str, object] = {"method": "clip_v", "mu_low": 0.77, "mu_high": 0.77, "scope": "all"}
     loop.push(**thresholds, hold=HOLD, reason="to fall back to")
