@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
+from isentrope_server.alerting import notify_of_alerts
 from isentrope_server.api import (
     admin,
     control,
@@ -158,7 +159,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.sessions = BrowserSessions(session_key)
         gate = GrpcGate(backend.tokens, partial(_known_as, backend), app.state.refusals)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
-        async with tokens_kept_current(backend), run_housekeeping(backend):
+        async with tokens_kept_current(backend), run_housekeeping(backend), notify_of_alerts(backend):
             try:
                 if settings.dashboard:
                     await _warm_up(app, backend)

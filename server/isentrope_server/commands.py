@@ -38,12 +38,19 @@ def _fail(message: str, status: int = 1) -> NoReturn:
 @click.option(
     "--insecure-i-know", is_flag=True, default=None, help="Listen without TLS on addresses that other machines reach."
 )
-def up(**given: Any) -> None:
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="URL",
+    help="Send alerts there: an Apprise URL, such as slack://...; may be repeated.",
+)
+@click.option("--public-url", default=None, metavar="URL", help="Address of the pages, for links in notifications.")
+def up(notify: tuple[str, ...], **given: Any) -> None:
     """Run the server and the dashboard in one process, until Ctrl-C."""
     from isentrope_server.errors import StartupError
     from isentrope_server.serving import serve
 
-    settings = _settings(**given)
+    settings = _settings(notify=notify or None, **given)
     try:
         asyncio.run(serve(settings, announce=partial(_announce, settings)))
     except StartupError as error:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SecretsSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -49,6 +57,10 @@ class Settings(BaseSettings):
     """Accepted names in a Host header, besides localhost, the machine's name and IP addresses."""
     metrics_open: bool = False
     """Whether `/metrics` needs no token, for a scraper that can't send one."""
+    notify: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
+    """Apprise URLs (webhook, Slack, mail ...) to which every new alert is sent; one text separates them by commas."""
+    public_url: str | None = None
+    """Address of the pages for links in notifications, such as that of a proxy; None: as a browser on this machine."""
     series_per_run: int = Field(default=10_000, ge=1)
     """How many metrics and histograms a run may have, besides those that every probe promises."""
     dashboard: bool = True
@@ -90,6 +102,31 @@ class Settings(BaseSettings):
     @classmethod
     def _expanded(cls, home: Path) -> Path:
         return home.expanduser()
+
+    @field_validator("notify", mode="before")
+    @classmethod
+    def _separated(cls, notify: object) -> object:
+        return (
+            tuple(filter(None, re.split(r"[,\s]+(?=[\w+.-]+://)|,\s*$", notify.strip())))
+            if isinstance(notify, str)
+            else notify
+        )
+
+    @field_validator("notify")
+    @classmethod
+    def _can_be_notified(cls, notify: tuple[str, ...]) -> tuple[str, ...]:
+        if not notify:
+            return notify
+        try:
+            from apprise import Apprise  # noqa: PLC0415  (an extra, needed only here)
+        except ImportError:
+            raise ValueError("it needs Apprise: `pip install isentrope[notify]`") from None
+        for url in notify:
+            if not Apprise().add(url):
+                # The message must not contain the rest, which may hold a password.
+                kind = url.split("://")[0] if "://" in url else "text"
+                raise ValueError(f"expected addresses as Apprise reads them, e.g. json://host/path, got {kind[:40]!r}")
+        return notify
 
     @field_validator("database_url")
     @classmethod

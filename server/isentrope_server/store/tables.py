@@ -314,6 +314,18 @@ alerts = Table(
     Column("suggestion", JSON(none_as_null=True)),  # a control document
 )
 
+notified = Table(
+    "notified",
+    metadata,
+    _run_key(primary_key=True),
+    Column("kind", String(64), primary_key=True),
+    Column("level", String(8), primary_key=True),
+    Column("destination", String(32), primary_key=True),  # a hash: the address may hold a password
+    Column("attempts", Integer, nullable=False),
+    Column("tried_at", Double, nullable=False),
+    Column("sent", Boolean, nullable=False),
+)
+
 quarantine = Table(
     "quarantine",
     metadata,

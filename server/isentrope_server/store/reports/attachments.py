@@ -1,4 +1,4 @@
-"""What comes with some reports: alerts, the top contributing tokens, and the sums for what-if curves."""
+"""What comes with some reports: alerts and whom they were sent to, the top contributing tokens, sums for what-if curves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, Table, and_, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, insert, or_, select, update
 
-from isentrope_server.store import streams
+from isentrope_server.store import removal, streams
 from isentrope_server.store.streams import Timeline
-from isentrope_server.store.tables import alerts, driving_tokens, what_if_sums
+from isentrope_server.store.tables import alerts, driving_tokens, notified, runs, what_if_sums
 from isentrope_wire.codec import decode_tokens, decode_what_if, encode_tokens, encode_what_if
 from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, DrivingToken, StepReport
 from isentrope_wire.what_if import WhatIfSums
@@ -137,6 +137,83 @@ def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Se
         position, number = before
         query = query.where(or_(table.position < position, and_(table.position == position, table.number < number)))
     return query.order_by(table.position.desc(), table.number.desc()).limit(limit)
+
+
+MOST_ATTEMPTS = 3
+"""How often it is tried to send an alert to one destination."""
+PAUSE_SECONDS = 30.0
+"""From one attempt to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueNotice:
+    """The first alert of its kind and level in a run, still to be sent to a destination."""
+
+    run_key: int
+    run_id: str
+    run_name: str
+    step: int
+    kind: str
+    level: str
+    message: str
+    cause: Mapping[str, Any] | None
+    suggestion: Mapping[str, Any] | None
+
+
+def due_notices(connection: Connection, destination: str, *, since: float, now: float, limit: int) -> list[DueNotice]:
+    """Alerts to send, oldest first.
+
+    Args:
+        destination: a hash of its address.
+        since: alerts of steps that were recorded earlier are not sent, in seconds since the epoch.
+        now: the time, for the pause after a failed attempt.
+        limit: the most to return.
+    """
+    alert, done = alerts.c, notified.c
+    same = (done.run_key == alert.run_key, done.kind == alert.kind, done.level == alert.level)
+    over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
+    of_alert = [alert[field.name] for field in fields(DueNotice) if field.name in alert]
+    query = (
+        select(runs.c.id.label("run_id"), runs.c.name.label("run_name"), *of_alert)
+        .join(runs, runs.c.key == alert.run_key)
+        .where(runs.c.state != removal.DELETING, alert.recorded_at >= since)
+        .where(~exists().where(*same, done.destination == destination, over))
+        .order_by(alert.recorded_at, alert.number)
+    )
+    first: dict[tuple[int, str, str], DueNotice] = {}
+    for row in connection.execute(query):
+        notice = DueNotice(**row._mapping)
+        first.setdefault((notice.run_key, notice.kind, notice.level), notice)
+    return list(first.values())[:limit]
+
+
+def claim_notice(connection: Connection, notice: DueNotice, destination: str, *, now: float) -> bool:
+    """Note that a notice is being sent; False where another server did since."""
+    of_notice = _of_notice(notice, destination)
+    row = connection.execute(select(notified.c.sent, notified.c.tried_at).where(of_notice)).one_or_none()
+    if row is None:
+        values = {"run_key": notice.run_key, "kind": notice.kind, "level": notice.level, "destination": destination}
+        connection.execute(insert(notified).values(**values, attempts=1, tried_at=now, sent=False))
+        return True
+    if row.sent or row.tried_at > now - PAUSE_SECONDS:
+        return False
+    connection.execute(update(notified).where(of_notice).values(attempts=notified.c.attempts + 1, tried_at=now))
+    return True
+
+
+def note_sent(connection: Connection, notice: DueNotice, destination: str) -> None:
+    """Note that a notice was sent: it is never sent there again."""
+    connection.execute(update(notified).where(_of_notice(notice, destination)).values(sent=True))
+
+
+def _of_notice(notice: DueNotice, destination: str) -> ColumnElement[bool]:
+    row = notified.c
+    return and_(
+        row.run_key == notice.run_key,
+        row.kind == notice.kind,
+        row.level == notice.level,
+        row.destination == destination,
+    )
 
 
 _NEWEST_LOOKED_AT = 256

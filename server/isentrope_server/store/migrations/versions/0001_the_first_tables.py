@@ -116,6 +116,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_key", "position", "number", name=op.f("pk_alerts")),
     )
     op.create_table(
+        "notified",
+        sa.Column("run_key", _KEY, nullable=False),
+        sa.Column("kind", sa.String(length=64), nullable=False),
+        sa.Column("level", sa.String(length=8), nullable=False),
+        sa.Column("destination", sa.String(length=32), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("tried_at", sa.Double(), nullable=False),
+        sa.Column("sent", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_notified_run_key_runs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_key", "kind", "level", "destination", name=op.f("pk_notified")),
+    )
+    op.create_table(
         "blocks",
         sa.Column("key", _KEY, nullable=False),
         sa.Column("run_key", _KEY, nullable=False),

@@ -1,0 +1,125 @@
+"""Sends alerts to people who are not looking at the pages: by webhook, Slack, mail ..., through the Apprise library.
+
+A task looks for new alerts every few seconds, so that nothing waits for it while reports are stored. The database
+is the queue: an alert is due at a destination until `notified` has its run, kind and level as sent. So each is sent once,
+also after a restart, and by one of several servers that share a database. An attempt that fails is repeated twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from isentrope_server.backend import Backend
+from isentrope_server.background import attempt
+from isentrope_server.settings import Settings
+from isentrope_server.store.reports import attachments
+from isentrope_server.store.reports.attachments import DueNotice
+from isentrope_server.store.writer import Transaction
+
+_log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_AT_ONCE = 20
+"""Notices a destination gets in one round."""
+_SEND_SECONDS = 60.0
+"""Longest wait for a destination."""
+_OLDEST_SECONDS = 6 * 3_600.0
+"""An alert of a step recorded earlier is not sent: it may be of a spool that was uploaded much later."""
+
+
+@asynccontextmanager
+async def notify_of_alerts(backend: Backend) -> AsyncIterator[None]:
+    """Send new alerts in the background, where the settings name destinations."""
+    sending = [asyncio.create_task(_keep_sending(backend, url)) for url in backend.settings.notify]
+    try:
+        yield
+    finally:
+        for task in sending:
+            task.cancel()
+        if sending:
+            await asyncio.wait(sending)
+
+
+async def _keep_sending(backend: Backend, url: str) -> None:
+    while True:
+        await attempt(send_due(backend, url), what="Notifying")
+        await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+async def send_due(backend: Backend, url: str) -> None:
+    """Send the alerts that are due at a destination.
+
+    Args:
+        url: its address, as Apprise reads it.
+    """
+    destination, now = hashlib.sha256(url.encode()).hexdigest()[:32], time.time()
+    due = await backend.read(
+        lambda connection: attachments.due_notices(
+            connection, destination, since=now - _OLDEST_SECONDS, now=now, limit=_AT_ONCE
+        )
+    )
+    for notice in due:
+        if await backend.write(partial(_claim, notice, destination), run_id=notice.run_id) and await _send(
+            backend.settings, url, notice
+        ):
+            await backend.write(partial(_note_sent, notice, destination), run_id=notice.run_id)
+
+
+def _claim(notice: DueNotice, destination: str, transaction: Transaction) -> bool:
+    return attachments.claim_notice(transaction.connection, notice, destination, now=time.time())
+
+
+def _note_sent(notice: DueNotice, destination: str, transaction: Transaction) -> None:
+    attachments.note_sent(transaction.connection, notice, destination)
+
+
+async def _send(settings: Settings, url: str, notice: DueNotice) -> bool:
+    """Whether the destination took it."""
+    from apprise import Apprise, NotifyType  # noqa: PLC0415  (an extra; the settings check that it is installed)
+
+    sender = Apprise()
+    sender.add(url)
+    title, body = title_of(notice), body_of(notice, settings.public_url or settings.http_url)
+    kind = NotifyType.FAILURE if notice.level == "act" else NotifyType.WARNING
+    try:
+        async with asyncio.timeout(_SEND_SECONDS):
+            sent = bool(await sender.async_notify(title=title, body=body, notify_type=kind))
+    except TimeoutError:
+        sent = False
+    if not sent:
+        # Without the address, which may hold a password.
+        _log.warning("The alert %r was not taken by %s://...", title, url.split("://")[0])
+    return sent
+
+
+def title_of(notice: DueNotice) -> str:
+    """The alert in a line."""
+    return f"{notice.level.capitalize()}: {notice.kind} in {notice.run_name}, step {notice.step}"
+
+
+def body_of(notice: DueNotice, address: str) -> str:
+    """The alert in some lines: what was found, its cause, the suggested control, and a link.
+
+    Args:
+        address: of the server's pages.
+    """
+    lines = [notice.message]
+    if notice.cause is not None:
+        lines.append(str(notice.cause["message"]))
+    if notice.suggestion is not None:
+        lines.append(f"Suggested: isentrope control {notice.run_id} {_options(notice.suggestion)}")
+    lines.append(f"{address.rstrip('/')}/runs/{quote(notice.run_id, safe='')}")
+    return "\n".join(lines)
+
+
+def _options(control: Mapping[str, Any]) -> str:
+    names = ("method", "mu_low", "mu_high", "scope")
+    return " ".join(f"--{name.replace('_', '-')} {control[name]}" for name in names if control[name] is not None)

@@ -1,0 +1,195 @@
+"""Alerts are sent once to each destination, over real HTTP, and nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
+
+from isentrope_server import alerting
+from isentrope_server.commands import up
+from isentrope_server.settings import Settings
+from isentrope_server.store.reports import attachments
+from isentrope_wire.control import Control
+from isentrope_wire.reports import Alert, AlertCause, AlertLevel, RunFinished, StepReport
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+
+WATCH, ACT = AlertLevel.WATCH, AlertLevel.ACT
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Takes what a webhook gets; refuses the first `refusals` of them."""
+
+    taken: ClassVar[list[dict[str, Any]]]
+    refusals: ClassVar[int]
+    requests: ClassVar[int]
+
+    def do_POST(self) -> None:
+        kind = type(self)
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        kind.requests += 1
+        refused = kind.requests <= kind.refusals
+        if not refused:
+            kind.taken.append(json.loads(content))
+        self.send_response(503 if refused else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Receiver]]:
+    monkeypatch.setattr(alerting, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    kind = type("Receiver", (Receiver,), {"taken": [], "refusals": 0, "requests": 0})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as http:
+        kind.url = f"json://127.0.0.1:{http.server_port}/hook"  # type: ignore[attr-defined]
+        thread = Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield kind
+        http.shutdown()
+
+
+def server_for(receiver: type[Receiver], home: Path, **settings: object) -> ServerInThread:
+    url: str = receiver.url  # type: ignore[attr-defined]
+    return ServerInThread(home, notify=(url,), **settings)
+
+
+def send(rank: Rank, step: int, *alerts: Alert, age: float = 0.0) -> None:
+    rank.send(StepReport(step=step, recorded_at=time.time() - age, scalars={"entropy/mean": 1.0}, alerts=alerts))
+
+
+def alert(kind: str = "collapse", level: AlertLevel = WATCH, **known: Any) -> Alert:
+    return Alert(kind=kind, level=level, message=f"{kind} it is", **known)
+
+
+def wait_for(receiver: type[Receiver], count: int) -> list[str]:
+    """Titles of what it took, once there are so many, and a little later."""
+    end = time.monotonic() + 10
+    while len(receiver.taken) < count and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return sorted(message["title"] for message in receiver.taken)
+
+
+def test_an_alert_is_sent_once_for_each_kind_and_level(receiver: type[Receiver], tmp_path: Path) -> None:
+    with server_for(receiver, tmp_path, public_url="https://entropy.example/") as server:
+        rank = Rank(server)
+        cause = AlertCause(quadrant="change/negative_low", mechanism=None, changes={}, message="unlikely tokens fall.")
+        control = Control(method="clip_v", mu_low=3.0, scope="decreasing")
+        send(rank, 1, alert(cause=cause, suggestion=control))
+        send(rank, 2, alert(), alert("not_finite", ACT))
+        send(rank, 3, alert(level=ACT))
+        titles = wait_for(receiver, 3)
+        name = server.http.get(rank.path).json()["name"]
+    assert titles == [
+        f"Act: collapse in {name}, step 3",
+        f"Act: not_finite in {name}, step 2",
+        f"Watch: collapse in {name}, step 1",
+    ]
+    first = next(message for message in receiver.taken if message["title"].endswith("step 1"))
+    assert first["type"] == "warning"
+    assert first["message"].split("\n") == [
+        "collapse it is",
+        "unlikely tokens fall.",
+        f"Suggested: isentrope control {rank.run_id} --method clip_v --mu-low 3.0 --scope decreasing",
+        f"https://entropy.example/runs/{rank.run_id}",
+    ]
+
+
+def test_a_restart_sends_nothing_again(receiver: type[Receiver], tmp_path: Path) -> None:
+    with server_for(receiver, tmp_path) as server:
+        rank = Rank(server)
+        send(rank, 1, alert())
+        assert len(wait_for(receiver, 1)) == 1
+    with server_for(receiver, tmp_path) as server:
+        again = Rank(server, run_id=rank.run_id, incarnation="second", started_at=time.time())
+        send(again, 1, alert())
+        send(again, 2, alert(level=ACT))
+        assert [title.split()[0] for title in wait_for(receiver, 2)] == ["Act:", "Watch:"]
+
+
+def test_a_refused_notice_is_tried_again_and_given_up_in_the_end(
+    receiver: type[Receiver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "PAUSE_SECONDS", 0.05)
+    receiver.refusals = attachments.MOST_ATTEMPTS + 1
+    with server_for(receiver, tmp_path) as server:
+        rank = Rank(server)
+        send(rank, 1, alert())
+        end = time.monotonic() + 10
+        while receiver.requests < attachments.MOST_ATTEMPTS and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert receiver.requests == attachments.MOST_ATTEMPTS
+        # The next one is refused once, and then taken.
+        send(rank, 2, alert("explosion"))
+        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["explosion"]
+
+
+def test_old_alerts_and_those_of_deleted_runs_are_not_sent(receiver: type[Receiver], tmp_path: Path) -> None:
+    with ServerInThread(tmp_path) as server:
+        old, deleted, new = Rank(server), Rank(server), Rank(server)
+        send(old, 1, alert(), age=7 * 3600.0)
+        send(deleted, 1, alert())
+        deleted.send(RunFinished(status="finished", finished_at=time.time()))
+        assert server.http.delete(deleted.path).is_success
+        send(new, 1, alert("self_check", ACT))
+    with server_for(receiver, tmp_path):
+        assert [title.split()[1] for title in wait_for(receiver, 1)] == ["self_check"]
+
+
+def test_reports_are_stored_while_a_destination_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerting, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as silent,  # accepts, and never answers
+        ServerInThread(tmp_path, notify=(f"json://127.0.0.1:{silent.server_port}/?rto=1",)) as server,
+    ):
+        rank = Rank(server)
+        send(rank, 1, alert())
+        begin = time.monotonic()
+        for step in range(2, 12):
+            send(rank, step, alert(level=ACT))
+        assert time.monotonic() - begin < 2
+        assert server.http.get(rank.path).json()["step"] == 11
+
+
+def test_destinations_are_separated_by_commas_that_a_scheme_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "ISENTROPE_NOTIFY", "json://a.example/x, slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#a,#b,"
+    )
+    assert Settings().notify == (
+        "json://a.example/x",
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#a,#b",
+    )
+    monkeypatch.delenv("ISENTROPE_NOTIFY")
+    assert Settings().notify == ()
+
+
+def test_an_address_that_apprise_does_not_read_is_refused_without_showing_it() -> None:
+    with pytest.raises(ValidationError, match="got 'nonsense'"):
+        Settings(notify=("nonsense://user:secret@host",))
+    result = CliRunner().invoke(up, ["--notify", "nonsense://user:secret@host"])
+    assert result.exit_code == 2
+    assert "ISENTROPE_NOTIFY" in result.output
+    assert "secret" not in result.output
+
+
+def test_without_apprise_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(ValidationError, match=r"isentrope\[notify\]"):
+        Settings(notify=("json://host/",))
+    assert Settings().notify == ()
