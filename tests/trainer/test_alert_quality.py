@@ -75,7 +75,7 @@ def test_the_figures_are_worked_by_hand() -> None:
         [alert(WATCH, 60, "right", 0.3, 40), alert(ACT, 120, "right", 0.5, -20)],
         [alert(ACT, 5, "false", 0.1, None), alert(ACT, 590, "open", 0.2, None)],
     ]
-    watch, act = figures([falls, stays], alerts)
+    watch, act, *_ = figures([falls, stays], alerts)
     assert (watch.level, watch.ended, watch.in_time, watch.median_lead) == (WATCH, 1, 1, 40)
     assert watch.median_lost == pytest.approx(0.2)
     assert (watch.largest_lost, watch.right, watch.false) == (0.3, 1, 0)
@@ -124,4 +124,6 @@ def test_the_command_prints_both_tables_and_writes_the_figures(tmp_path: Path, m
     rows = {(line["group"], line["kind"], line["level"]): line for line in document["synthetic"]["figures"]}
     assert rows["collapsing", "collapse", "act"]["in_time"] == 1
     assert rows["exploding", "explosion", "watch"]["in_time"] == 1
-    assert {kind for group, kind, _ in rows if group == "broken"} == set(alert_quality.KINDS[2:])
+    assert {kind for (group, kind, _), row in rows.items() if group == "broken" and row["right"]} == set(
+        alert_quality.KINDS[2:]
+    )

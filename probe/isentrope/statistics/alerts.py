@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from isentrope.statistics.alert_advice import CAUSE_STEPS, SUGGESTION_STEPS, cause_of, change_parts, cheapest_control
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
+    CHANGE_NEGATIVE_HIGH,
+    CHANGE_NEGATIVE_LOW,
+    CHANGE_POSITIVE_HIGH,
+    CHANGE_POSITIVE_LOW,
     EARLY_STEPS,
     ENTROPY_MEAN,
     ENTROPY_PREDICTED_CHANGE,
@@ -30,8 +33,8 @@ from isentrope_wire.metrics import (
     EarlyLevel,
     ShareLost,
 )
-from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertLevel
-from isentrope_wire.what_if import WhatIfSums
+from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
+from isentrope_wire.what_if import WhatIfSums, cheapest_control
 
 WATCH_LEFT, ACT_LEFT = 0.75, 0.5
 """Of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is the same upside
@@ -66,6 +69,22 @@ REARM = 20
 
 SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
+
+SUGGESTION_STEPS = 5
+"""Steps whose tokens the suggested thresholds are read from: those of one step alone scatter by half."""
+
+CAUSE_STEPS = 10
+"""Steps over which the parts of the unit prediction are averaged."""
+
+MECHANISM = "change/by_"
+"""How the names of the parts by mechanism begin; which ones there are depends on what the loop measures."""
+
+_QUADRANTS: dict[str, str] = {
+    CHANGE_POSITIVE_HIGH: "likely tokens of samples with positive advantage are reinforced",
+    CHANGE_POSITIVE_LOW: "unlikely tokens of samples with positive advantage are reinforced",
+    CHANGE_NEGATIVE_HIGH: "likely tokens of samples with negative advantage are suppressed",
+    CHANGE_NEGATIVE_LOW: "unlikely tokens of samples with negative advantage are suppressed",
+}
 
 DIRECTIONS = {"collapse": -1, "explosion": 1}
 """The kinds about the entropy's course, and where it goes."""
@@ -352,3 +371,37 @@ def _not_finite(not_finite: float, measured: float) -> _Finding | None:
     )
     # One NaN in a loss is in the weights from then on: there is nothing to wait for.
     return _Finding(AlertLevel.ACT, message, {"not_finite": not_finite, "tokens": not_finite + measured})
+
+
+def change_parts(scalars: Mapping[str, float]) -> dict[str, float]:
+    """The parts of a step's unit prediction that it measured, in nats per unit gain."""
+    return {name: value for name, value in scalars.items() if name in _QUADRANTS or name.startswith(MECHANISM)}
+
+
+def cause_of(steps: Iterable[Mapping[str, float]], direction: int) -> AlertCause | None:
+    """The part of the unit prediction that pulls most in a direction.
+
+    Args:
+        steps: `change_parts` of the last steps.
+        direction: -1 where the entropy falls, 1 where it rises.
+
+    Returns:
+        None where no part by sign of advantage and score pulls that way, or none was measured.
+    """
+    parts: dict[str, list[float]] = {}
+    for step in steps:
+        for name, value in step.items():
+            parts.setdefault(name, []).append(value)
+    changes = {name: fmean(values) for name, values in parts.items()}
+    pulls = {name: direction * change for name, change in changes.items() if direction * change > 0}
+    quadrants = {name: pull for name, pull in pulls.items() if name in _QUADRANTS}
+    if not quadrants:
+        return None
+    quadrant = max(quadrants, key=lambda name: quadrants[name])
+    share = quadrants[quadrant] / sum(quadrants.values())
+    mechanisms = {name: pull for name, pull in pulls.items() if name not in quadrants}
+    mechanism = max(mechanisms, key=lambda name: mechanisms[name]) if mechanisms else None
+    message = f"{share:.0%} of what {'lowers' if direction < 0 else 'raises'} it: {_QUADRANTS[quadrant]}"
+    if mechanism is not None:
+        message += f"; by mechanism mostly the {mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
+    return AlertCause(quadrant=quadrant, mechanism=mechanism, changes=changes, message=message + ".")

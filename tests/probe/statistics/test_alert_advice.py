@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope.statistics.alert_advice import cause_of, change_parts, cheapest_control
-from isentrope.statistics.alerts import AlertWatch
+from isentrope.statistics.alerts import AlertWatch, cause_of, change_parts
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.metrics import CHANGE_NEGATIVE_LOW, CHANGE_POSITIVE_HIGH
 from isentrope_wire.reports import Alert
-from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums, what_if
+from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums, cheapest_control, what_if
 
 PARTS = {
     "change/positive_high": -0.1,

@@ -326,7 +326,7 @@ class Figures:
 
 
 def figures(scenarios: Sequence[Scenario], alerts: Sequence[Sequence[Judged]]) -> list[Figures]:
-    """One row for each group, kind and level that was raised, or should have been.
+    """One row for each group, kind and level that was raised, and of those about the entropy's course for all.
 
     Args:
         alerts: of each scenario.
@@ -338,7 +338,7 @@ def figures(scenarios: Sequence[Scenario], alerts: Sequence[Sequence[Judged]]) -
         for kind in KINDS:
             for level in AlertLevel:
                 row = _figures_of(group, kind, level, runs)
-                if row.right + row.false + row.open + row.not_judged or (kind in ENDS and row.ended):
+                if row.right + row.false + row.open + row.not_judged or kind in ENDS:
                     rows.append(row)
     return rows
 
