@@ -1,4 +1,4 @@
-"""The page on alerts names every alert there is, and the rules it tells are those in force."""
+"""The page on alerts names every alert there is, and its rules are those of the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODE = Path(alerts.__file__).read_text(encoding="utf-8")
 def test_every_kind_has_its_line_with_what_to_do() -> None:
     rules = GUIDE[: GUIDE.index("## Measured")]
     lines = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", rules, flags=re.MULTILINE)
-    # What is said at once needs no course to be foretold, and so no run to be measured on.
+    # What is raised at once needs no run to be measured on.
     kinds = (*KINDS, "not_finite")
     assert tuple(kind for kind, _, _ in lines) == kinds
     for kind in kinds:
