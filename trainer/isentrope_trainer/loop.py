@@ -95,7 +95,8 @@ def train(
                 "time/step_seconds": result.step_seconds,
             }
         )
-        probe.step(step, optimizer, rescore=score)
+        clip_factor = (config.max_gradient_norm / (gradient_norm + 1e-6)).clamp(max=1.0)
+        probe.step(step, optimizer, rescore=score, clip_factor=clip_factor)
         on_step(result)
 
 

@@ -102,6 +102,7 @@ def test_the_example_for_several_ranks_reports_all_tokens_once(model: str, tmp_p
     assert [report.step for report in first] == [report.step for report in second] == list(range(1, 13))
     assert {report.scalars["token/count"] for report in first} == {(8 + 5) * 12}
     assert all("entropy/observed_change" in report.scalars for report in first)
+    assert {report.labels["entropy/prediction_basis"] for report in first} == {"loss_gradient"}
     assert [report.labels["threshold/source"] for report in first] == ["micro_batch"] + ["previous_step"] * 11
     names = {name for report in second for name in report.scalars}
     assert {name for name in names if not name.startswith("probe/")} == {"reward/mean"}
@@ -112,3 +113,4 @@ def test_the_example_for_accelerate_reports_all_tokens_once(tmp_path: Path) -> N
     first, second = reports_of(EXAMPLES["accelerated"][0], tmp_path, ranks=2)
     assert len(first) == len(second) == 8
     assert {report.scalars["token/count"] for report in first} == {2 * 8 * 12}
+    assert {report.labels["entropy/prediction_basis"] for report in first} == {"loss_gradient"}
