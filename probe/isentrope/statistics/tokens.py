@@ -239,13 +239,17 @@ class StepTokens:
 
     def gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
         """dL/d of what a `LossGradient` watches under this name, 0 where a call has none; None where none has."""
-        read = [None if batch.gradient is None else batch.gradient.get(name) for batch in self.batches]
-        if all(part is None for part in read):
+        return self._joined([None if one.gradient is None else one.gradient.get(name) for one in self.batches])
+
+    def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:
+        """A number of each token, float64, 0 where a `gate` call has none; None where no call has one."""
+        if all(part is None for part in parts):
             return None
+        masks = [batch.mask for batch in self.batches]
         return flat(
             [
-                torch.zeros_like(batch.mask, dtype=torch.float64) if part is None else part.double()
-                for part, batch in zip(read, self.batches, strict=True)
+                torch.zeros_like(mask, dtype=torch.float64) if part is None else part.double()
+                for part, mask in zip(parts, masks, strict=True)
             ]
         )
 
@@ -279,16 +283,9 @@ class StepTokens:
     def bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
         """-c sum_i S_i^2 / T^2, c = -dL/dH: what an entropy bonus takes from the entropy; None without one."""
         gradient = self.finite_gradient("entropies")
-        if gradient is None or all(batch.scores.squared_scores is None for batch in self.batches):
+        squares = self._joined([batch.scores.squared_scores for batch in self.batches])
+        if gradient is None or squares is None:
             return None
-        squares = flat(
-            [
-                torch.zeros_like(batch.mask, dtype=torch.float64)
-                if batch.scores.squared_scores is None
-                else batch.scores.squared_scores.double()
-                for batch in self.batches
-            ]
-        )
         effects = torch.where(self.valid, gradient * squares, 0.0)
         scale = self.inverse_squared_temperatures
         return effects if scale is None else effects.mul_(scale)
