@@ -67,8 +67,6 @@ LOSSES: tuple[dict[str, Any], ...] = (
     {"loss_type": "dapo", "beta": 0.5, "use_bias_correction_kl": False},
     {"loss_type": "dapo", "top_entropy_quantile": 0.2},
     {"loss_type": "dapo", "entropy_coef": 0.1},
-)
-MORE: tuple[dict[str, Any], ...] = (
     {"loss_type": "bnpo", "gradient_accumulation_steps": 3},
     {"loss_type": "dr_grpo"},
     {"loss_type": "dapo", "delta": 1.5},
@@ -85,7 +83,7 @@ MORE: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize(
     "settings",
-    [*LOSSES, *(pytest.param(settings, marks=pytest.mark.slow) for settings in MORE)],
+    LOSSES,
     ids=lambda settings: " ".join(map(str, settings.values())),
 )
 def test_the_prediction_is_of_the_gradient_of_trls_loss(
