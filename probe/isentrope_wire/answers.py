@@ -212,7 +212,7 @@ class TopToken(Answer):
     vocab_centered_score: Number
     advantage: Number
     contribution: Number
-    """-r A S_c in nats per unit gain; of a clipped token, what it would have been."""
+    """-u S_c in nats per unit gain; of a clipped token, what it would have been."""
     kept: bool
     """Whether the token's gradient took part."""
 

@@ -119,7 +119,7 @@ class DrivingToken:
     vocab_centered_score: float
     advantage: float
     contribution: float
-    """-r A S_c in nats per unit gain, over no count; what it would have been where the token was clipped."""
+    """-u S_c in nats per unit gain, over no count; what it would have been where the token was clipped."""
     kept: bool
     """Whether its gradient took part."""
 

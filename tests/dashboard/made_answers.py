@@ -115,16 +115,14 @@ def gap(first: int, last: int, reason: str) -> Gap:
     return Gap(incarnation="a", rank=0, first_seq=first, last_seq=last, reason=reason)
 
 
-def alert(step: int, kind: str, message: str, level: AlertLevel = AlertLevel.WATCH) -> Alert:
+def alert(step: int, kind: str, message: str, level: AlertLevel = AlertLevel.WATCH, **known: Any) -> Alert:
     return Alert(
         step=step,
         recorded_at=0.0,
         kind=kind,
         level=level,
         message=message,
-        cause=None,
-        evidence={},
-        suggestion=None,
+        **{"cause": None, "evidence": {}, "suggestion": None, **known},
     )
 
 

@@ -14,8 +14,9 @@ from isentrope_dashboard import ids
 from isentrope_dashboard.components.load_errors import or_load_error
 from isentrope_dashboard.components.panel import panel, scrolling
 from isentrope_dashboard.figures.lines import MissingSteps
-from isentrope_dashboard.formatting import MISSING, count, number, seconds
+from isentrope_dashboard.formatting import MISSING, count, describe, number, seconds
 from isentrope_wire.answers import Alert, Gap, LatestMetric, TopToken, TopTokens
+from isentrope_wire.control import Control
 from isentrope_wire.metrics import (
     PROBE_ACCEPTED_REPORTS,
     PROBE_ACKNOWLEDGED_RECORDS,
@@ -28,11 +29,12 @@ from isentrope_wire.metrics import (
     PROBE_RANKS_OUT_OF_STEP,
     PROBE_SPOOLED_RECORDS,
 )
+from isentrope_wire.reports import AlertLevel
 
-_HEAD = ["token", "id", "row", "position", "p", "H", "S_c", "A", "−r A S_c", "gradient"]
+_HEAD = ["token", "id", "row", "position", "p", "H", "S_c", "A", "−u S_c", "gradient"]
 _KINDS = {
-    "collapse": "Collapse ahead",
-    "explosion": "Explosion ahead",
+    "collapse": "Entropy collapse",
+    "explosion": "Entropy explosion",
     "self_check": "Self-check failed",
     "prediction": "Prediction not trusted",
     "dead_knob": "Dead knob",
@@ -70,7 +72,11 @@ def diagnosis_props(alerts: Sequence[Alert], tokens: TopTokens) -> dict[str, dic
     """Component id -> properties of both."""
     head = _HEAD if tokens.items else []
     of_step = "" if tokens.step is None else f", step {tokens.step:,}"
-    subtitle = f"Largest by size of r A S_c{of_step}; nats" if tokens.items else "The newest report has none"
+    subtitle = (
+        f"Largest by size of u S_c, u the strength the loss gives them{of_step}; nats"
+        if tokens.items
+        else "The newest report has none"
+    )
     return {
         ids.ALERTS: {"children": [_alert(row) for row in alerts] or dmc.Text("None so far", size="sm")},
         ids.TOKENS: {"data": {"head": head, "body": [_cells(row) for row in tokens.items]}},
@@ -86,9 +92,19 @@ def visible(text: str | None) -> str:
     return shown or "(empty)"
 
 
+_COLORS = {AlertLevel.WATCH: "yellow", AlertLevel.ACT: "orange"}
+
+
 def _alert(row: Alert) -> dmc.Alert:
-    title = f"{_KINDS.get(row.kind, row.kind)}, step {row.step:,}"
-    return dmc.Alert(row.message, title=title, color="orange", variant="light", mb="xs")
+    level = str(row.level).capitalize()
+    title = f"{level}: {_KINDS.get(row.kind, row.kind)}, step {row.step:,}"
+    lines = [row.message]
+    if row.cause is not None:
+        lines.append(row.cause.message)
+    if row.suggestion is not None:
+        lines.append(f"Suggested control: {describe(Control.from_document(row.suggestion), None)}.")
+    texts = [dmc.Text(line, size="sm") for line in lines]
+    return dmc.Alert(texts, title=title, color=_COLORS[row.level], variant="light", mb="xs")
 
 
 def _cells(row: TopToken) -> list[str]:

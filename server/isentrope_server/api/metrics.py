@@ -200,7 +200,7 @@ def _histogram(histogram: StoredHistogram) -> StepHistogram:
 
 @router.get("/runs/{run_id}/tokens")
 async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TopTokens:
-    """At most 16 tokens of a step by |r A S_c|; by default of the newest step that has any."""
+    """At most 16 tokens of a step by |u S_c|; by default of the newest step that has any."""
     found = await read_of(backend, run, lambda connection: _read_tokens(connection, run, step))
     if found is None:
         return TopTokens(step=step, items=[])
