@@ -168,8 +168,13 @@ def completions_of(
     for name, numbers in completions.items():
         if name not in known:
             raise InputError(f"completions takes {' and '.join(known)}, got {name!r}.")
+        if rows is None:
+            raise InputError(
+                "completions needs one row per sequence, [batch, tokens]. Leave it out where sequences are packed."
+            )
         if not isinstance(numbers, Tensor) or numbers.shape != (rows,):
-            raise InputError(f"completions[{name!r}] must be one number per sequence, [{rows}], got {numbers!r}.")
+            got = list(numbers.shape) if isinstance(numbers, Tensor) else repr(numbers)
+            raise InputError(f"completions[{name!r}] must be one number per sequence, [{rows}], got {got}.")
         _check_device(f"completions[{name!r}]", numbers, logprobs)
     return {name: numbers.detach().clone() for name, numbers in completions.items()}
 

@@ -419,6 +419,11 @@ class Probe:
             reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, scores.logprobs))
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
+            if old_logprobs is not None:
+                # With a ratio to the old policy the sampler serves the diagnosis alone.
+                sampler_logprobs = self._optional(
+                    "sampler_logprobs", lambda: per_token("sampler_logprobs", sampler_logprobs, scores.logprobs)
+                )
             differences = differences_of(own, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
             old = per_token("old_entropies", old_entropies, scores.logprobs)
             batch = TokenBatch(
@@ -660,6 +665,12 @@ class Probe:
                 "gate",
                 f"Step {step} was scored, but nothing was passed to probe.gate: it is not measured, and no control acts. "
                 "Take the log-probs of the loss from probe.gate(scores, advantages, mask).",
+            )
+        if any(batch.passed_by for batch in batches):
+            self._warn_once(
+                "passed_by",
+                f"In step {step} a method was active, but the loss was computed from log-probs that did not pass "
+                "probe.gate: it acts on nothing. Compute the loss from the tensor that gate returns.",
             )
         last = self._control.last_step
         if last is not None and step <= last:

@@ -16,7 +16,7 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.plain_state import plain, rebuilt
 from isentrope.scores import TokenScores
-from isentrope.statistics.alerts import AlertWatch
+from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import TOP_TOKENS, with_texts
 from isentrope.statistics.covariance import GROUPS, top_shares_binned
@@ -134,7 +134,11 @@ class ReportBuilder:
                 "The checkpoint lacks what the last step taught: its report was not built within %g s.", wait_seconds
             )
         with self._lock:
-            return {"calibration": plain(self._calibration), "alerts": plain(self._alerts)}
+            return {
+                "calibration": plain(self._calibration),
+                "alerts": plain(self._alerts),
+                "epochs": plain(self._epochs),
+            }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` gave; no step may have been closed before.
@@ -146,6 +150,7 @@ class ReportBuilder:
             CheckpointError: it is something else.
         """
         calibration = rebuilt(Calibration, state["calibration"], "calibration")
+        self._epochs = rebuilt(Epochs, state["epochs"], "epochs")
         self._alerts, self._calibration = rebuilt(AlertWatch, state["alerts"], "alerts"), calibration
 
     def not_sent(self) -> None:
@@ -180,10 +185,11 @@ class ReportBuilder:
         counted = None if measured is None else measured[WHAT_IF]
         what_if = None if counted is None or measured is None else counted.scaled(measured.scale)
         control = closed.control
+        scalars = self._scalars(sums, closed)
         report = StepReport(
             step=closed.step,
             recorded_at=recorded_at,
-            scalars=self._scalars(sums, closed)
+            scalars=scalars
             | hold_scalars(closed.action, closed.active.control)
             | {name: float(value) for name, value in closed.logged.items()}
             | dict(self._transport_scalars())
@@ -198,7 +204,7 @@ class ReportBuilder:
             }
             | ({"probe/failed": closed.failed} if closed.failed else {})
             | ({} if measured is None else {PREDICTION_BASIS: str(measured.basis)})
-            | _cause(measured)
+            | _cause(measured, scalars)
             | _sources(sums)
             | _dead(sums, control, what_if)
             | ({"covariance/top_source": "bins"} if sums is not None and top_shares_binned(sums) else {})
@@ -266,8 +272,8 @@ def _health(together: GlobalStep) -> dict[str, float]:
     return {name: float(count) for name, count in counts.items() if count}
 
 
-def _cause(sums: StepSums | None) -> dict[str, str]:
-    cause = "" if sums is None else likely_cause(sums)
+def _cause(sums: StepSums | None, scalars: Mapping[str, float]) -> dict[str, str]:
+    cause = "" if sums is None else likely_cause(sums, learnt=has_learnt(scalars))
     return {LIKELY_CAUSE: cause} if cause else {}
 
 

@@ -185,7 +185,7 @@ SCORE_VOCAB_CENTERED_STD = metric("score/vocab_centered_std", unit=NATS, meaning
 SCORE_SELF_CHECK_Z = metric(
     "score/self_check_z",
     unit="standard errors",
-    meaning="mean of r S_c over its standard error; far from 0: tokens and logits do not belong together",
+    meaning="mean of r S_c over its standard error, r to the sampler, or else to the old policy; far from 0: tokens and logits do not belong together",
 )
 
 COVARIANCE_ADVANTAGE_SCORE = metric(
@@ -275,7 +275,7 @@ COMPLETION_LENGTH_MEAN = metric(
 )
 RATIO_MEAN = metric(
     "ratio/mean",
-    meaning="mean importance ratio p / p_sampler",
+    meaning="mean importance ratio to the old policy, or to the sampler where no old log-probs are passed",
     imported_as=("sampling/importance_sampling_ratio/mean",),
 )
 RATIO_MAX = metric("ratio/max", meaning="largest importance ratio of a token", promised=False)
@@ -306,15 +306,11 @@ RATIO_CLIPPED_DUAL = metric("ratio/clipped_dual", unit=OF_TOKENS, meaning="the s
 KL_OLD = metric(
     "kl/old",
     unit=NATS,
-    meaning="KL of the policy that the ratio is taken to from this one, k3 estimate",
+    meaning="KL(old policy ‖ policy), k3 estimate, where old log-probs are passed",
     promised=False,
 )
-KL_REFERENCE = metric(
-    "kl/reference", unit=NATS, meaning="KL of this policy from the reference, k3 estimate", promised=False
-)
-SAMPLER_KL_K1 = metric(
-    "sampler/kl_k1", unit=NATS, meaning="KL of the sampler from the trainer, mean log q / p", promised=False
-)
+KL_REFERENCE = metric("kl/reference", unit=NATS, meaning="KL(policy ‖ reference), k3 estimate", promised=False)
+SAMPLER_KL_K1 = metric("sampler/kl_k1", unit=NATS, meaning="KL(sampler ‖ trainer), mean of log q / p", promised=False)
 SAMPLER_KL_K3 = metric(
     "sampler/kl_k3", unit=NATS, meaning="the same, mean p / q - 1 - log p / q: never negative", promised=False
 )
@@ -363,6 +359,12 @@ TOKEN_NOT_FINITE = metric(
     meaning="tokens not measured because one of their numbers is NaN or Inf",
     promised=False,
 )
+TOKEN_GRADIENT_NOT_FINITE = metric(
+    "token/gradient_not_finite",
+    unit="tokens",
+    meaning="tokens whose gradient is NaN or Inf: nothing is predicted for the step",
+    promised=False,
+)
 TOKEN_GRADIENT_OUTSIDE_MASK = metric(
     "token/gradient_outside_mask",
     unit="tokens",
@@ -370,7 +372,9 @@ TOKEN_GRADIENT_OUTSIDE_MASK = metric(
     promised=False,
 )
 TOKEN_EPOCH = metric(
-    "token/epoch", meaning="how often these tokens were trained on, this step included", promised=False
+    "token/epoch",
+    meaning="how many of the last 64 steps trained on this very set of tokens, this one included",
+    promised=False,
 )
 TOKEN_NOT_RECORDED = metric(
     "token/not_recorded", unit="tokens", meaning="tokens of a step too large to be measured", promised=False

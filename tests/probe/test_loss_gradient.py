@@ -221,12 +221,69 @@ def test_a_scaled_loss_is_read_without_its_scale() -> None:
     assert predicted(scaled) == pytest.approx(predicted(plain), rel=1e-6)
 
 
-def test_a_gradient_that_overflowed_changes_nothing_as_the_update_is_skipped() -> None:
+@pytest.mark.parametrize("factor", [torch.inf, torch.nan])
+def test_nothing_is_predicted_from_a_gradient_that_is_not_finite(factor: float) -> None:
     table = Table()
-    report = closed(table, lambda t, lp, H: t.by_token(lp) * torch.inf, CONTROLS["none"])
-    assert report.scalars["entropy/unit_predicted_change"] == 0
-    assert report.scalars["token/effective_fraction"] == 0
-    assert report.scalars["token/count"] == float(table.mask.sum())
+    report = closed(table, lambda t, lp, H: t.by_token(lp) * factor, CONTROLS["none"])
+    scalars = report.scalars
+    assert scalars["token/gradient_not_finite"] == scalars["token/count"] == float(table.mask.sum())
+    assert not [name for name in scalars if name.startswith("change/") or "predicted" in name]
+    assert "entropy/prediction_basis" not in report.labels
+    assert (report.what_if, report.tokens) == (None, ())
+
+
+@pytest.mark.parametrize("control", ["none", "clip_v"])
+def test_tokens_without_advantage_move_by_the_other_terms(control: str) -> None:
+    """Groups whose rewards are all alike: only bonus and KL term, which did not pass the gate, act on them."""
+    table = Table()
+    table.advantages = torch.where(torch.arange(BATCH)[:, None] < 4, 0.0, table.advantages)
+    probe, transport = probe_and_transport(control=CONTROLS[control], threshold_source="micro_batch")
+    scores = probe.score(table.logits, table.ids, entropy_gradient=True)
+    gated = probe.gate(scores, table.advantages, table.mask)
+    loss = -table.by_token(table.on_policy(gated)) - 0.05 * table.by_token(scores.entropies)
+    (loss + 0.5 * table.by_token(table.k3(scores.logprobs))).backward()
+    probe.step(0)
+    (report,) = reports(transport)
+    assert predicted(report) / table.true_change() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", ["none", "clip_v", "unlikely"])
+def test_a_loop_may_change_the_gated_log_probs_in_place(method: str) -> None:
+    table = Table()
+    probe, _ = probe_and_transport(control=CONTROLS[method], threshold_source="micro_batch")
+    gated = probe.gate(probe.score(table.logits, table.ids), table.advantages, table.mask)
+    gated -= table.old
+    (-(gated.exp() * table.advantages)[table.mask].mean()).backward()
+    assert table.logits.grad is not None
+
+
+def test_temperatures_of_calls_may_be_a_number_and_a_tensor() -> None:
+    table = Table(torch.linspace(0.5, 2.0, BATCH)[:, None])
+    probe, transport = probe_and_transport()
+    for rows, temperature in ((slice(0, 3), 1.0), (slice(3, 6), torch.full((3, 1), 1.0))):
+        scores = probe.score(table.logits[rows], table.ids[rows], temperature=temperature)
+        logprobs = probe.gate(scores, table.advantages[rows], table.mask[rows])
+        (-(table.advantages[rows] * logprobs)[table.mask[rows]].sum() / table.mask.sum()).backward()
+    table.temperature = 1.0
+    probe.step(0)
+    assert predicted(reports(transport)[0]) / table.true_change() == pytest.approx(1, abs=1e-3)
+
+
+def test_reference_log_probs_that_are_used_again_are_not_watched_for_ever() -> None:
+    table = Table()
+    for _ in range(3):
+        closed(table, LOSSES["clip and k3, beta 0.5"], CONTROLS["none"])
+    assert not table.reference._backward_hooks
+
+
+def test_a_loss_beside_the_gate_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    table = Table()
+    probe, _ = probe_and_transport(control=CONTROLS["clip_v"], threshold_source="micro_batch")
+    scores = probe.score(table.logits, table.ids)
+    probe.gate(scores, table.advantages, table.mask)
+    (-table.by_token(table.on_policy(scores.logprobs))).backward()
+    probe.step(0)
+    assert "Compute the loss from the tensor that gate returns" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

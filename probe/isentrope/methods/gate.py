@@ -130,7 +130,7 @@ class _Gated(torch.autograd.Function):
     def forward(ctx: Any, logprobs: Tensor, factors: Tensor, in_backward: FactorsOfGradient | None) -> Tensor:
         ctx.save_for_backward(factors.to(logprobs.dtype))
         ctx.in_backward = in_backward
-        return logprobs.view_as(logprobs)
+        return logprobs.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from isentrope.guard import Guard
 
@@ -35,6 +36,7 @@ class LossGradient:
         """
         self._guard = guard
         self._read: dict[str, Tensor] = {}
+        self._hooks: list[RemovableHandle] = []
 
     def __bool__(self) -> bool:
         return bool(self._read)
@@ -49,7 +51,13 @@ class LossGradient:
             negated: keep minus the gradient.
         """
         if tensor.requires_grad:
-            tensor.register_hook(partial(self._add, name, negated))
+            self._hooks.append(tensor.register_hook(partial(self._add, name, negated)))
+
+    def close(self) -> None:
+        """Stop watching: a loop may use a tensor, such as the reference's log-probs, in another step again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def get(self, name: str) -> Shaped[Tensor, "*tokens"] | None:
         """dL/d of the tensor watched under this name; None where nothing arrived."""

@@ -25,6 +25,7 @@ from isentrope_wire.metrics import (
     ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTION_R2,
     HOLD_TARGET,
+    KL_OLD,
     NEWEST_STEPS,
     SCORE_SELF_CHECK_Z,
     TOKEN_COUNT,
@@ -66,6 +67,9 @@ PERSISTENCE = 5
 
 REARM = 20
 """Steps in a row without the condition before the same alert may be raised again."""
+
+MOVED = 1e-4
+"""KL to the old policy, in nats, from which on a policy has left it: in an epoch after the first, or a later mini-batch."""
 
 SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
@@ -125,6 +129,15 @@ class _Raised:
 
 def _window() -> deque[float]:
     return deque(maxlen=WINDOW)
+
+
+def has_learnt(scalars: Mapping[str, float]) -> bool:
+    """Whether the policy may have learnt from a step's tokens before: it was trained on them, or has left its old self.
+
+    Args:
+        scalars: of the step.
+    """
+    return scalars.get(TOKEN_EPOCH, 1.0) > 1 or scalars.get(KL_OLD, 0.0) > MOVED
 
 
 @dataclass(slots=True)
@@ -312,7 +325,7 @@ class AlertWatch:
         z = scalars.get(SCORE_SELF_CHECK_Z)
         if z is None:
             return None
-        if scalars.get(TOKEN_EPOCH, 1.0) <= 1:
+        if not has_learnt(scalars):
             self._checks.append(z)
         if len(self._checks) < WINDOW:
             return None

@@ -13,9 +13,10 @@ d of a sequence is the sum over its tokens. What a cause looks like in d, to fir
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from operator import add
 
 import torch
@@ -52,6 +53,10 @@ LARGEST_LOG_RATIO = 20.0
 REMEMBERED = 64
 """Steps whose tokens are recognised again."""
 
+TRUNCATED = 0.003
+"""Mean of -d from which on a vocabulary may be truncated, nats."""
+EXPLAINED = 0.8
+"""Share of the differences' squares that a temperature must explain."""
 ROUND_OFF = 0.01
 """Nats that two engines' log-probs of one token differ by without a cause."""
 
@@ -69,6 +74,8 @@ class Ratios:
     sequences: float = 0.0
     sequence_ratios: float = 0.0
     sequence_squares: float = 0.0
+    to_old: float = 0.0
+    """Tokens, where the other policy is the loop's old one."""
 
     @property
     def k3(self) -> float:
@@ -89,15 +96,16 @@ def _ratio_sums(name: str, metrics: Callable[[Ratios, StepSums], Metrics]) -> Su
     def measure(tokens: StepTokens) -> Tensor | list[Tensor]:
         found = tokens.differences(name)
         if found is None:
-            return [tokens.none] * 7
+            return [tokens.none] * 8
         differences, counts = found
         differences = differences.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
         ratios = differences.exp() * counts
         of_tokens = torch.stack([counts.sum(), differences.sum(), ratios.sum(), ratios.square().sum()])
-        return [of_tokens, *_sequence_sums(tokens, differences)]
+        to_old = name == "ratio" and all("old" in batch.differences for batch in tokens.batches)
+        return [of_tokens, *_sequence_sums(tokens, differences), tokens.count if to_old else tokens.none]
 
     return Sum(
-        size=7,
+        size=8,
         measure=measure,
         read=lambda numbers, _: Ratios(*numbers),
         merge=lambda left, right: Ratios(*map(add, astuple(left), astuple(right))),
@@ -135,7 +143,9 @@ def _sampler_metrics(of: Ratios, step: StepSums) -> Metrics:
 
 
 def _ratio_metrics(of: Ratios, step: StepSums) -> Metrics:
-    metrics: dict[str, float] = {KL_OLD: of.k3, RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
+    metrics: dict[str, float] = {RATIO_EFFECTIVE_SAMPLE_SIZE: of.effective}
+    if of.to_old:
+        metrics[KL_OLD] = of.k3
     return metrics | ({RATIO_EFFECTIVE_SEQUENCES: of.effective_sequences} if of.sequences else {})
 
 
@@ -301,11 +311,11 @@ TOKEN_HASH = Sum[int](
 )
 
 
+@dataclass(slots=True)
 class Epochs:
     """Counts how often a step's tokens were trained on: several updates of one batch are one epoch each."""
 
-    def __init__(self) -> None:
-        self._recent: deque[int] = deque(maxlen=REMEMBERED)
+    _recent: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def step(self, token_hash: int) -> int:
         """1 for tokens not seen in the last REMEMBERED steps; 0 where the ids are not known."""
@@ -315,11 +325,12 @@ class Epochs:
         return self._recent.count(token_hash)
 
 
-def likely_cause(step: StepSums) -> str:
+def likely_cause(step: StepSums, *, learnt: bool) -> str:
     """What makes tokens and logits not belong together, in words; empty where nothing in the step suggests one.
 
     Args:
         step: One with tokens.
+        learnt: Whether the policy may have learnt from these tokens.
     """
     evidence, sampler, tokens = step[EVIDENCE], step[SAMPLER], step.tokens
     if evidence.outside > 0.01 * tokens:
@@ -327,18 +338,20 @@ def likely_cause(step: StepSums) -> str:
             f"mask: the loss gives a gradient to {evidence.outside:.0f} tokens that the mask leaves out. Pass gate the mask "
             "that the loss uses."
         )
-    if sampler.count and abs(sampler.differences) / sampler.count > ROUND_OFF:
-        # Of a line through the origin: what part of the differences it explains, and its slope.
-        explained = evidence.pulled**2 / (evidence.surprise_squares * evidence.difference_squares)
-        slope = evidence.pulled / evidence.surprise_squares
-        if evidence.not_above > 0.995 * sampler.count:
+    # A policy that has learnt is sharper than its sampler, as under a lower temperature.
+    if sampler.count and not learnt:
+        if -sampler.differences > TRUNCATED * sampler.count and evidence.not_above > 0.995 * sampler.count:
             return (
                 "truncation: the sampler gives every token at least the probability that score finds, as top-k, top-p or "
                 "min-p do. Switch it off, or score the truncated logits."
             )
-        if explained > 0.5 and slope > -0.99:
+        squares = evidence.surprise_squares * evidence.difference_squares
+        spread = math.sqrt(evidence.difference_squares / sampler.count)
+        # Of a line through the origin: what part of the differences it explains, and its slope.
+        if spread > 2 * ROUND_OFF and squares > 0 and evidence.pulled**2 / squares > EXPLAINED:
+            slope = evidence.pulled / evidence.surprise_squares
             return (
-                f"temperature: the sampler's is about {1 / (1 + slope):.2f} times the one that score was given. Pass score "
+                f"temperature: the sampler's is about {1 / max(1 + slope, 0.01):.2f} times the one that score was given. Pass score "
                 "the sampler's temperature."
             )
     return ""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from isentrope.statistics.moments import Covariance, Moments
 from isentrope.statistics.tokens import ADVANTAGES, LOSS_GRADIENT, StepTokens
+from isentrope_wire.metrics import TOKEN_GRADIENT_NOT_FINITE
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -76,7 +77,10 @@ class StepSums:
 
     @property
     def basis(self) -> str | None:
-        """ADVANTAGES or LOSS_GRADIENT: what the changes were measured by. None: it differs between ranks."""
+        """ADVANTAGES or LOSS_GRADIENT: what the changes were measured by. None: it differs between ranks, or a gradient is
+        not finite, so that the update is skipped or the run lost."""
+        if self[NOT_FINITE_GRADIENTS]:
+            return None
         read = self[READ]
         return ADVANTAGES if not read else LOSS_GRADIENT if read == self.tokens else None
 
@@ -109,7 +113,7 @@ class Layout:
     """Where the numbers of each sum are in a rank's vector: the header, the sums that are merged, those that add up."""
 
     def __init__(self, *sums: Sum[Any]) -> None:
-        self.sums = sorted((TOKENS, READ, *sums), key=lambda one: one.merge is None)
+        self.sums = sorted((TOKENS, READ, NOT_FINITE_GRADIENTS, *sums), key=lambda one: one.merge is None)
         ends = [*accumulate((one.size for one in self.sums), initial=len(RankHeader._fields))]
         self.place = {one: slice(*ends[i : i + 2]) for i, one in enumerate(self.sums)}
         self.size = ends[-1]
@@ -212,4 +216,9 @@ def covariance(
 
 TOKENS = count(lambda tokens: tokens.count)
 READ = count(lambda tokens: tokens.count if tokens.basis == LOSS_GRADIENT else tokens.none)
-"""All tokens, and those of ranks on which the loss's gradient was read. Every layout has both."""
+NOT_FINITE_GRADIENTS = count(
+    lambda tokens: tokens.gradient_not_finite,
+    lambda value, step: {TOKEN_GRADIENT_NOT_FINITE: float(value)} if value else {},
+)
+"""All tokens, those of ranks on which the loss's gradient was read, and those whose gradient is not finite. Every layout has
+them."""

@@ -67,6 +67,12 @@ class TokenBatch:
         """The same micro-batch under an intervention's decision."""
         return replace(self, keep_mask=factors != 0, gradient_factors=factors, selected=selected)
 
+    @property
+    def passed_by(self) -> bool:
+        """Whether backward reached the log-probs, but not by way of the gate: a method that is active acts on nothing."""
+        gradient = self.gradient
+        return gradient is not None and gradient.get("logprobs") is not None and gradient.get("gated") is None
+
 
 @dataclass(slots=True)
 class TokenLedger:
@@ -100,6 +106,9 @@ class TokenLedger:
     def take(self) -> tuple[TokenBatch, ...]:
         """The step's batches, none if it overflowed; the next step starts empty."""
         batches, self.batches, self.tokens = tuple(self.batches), [], 0
+        for batch in batches:
+            if batch.gradient is not None:
+                batch.gradient.close()
         return batches
 
 
@@ -253,9 +262,14 @@ class StepTokens:
             ]
         )
 
+    @cached_property
+    def gradient_not_finite(self) -> Float64[Tensor, ""]:
+        """How many valid tokens have a gradient that is not finite."""
+        gradient = self.gradient("gated")
+        return self.none if gradient is None else (self.valid & ~gradient.isfinite()).sum(dtype=torch.float64)
+
     def finite_gradient(self, name: str) -> Float64[Tensor, " tokens"] | None:
-        """The same without the loss's scale, where a token counts and the gradient is finite; else 0: an update from such
-        a gradient is skipped, or the run is lost."""
+        """The same without the loss's scale, where a token counts and the gradient is finite; else 0."""
         gradient = self.gradient(name)
         if gradient is None:
             return None
@@ -267,9 +281,10 @@ class StepTokens:
     def inverse_squared_temperatures(self) -> Float64[Tensor, " tokens"] | float | None:
         """1 / T^2, by which a step on the logits changes the entropy; None where T is 1."""
         temperatures = [batch.scores.temperature for batch in self.batches]
-        first = temperatures[0]
-        if not isinstance(first, Tensor) and all(one is first or one == first for one in temperatures):
-            return None if first == 1 else 1 / first**2
+        numbers = {one for one in temperatures if not isinstance(one, Tensor)}
+        if len(numbers) == 1 and not any(isinstance(one, Tensor) for one in temperatures):
+            (number,) = numbers
+            return None if number == 1 else 1 / number**2
         shapes = [batch.mask.shape for batch in self.batches]
         spread = [
             torch.full(shape, one, dtype=torch.float64, device=self.valid.device)
@@ -358,7 +373,9 @@ class StepTokens:
         """The same with the sign of g where A is 0: a KL term moves such a token."""
         if self.basis == ADVANTAGES:
             return self.codes
-        return self._codes_by(torch.where(self["A"] == 0, self["g"], self["A"]))
+        # A token that only an entropy bonus moves, or a KL term beside the gate, has neither: it counts as positive.
+        moved = torch.where(self["g"] == 0, 1.0, self["g"])
+        return self._codes_by(torch.where(self["A"] == 0, moved, self["A"]))
 
     def _codes_by(self, signs: Tensor) -> Tensor:
         codes: Tensor = torch.add((signs * self["S_c"]).sign(), signs.sign(), alpha=3) + 4

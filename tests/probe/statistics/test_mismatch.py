@@ -144,6 +144,7 @@ def test_the_self_check_weighs_by_the_ratio() -> None:
     [
         (Sampled(temperature=0.8), "temperature: the sampler's is about 0.8"),
         (Sampled(temperature=1.25), "temperature: the sampler's is about 1.2"),
+        (Sampled(temperature=1.1), "temperature: the sampler's is about 1.1"),
         (Sampled(top_k=5), "truncation"),
         (Sampled(apart=0.01), ""),
         (Sampled(apart=0.3), ""),
@@ -161,6 +162,18 @@ def test_a_loss_that_counts_other_tokens_than_the_mask_is_named() -> None:
     outside = float((~drawn.mask).sum())
     assert report.scalars["token/gradient_outside_mask"] == outside
     assert report.labels["sampler/likely_cause"].startswith(f"mask: the loss gives a gradient to {outside:.0f} tokens")
+
+
+def test_a_policy_that_has_learnt_is_not_taken_for_a_temperature() -> None:
+    """A sharper policy looks like a sampler of a lower temperature: no cause is named once it may have learnt."""
+    drawn = Sampled(temperature=1.25)
+    assert "sampler/likely_cause" not in drawn.report(old_logprobs=drawn.sampler).labels
+
+
+def test_a_uniform_policy_has_no_cause_to_find() -> None:
+    drawn = Sampled()
+    drawn.logits = torch.zeros_like(drawn.logits).requires_grad_()
+    assert "entropy/mean" in drawn.report().scalars
 
 
 def test_updates_of_the_same_tokens_are_epochs() -> None:
