@@ -413,5 +413,5 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
     result = CliRunner().invoke(frame.main, ["up"])
     assert result.exit_code == 1
     assert result.output == (
-        "Error: `isentrope up` needs the server: pip install 'isentrope[server]' (there is no fastapi).\n"
+        "Error: `isentrope up` needs the extra server: pip install 'isentrope[server]' (there is no fastapi).\n"
     )

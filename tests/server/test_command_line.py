@@ -23,7 +23,7 @@ from tests.server.rank import Rank, step_report
 from tests.system.running_server import free_port
 
 PRINTS_DATA = {
-    "audit list", "audit verify", "control", "doctor", "metrics", "runs", "sync", "token create", "token list",
+    "audit list", "audit verify", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
 }  # fmt: skip
 PRINTS_FILES = {"export", "import", "reproduce"}
 ENDLESS_OR_TRAINING = {"demo", "train", "up"}
@@ -96,6 +96,7 @@ def test_every_command_that_prints_data_prints_json_too(
         "metrics": "metrics r --name x",
         "token create": "token create --scope read",
         "sync": "",
+        "watch": "watch r",
     }.get(words, words)
     if not arguments:
         assert any("--json" in option.opts for option in all_commands()[words].params)
@@ -111,7 +112,7 @@ def test_unknown_option_is_wrong_usage_in_one_sentence(words: str, environment: 
     assert_one_sentence(call(f"{words} --no-such-option", environment), 2)
 
 
-@pytest.mark.parametrize("words", ["runs", "metrics r", "control r"])
+@pytest.mark.parametrize("words", ["runs", "metrics r", "control r", "watch r"])
 def test_a_server_that_is_away_is_a_failure_in_one_sentence(words: str, environment: dict[str, str | None]) -> None:
     assert_one_sentence(call(words, environment | {"ISENTROPE_URL": f"http://127.0.0.1:{free_port()}"}), 1)
 
@@ -128,6 +129,7 @@ def test_a_token_that_may_not_is_a_failure_in_one_sentence(
     [
         ("metrics unknown", 1),
         ("control unknown", 1),
+        ("watch unknown", 1),
         ("control r --method clip_v", 2),
         ("token revoke nothing", 1),
         ("token create --scope read --run r", 2),

@@ -2,6 +2,7 @@
 
 - `frame`: the table of commands, each loaded when it is asked for
 - `commands`: those that need only the probe
+- `watch`: the live view of `isentrope watch`
 - `doctor`: what `isentrope doctor` checks
 """
 

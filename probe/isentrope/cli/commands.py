@@ -1,4 +1,4 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, sync, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, watch, sync, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isentrope.cli.printing import age_in_words, as_json_text, cell, control_line, print_table, step_in_words
 from isentrope_wire.control import TARGETS, Hold, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
@@ -24,7 +24,6 @@ from isentrope_wire.numbers import plain_json, printable
 if TYPE_CHECKING:
     from isentrope.client.client import Client
     from isentrope.transport.sync import SyncResult
-    from isentrope_wire.answers import RunSummary
     from isentrope_wire.control_answers import ControlVersion, RunControl
 
 _HOLD_FIELDS = {
@@ -57,10 +56,13 @@ def runs(project: str | None, status: str | None, query: str | None, as_json: bo
     with _client(url) as client:
         found = client.runs(project=project, status=status, q=query)
     if as_json:
-        click.echo(_json([asdict(run) for run in found]))
+        click.echo(as_json_text([asdict(run) for run in found]))
         return
-    rows = [[run.id, run.name, run.project, run.status, _step(run), _age(run.last_report_at)] for run in found]
-    _print_table(["id", "name", "project", "status", "step", "last report"], rows)
+    rows = [
+        [run.id, run.name, run.project, run.status, step_in_words(run), age_in_words(run.last_report_at)]
+        for run in found
+    ]
+    print_table(["id", "name", "project", "status", "step", "last report"], rows)
 
 
 @click.command()
@@ -93,7 +95,7 @@ def metrics(
     if as_json:
         click.echo(json.dumps(plain_json(columns)))
         return
-    _print_table(list(columns), [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
+    print_table(list(columns), [[cell(value) for value in row] for row in zip(*columns.values(), strict=True)])
 
 
 def _name_unknown_metrics(client: Client, run: str, without_values: Sequence[str]) -> None:
@@ -258,9 +260,28 @@ def control(
                     f"Control version {item.version} of run {run} is still {item.state} after {wait_seconds:g} s. "
                     "It is applied if the trainer reaches a step boundary before it expires."
                 )
-    click.echo(_json(asdict(item)) if as_json else printable(_control_line(item)))
+    click.echo(as_json_text(asdict(item)) if as_json else printable(control_line(item)))
     if wait and item.state != "APPLIED":
         raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--once", is_flag=True, help="Print one frame as plain text and exit, as without a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON and exit.")
+@url_option
+def watch(run: str, once: bool, as_json: bool, url: str | None) -> None:
+    """Show RUN live in the terminal: health, entropy, prediction and control, refreshed every second.
+
+    Keys: p pushes the suggested control after a confirmation, q quits.
+    """
+    from isentrope.cli.watch import watch_run
+    from isentrope.client.client import Client
+
+    with Client(url, timeout_seconds=3.0) as client:
+        numbers = watch_run(client, run, live=not (once or as_json), quiet=as_json)
+    if as_json:
+        click.echo(as_json_text(asdict(numbers)))
 
 
 @click.command()
@@ -423,12 +444,12 @@ def _show_control(run: str, as_json: bool, url: str | None) -> None:
         newest = client.control(run)
         dead = "" if as_json else _dead_knobs(client, run)
     if as_json:
-        click.echo(_json(asdict(newest)))
+        click.echo(as_json_text(asdict(newest)))
         return
-    click.echo(printable(_control_line(newest)))
+    click.echo(printable(control_line(newest)))
     active = newest.active
     if active is not None and active.version != newest.version:
-        click.echo(printable(f"active: {_control_line(active)}"))
+        click.echo(printable(f"active: {control_line(active)}"))
     if dead:
         click.echo(printable(f"no effect: {dead}"))
 
@@ -437,54 +458,3 @@ def _dead_knobs(client: Client, run: str) -> str:
     """The knobs that did nothing in the newest step, with the reason."""
     step = client.run(run).step
     return "" if step is None else client.step(run, step).labels.get("control/dead", "")
-
-
-def _control_line(item: ControlVersion) -> str:
-    thresholds = [f"{sign} {mu:g}" for sign, mu in (("µ⁻", item.mu_low), ("µ⁺", item.mu_high)) if mu is not None]
-    words = [f"version {item.version}:", item.method, *thresholds]
-    words += [f"{name} {'off' if value is None else _cell(value)}" for name, value in item.parameters.items()]
-    if thresholds or item.scope != "all":
-        words.append(f"scope {item.scope}")
-    if item.hold:
-        hold = Hold.from_document(item.hold)
-        words.append(f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side {hold.side}")
-    words.append(item.state)
-    if item.applied_step is not None:
-        words.append(f"at step {item.applied_step}")
-    if item.code:
-        words.append(f"({item.code}: {item.message})")
-    words.append(f"by {item.author}" + (f", because: {item.reason}" if item.reason else ""))
-    return " ".join(words)
-
-
-def _step(run: RunSummary) -> str:
-    if run.step is None:
-        return "-"
-    return f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step)
-
-
-def _age(at: float | None) -> str:
-    if at is None:
-        return "never"
-    seconds = max(0.0, time.time() - at)
-    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit_seconds:
-            return f"{seconds / unit_seconds:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _json(answer: object) -> str:
-    return json.dumps(plain_json(answer), indent=2)
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = [[printable(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[index]) for row in table) for index in range(len(header))]
-    for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -31,10 +31,13 @@ COMMANDS = {
     "token": "isentrope_server.commands:token",
     "train": "isentrope_trainer.commands:train",
     "up": "isentrope_server.commands:up",
+    "watch": "isentrope.cli.commands:watch",
 }
 """Where each command is defined, as module:attribute."""
 
 _EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
+_EXTRA_OF_COMMAND = {"watch": "watch"}
+"""Of commands that need another extra than the rest of their package."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
 
 
@@ -119,8 +122,8 @@ def _command_of_a_missing_extra(name: str, error: ModuleNotFoundError) -> click.
 
 
 def _missing_extra(name: str, error: ModuleNotFoundError) -> str:
-    extra = _EXTRA_OF_PACKAGE[_package(COMMANDS[name])]
-    return f"`isentrope {name}` needs the {extra}: pip install 'isentrope[{extra}]' (there is no {error.name})."
+    extra = _EXTRA_OF_COMMAND.get(name) or _EXTRA_OF_PACKAGE[_package(COMMANDS[name])]
+    return f"`isentrope {name}` needs the extra {extra}: pip install 'isentrope[{extra}]' (there is no {error.name})."
 
 
 def _package(target: str) -> str:

@@ -1,0 +1,79 @@
+"""How the commands print what the server answered: words, cells, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from isentrope_wire.control import ControlFields, Hold
+from isentrope_wire.numbers import plain_json, printable
+
+if TYPE_CHECKING:
+    from isentrope_wire.answers import RunSummary
+    from isentrope_wire.control_answers import ControlVersion
+
+
+def control_in_words(item: ControlFields) -> str:
+    """The document of a control in one line, without its reason: `clip_v µ⁻ 1 µ⁺ 1 scope negative`."""
+    thresholds = [f"{sign} {mu:g}" for sign, mu in (("µ⁻", item.mu_low), ("µ⁺", item.mu_high)) if mu is not None]
+    words = [item.method, *thresholds]
+    words += [f"{name} {'off' if value is None else cell(value)}" for name, value in item.parameters.items()]
+    if thresholds or item.scope != "all":
+        words.append(f"scope {item.scope}")
+    if item.hold:
+        hold = Hold.from_document(item.hold)
+        words.append(f"holding {hold.target_in_words} with µ {hold.mu_min:g} to {hold.mu_max:g} side {hold.side}")
+    return " ".join(words)
+
+
+def control_line(item: ControlVersion) -> str:
+    """A version of a control with what became of it, in one line."""
+    words = [f"version {item.version}:", control_in_words(item), item.state]
+    if item.applied_step is not None:
+        words.append(f"at step {item.applied_step}")
+    if item.code:
+        words.append(f"({item.code}: {item.message})")
+    words.append(f"by {item.author}" + (f", because: {item.reason}" if item.reason else ""))
+    return " ".join(words)
+
+
+def step_in_words(run: RunSummary) -> str:
+    """The newest step, and behind it how many are planned where that is known: `12/150`."""
+    if run.step is None:
+        return "-"
+    return f"{run.step}/{run.planned_steps}" if run.planned_steps else str(run.step)
+
+
+def age_in_words(at: float | None) -> str:
+    """`5 s ago`, of a time in seconds since the Unix epoch; `never` of None."""
+    if at is None:
+        return "never"
+    seconds = max(0.0, time.time() - at)
+    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_seconds:
+            return f"{seconds / unit_seconds:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def cell(value: object) -> str:
+    """A value of a table; `-` where it was not measured."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def as_json_text(answer: object) -> str:
+    """An answer as indented JSON, in which NaN is a text."""
+    return json.dumps(plain_json(answer), indent=2)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns of texts under a header."""
+    table = [[printable(text) for text in row] for row in (header, *rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(header))]
+    for row in table:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
