@@ -95,6 +95,12 @@ def test_a_frame_shows_what_was_measured() -> None:
         assert words in shown
 
 
+def test_a_failed_run_shows_its_error() -> None:
+    error = "Traceback (most recent call last):\n  File x\nValueError: bad batch"
+    look = replace(LOOK, run=run_detail(step=41, status=Status.FAILED, error=error))
+    assert "failed: ValueError: bad batch " in text_of(numbers_of(look))
+
+
 def test_what_was_not_measured_is_a_dash() -> None:
     shown = " ".join(text_of(numbers_of(Look(run=run_detail()))).split())
     assert "status running last report never" in shown

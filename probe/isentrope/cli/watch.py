@@ -206,7 +206,8 @@ def _suggested(suggestion: Mapping[str, Any] | None) -> str:
 
 def _facts(numbers: Numbers) -> Table:
     control = numbers.control
-    status = f"{numbers.status}: {numbers.error}" if numbers.error else str(numbers.status)
+    # The last line of a traceback is the error.
+    status = ": ".join([numbers.status, *numbers.error.strip().splitlines()[-1:]])
     active = control.active
     running = "" if active is None or active.version == control.version else f"; version {active.version} is active"
     of_early = "" if numbers.early_level is None else f", early level {_number(numbers.early_level)}"
