@@ -42,8 +42,13 @@ def records(run: Any) -> list[Any]:
         if left < HEADER_BYTES:
             position += left
             continue
+        if len(content) < position + HEADER_BYTES:
+            break
         _, length, kind = struct.unpack_from("<IHB", content, position)
         position += HEADER_BYTES + length
+        # Another process is still writing the last one.
+        if len(content) < position:
+            break
         parts += content[position - length : position]
         if kind in (1, 4):
             found.append(vars(wandb_internal_pb2)["Record"].FromString(parts))
