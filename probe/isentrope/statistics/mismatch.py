@@ -187,20 +187,13 @@ LARGEST_RATIO = largest(
 )
 
 
-def _log_ratios(tokens: StepTokens) -> tuple[Tensor, Tensor] | None:
-    return tokens.differences("ratio")
-
-
 def _ratio_quantiles(bins: Bins, step: StepSums) -> Metrics:
     found = {name: bins.quantile(share) for name, share in RATIO_QUANTILES.items()}
-    return {
-        name: float(torch.tensor(value, dtype=torch.float64).exp())
-        for name, value in found.items()
-        if value is not None
-    }
+    # Beyond that the exponential overflows.
+    return {name: math.exp(min(value, 700.0)) for name, value in found.items() if value is not None}
 
 
-RATIO_BINS = binned(_log_ratios, -14, 5, _ratio_quantiles, signed=True)
+RATIO_BINS = binned(lambda tokens: tokens.differences("ratio"), -14, 5, _ratio_quantiles, signed=True)
 
 
 def _clipped(tokens: StepTokens) -> list[Tensor]:

@@ -50,12 +50,12 @@ def test_with_momentum_it_follows_the_average_the_optimiser_moves_along() -> Non
 
 def test_a_gain_that_shrinks_with_the_entropy_and_the_learning_rate_is_followed_without_delay() -> None:
     rng = random.Random(4)
-    told, untold = Calibration(), Calibration()
+    with_rate, without_rate = Calibration(), Calibration()
     for step in range(150):
         size = 1e-4 * (1 - step / 200) * math.exp(-step / 40)
         unit = rng.gauss(-1, 0.3)
         observed = 7000 * size * unit
-        good, poor = told.step(unit, observed, PLAIN, size), untold.step(unit, observed, PLAIN)
+        good, poor = with_rate.step(unit, observed, PLAIN, size), without_rate.step(unit, observed, PLAIN)
     assert good.predicted_change == pytest.approx(observed)
     assert good.gain == pytest.approx(7000 * size)
     assert poor.gain is not None
