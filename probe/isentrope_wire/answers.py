@@ -37,7 +37,7 @@ class TokenScope(StrEnum):
     INGEST = "ingest"
     """Report runs and nothing else: for machines that train."""
     CONTROL = "control"
-    """Read, push controls, write tags and notes."""
+    """Read, push controls, write names, tags and notes of runs."""
     ADMIN = "admin"
     """All of it, and delete runs and manage tokens."""
 
@@ -291,6 +291,20 @@ class CreatedToken(AccessToken):
     """A new token. Its secret is shown only here."""
 
     token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me(Answer):
+    """Who makes a request."""
+
+    token_id: str
+    name: str
+    """Author of every change made with the token."""
+    scope: TokenScope
+    is_owner: bool
+    """Whether it is the owner's token, which the server made at its first start."""
+    is_session: bool
+    """Whether the request came from a browser that logged in with the token, not with the token itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

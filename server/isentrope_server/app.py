@@ -175,7 +175,7 @@ async def _known_as(backend: Backend, run_id: str) -> KnownAs | None:
             connection, run_id, silent_after_seconds=backend.settings.silent_after_seconds
         )
     )
-    return None if run is None else KnownAs(run.name, run.project)
+    return None if run is None else KnownAs(run.reported_name, run.project)
 
 
 async def _warm_up(app: FastAPI, backend: Backend) -> None:

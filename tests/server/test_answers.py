@@ -12,6 +12,8 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from isentrope.client.client import Client
+from isentrope.client.connection import ApiError
 from isentrope_server.store.tables import runs as runs_table
 from isentrope_wire.reports import RunFinished
 from tests.server.conftest import MakeServer
@@ -147,7 +149,31 @@ def test_people_write_tags_and_notes(server: ServerInThread) -> None:
     edited = server.http.patch(rank.path, json={"tags": ["good"], "notes": "Look at step 40."}).json()
     assert (edited["tags"], edited["notes"]) == (["good"], "Look at step 40.")
     assert server.http.patch(rank.path, json={"notes": ""}).json()["tags"] == ["good"]
-    assert server.http.patch(rank.path, json={"name": "other"}).status_code == 422
+    assert server.http.patch(rank.path, json={"project": "other"}).status_code == 422
+
+
+def test_a_renamed_run_keeps_its_name_when_it_is_resumed(server: ServerInThread) -> None:
+    rank = Rank(server, name="grpo-7", started_at=1.0)
+    with Client(server.url, server.owner_token) as client:
+        assert client.edit_run(rank.run_id, name="seed 3, long").name == "seed 3, long"
+        entry = client.audit(limit=1)[0].change
+        assert (entry["old"]["name"], entry["new"]) == ("grpo-7", {"name": "seed 3, long"})
+        Rank(server, run_id=rank.run_id, name="grpo-7", incarnation="second", started_at=2.0)
+        assert client.run(rank.run_id).name == "seed 3, long"
+        assert [run.id for run in client.runs(q="SEED 3, l")] == [rank.run_id]
+        for name in ("", "x" * 501):
+            with pytest.raises(ApiError) as refused:
+                client.edit_run(rank.run_id, name=name)
+            assert refused.value.status == 422
+
+
+def test_a_token_bound_to_a_name_goes_by_the_name_that_is_reported(server: ServerInThread) -> None:
+    with Client(server.url, server.owner_token) as client:
+        bound = client.create_access_token("ingest", name="machine", run="grpo-8")
+        rank = Rank(server, name="grpo-8")
+        client.edit_run(rank.run_id, name="the good one")
+    rank.metadata = (("authorization", f"Bearer {bound.token}"),)
+    assert rank.report(1, x=1.0).acked_through == 1
 
 
 def test_of_many_deletions_of_a_run_one_happens_and_the_others_find_nothing(server: ServerInThread) -> None:

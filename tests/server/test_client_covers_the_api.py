@@ -42,6 +42,7 @@ METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", f"{_RUN_PATH}/control/history"): lambda client: client.control_history(RUN),
     ("GET", f"{_RUN_PATH}/export"): lambda client: client.export(RUN, io.BytesIO(), format="csv"),
     ("GET", f"{API_PREFIX}/methods"): lambda client: client.methods(),
+    ("GET", f"{API_PREFIX}/me"): lambda client: client.me(),
     ("GET", f"{API_PREFIX}/access-tokens"): lambda client: client.access_tokens(),
     ("POST", f"{API_PREFIX}/access-tokens"): lambda client: client.create_access_token("ingest", run=RUN),
     ("DELETE", f"{API_PREFIX}/access-tokens/{{token_id}}"): lambda client: client.revoke_access_token("nothing"),

@@ -140,7 +140,7 @@ def test_listener_that_lost_events_gets_the_current_state(server: ServerInThread
     def edit_amid_many_steps(transaction: Transaction) -> None:
         run_key = runs.key_of(transaction.connection, rank.run_id)
         assert run_key is not None
-        runs.edit(transaction.connection, run_key, tags=["seen"], notes=None)
+        runs.edit(transaction.connection, run_key, name=None, tags=["seen"], notes=None)
         transaction.announce(RunChanged(run_id=rank.run_id))
         for step in range(QUEUE_LENGTH):
             transaction.announce(

@@ -22,6 +22,7 @@ from isentrope_wire.answers import (
     HistogramColumns,
     LatestMetric,
     LiveStep,
+    Me,
     Page,
     RunDetail,
     RunSummary,
@@ -64,8 +65,8 @@ def run(run_id: str) -> Call[RunDetail]:
     return Call(path=_run(run_id), answer=RunDetail)
 
 
-def edit_run(run_id: str, tags: Sequence[str] | None, notes: str | None) -> Call[RunDetail]:
-    changes = {"tags": None if tags is None else list(tags), "notes": notes}
+def edit_run(run_id: str, name: str | None, tags: Sequence[str] | None, notes: str | None) -> Call[RunDetail]:
+    changes = {"name": name, "tags": None if tags is None else list(tags), "notes": notes}
     body = {name: value for name, value in changes.items() if value is not None}
     return Call(verb="PATCH", path=_run(run_id), answer=RunDetail, body=body)
 
@@ -177,6 +178,10 @@ def set_control(
 
 def methods() -> Call[Page[MethodDescription]]:
     return Call(path="methods", answer=Page[MethodDescription])
+
+
+def me() -> Call[Me]:
+    return Call(path="me", answer=Me)
 
 
 def access_tokens() -> Call[Page[AccessToken]]:

@@ -28,6 +28,7 @@ from isentrope_wire.answers import (
     HistogramColumns,
     LatestMetric,
     LiveStep,
+    Me,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -88,9 +89,24 @@ class Client(Connection):
         """One run."""
         return self.ask(calls.run(run_id))
 
-    def edit_run(self, run_id: str, *, tags: Sequence[str] | None = None, notes: str | None = None) -> RunDetail:
-        """Write tags or notes on a run; None leaves them as they are."""
-        return self.ask(calls.edit_run(run_id, tags, notes))
+    def edit_run(
+        self,
+        run_id: str,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        notes: str | None = None,
+    ) -> RunDetail:
+        """Rename a run, or write its tags or notes; None leaves them as they are.
+
+        Args:
+            run_id: The run.
+            name: What the run is called from now on, also when its training is resumed under its old name. Its id stays,
+                and tokens that may report only runs of a name go by the name that the training reports.
+            tags: In the place of all earlier ones.
+            notes: In the place of the earlier ones.
+        """
+        return self.ask(calls.edit_run(run_id, name, tags, notes))
 
     def delete_run(self, run_id: str) -> None:
         """Delete a run with all its reports. A run that is still reporting is refused."""
@@ -381,6 +397,10 @@ class Client(Connection):
             if item.version == version:
                 return item
         raise ApiError(f"Run {run_id} has no control version {version}.", 404, "not_found")
+
+    def me(self) -> Me:
+        """Name and scope of the token that this client sends."""
+        return self.ask(calls.me())
 
     def access_tokens(self) -> list[AccessToken]:
         """Every token, revoked ones too, without its secret."""

@@ -1,4 +1,4 @@
-"""Administration: access tokens, the audit trail, and a browser's log-out."""
+"""Administration: who asks, access tokens, the audit trail, and a browser's log-out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from isentrope_server.security.tokens import NewToken, issue_token, revoke_token
 from isentrope_server.store import access
 from isentrope_server.store.access import AuditEntry as StoredEntry
 from isentrope_server.store.access import StoredToken, Verification
-from isentrope_wire.answers import AccessToken, AuditEntry, AuditVerification, CreatedToken, Page, TokenScope
+from isentrope_wire.answers import AccessToken, AuditEntry, AuditVerification, CreatedToken, Me, Page, TokenScope
 from isentrope_wire.numbers import plain_json
 
 router = APIRouter(tags=["administration"])
@@ -35,6 +35,18 @@ class TokenRequest(Body):
     )
     project: str | None = Field(
         default=None, min_length=1, max_length=500, description="Only with ingest: the project whose runs it reports."
+    )
+
+
+@router.get("/me")
+async def get_me(request: Request, principal: PrincipalDep) -> Me:
+    """The token that this request was made with, or the one that the browser logged in with."""
+    return Me(
+        token_id=principal.token_id,
+        name=principal.name,
+        scope=principal.scope,
+        is_owner=principal.is_owner,
+        is_session=request.state.is_session,
     )
 
 

@@ -25,7 +25,7 @@ from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.answers import Alert, AlertCause, Gap, Page, RunDetail, RunSummary, Status
 from isentrope_wire.numbers import plain_json
-from isentrope_wire.reports import AlertLevel
+from isentrope_wire.reports import NAME_CHARACTERS, AlertLevel
 
 router = APIRouter(tags=["runs"])
 
@@ -33,6 +33,7 @@ router = APIRouter(tags=["runs"])
 class RunEdit(Body):
     """What people may change of a run. Fields that are not given stay."""
 
+    name: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS)
     tags: list[Annotated[str, Field(min_length=1, max_length=100)]] | None = Field(default=None, max_length=50)
     notes: str | None = Field(default=None, max_length=20_000)
 
@@ -76,7 +77,11 @@ async def get_run(run: RunDep, backend: BackendDep) -> RunDetail:
 
 @router.patch("/runs/{run_id}")
 async def edit_run(run: RunDep, edit: RunEdit, backend: BackendDep, principal: PrincipalDep) -> RunDetail:
-    """Change tags or notes."""
+    """Rename a run, change its tags or notes.
+
+    A run that is resumed keeps the name that people gave it; its id never changes. A token that may report only runs of
+    a name goes by the name that the training reports.
+    """
     await backend.write(lambda transaction: _edit(transaction, run, edit, principal))
     edited = await backend.read(
         lambda c: runs.find(c, run.id, silent_after_seconds=backend.settings.silent_after_seconds)
@@ -134,7 +139,7 @@ def _summary(run: Run) -> dict[str, Any]:
 
 def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principal) -> None:
     check_still_there(transaction.connection, run)
-    runs.edit(transaction.connection, run.key, tags=edit.tags, notes=edit.notes)
+    runs.edit(transaction.connection, run.key, name=edit.name, tags=edit.tags, notes=edit.notes)
     access.record_audit(
         transaction.connection,
         at=time.time(),
@@ -142,7 +147,10 @@ def _edit(transaction: Transaction, run: Run, edit: RunEdit, principal: Principa
         token_id=principal.token_id,
         action="run.edited",
         subject=f"runs/{run.id}",
-        change={"old": {"tags": list(run.tags), "notes": run.notes}, "new": edit.model_dump(exclude_none=True)},
+        change={
+            "old": {"name": run.name, "tags": list(run.tags), "notes": run.notes},
+            "new": edit.model_dump(exclude_none=True),
+        },
     )
     transaction.announce(RunChanged(run_id=run.id))
 

@@ -32,7 +32,8 @@ _REASONS = {401: Reason.UNAUTHENTICATED, 403: Reason.FORBIDDEN}
 
 
 class Gate:
-    """ASGI middleware: deny by default. Puts the principal into `scope["state"]["principal"]`."""
+    """ASGI middleware: deny by default. Puts the principal into `scope["state"]["principal"]`, and into `["is_session"]`
+    whether a browser's session named it."""
 
     def __init__(
         self,
@@ -119,7 +120,8 @@ class Gate:
 
     def _check_principal(self, scope: Scope, headers: Headers, method: str, path: str) -> Response | None:
         principal = self._tokens().of_authorization(headers.get("authorization", ""))
-        if principal is None and "authorization" not in headers:
+        is_session = "authorization" not in headers
+        if is_session:
             token_id = self._sessions().token_id(headers, secure=_is_secure(scope))
             principal = None if token_id is None else self._tokens().of_id(token_id)
             if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
@@ -129,7 +131,7 @@ class Gate:
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
-        scope.setdefault("state", {})["principal"] = principal
+        scope.setdefault("state", {}).update(principal=principal, is_session=is_session)
         return None
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:

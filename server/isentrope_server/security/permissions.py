@@ -42,6 +42,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/live"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/export"): TokenScope.READ,
     ("GET", "/api/v1/methods"): TokenScope.READ,
+    ("GET", "/api/v1/me"): TokenScope.READ,
     ("GET", "/api/v1/access-tokens"): TokenScope.ADMIN,
     ("POST", "/api/v1/access-tokens"): TokenScope.ADMIN,
     ("DELETE", "/api/v1/access-tokens/{token_id}"): TokenScope.ADMIN,

@@ -45,6 +45,8 @@ class Principal:
     """The only run it may report, by id or name; None: any."""
     project: str | None = None
     """The only project whose runs it may report; None: any."""
+    is_owner: bool = False
+    """Whether it is the owner's token of a server's home."""
 
     def may(self, wanted: TokenScope) -> bool:
         """Whether the token has a scope."""
@@ -136,6 +138,7 @@ class TokenBook:
                 scope=TokenScope(token.scope),
                 run=token.run,
                 project=token.project,
+                is_owner=token.is_owner,
             )
             for token in stored
             if token.revoked_at is None

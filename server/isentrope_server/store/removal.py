@@ -21,6 +21,7 @@ from isentrope_server.store.tables import (
     records,
     report_layouts,
     runs,
+    shown_name,
     stream_layouts,
     streams,
     what_if_sums,
@@ -169,7 +170,9 @@ def overdue_runs(
     asked_for = true() if run_key is None else runs.c.key == run_key
     found: dict[int, OverdueRun] = {}
     for rule, reason in reasons.items():
-        query = select(runs.c.key, runs.c.id, runs.c.name, runs.c.project).where(shown, asked_for, over, reason)
+        query = select(runs.c.key, runs.c.id, shown_name.label("name"), runs.c.project).where(
+            shown, asked_for, over, reason
+        )
         for row in connection.execute(query):
             found.setdefault(row.key, OverdueRun(**row._mapping, rule=rule))
     return [found[key] for key in sorted(found)]

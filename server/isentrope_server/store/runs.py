@@ -1,4 +1,4 @@
-"""Runs: description, status, tags and notes."""
+"""Runs: description, status, name, tags and notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, 
 
 from isentrope_server.store.database import Change
 from isentrope_server.store.removal import DELETING
-from isentrope_server.store.tables import deleted_runs, runs, streams
+from isentrope_server.store.tables import deleted_runs, runs, shown_name, streams
 from isentrope_wire.answers import Status
 from isentrope_wire.reports import RunFinished, RunStarted
 
@@ -23,6 +23,8 @@ class Run:
     key: int
     id: str
     name: str
+    """As it is shown: what people renamed it to, else what its training reports."""
+    reported_name: str
     project: str
     status: Status
     step: int | None
@@ -67,7 +69,7 @@ def find(connection: Connection, run_id: str, *, silent_after_seconds: float) ->
 
 def newest_named(connection: Connection, name: str) -> str | None:
     """The id of the newest run with this name."""
-    query = select(runs.c.id).where(runs.c.name == name, runs.c.state != DELETING).order_by(runs.c.key.desc()).limit(1)
+    query = select(runs.c.id).where(shown_name == name, runs.c.state != DELETING).order_by(runs.c.key.desc()).limit(1)
     return connection.execute(query).scalar_one_or_none()
 
 
@@ -85,7 +87,7 @@ def page(
         query = query.where(_has_status(wanted.status, silent_before))
     if wanted.text:
         query = query.where(
-            or_(*(c.icontains(wanted.text, autoescape=True) for c in (runs.c.id, runs.c.name, runs.c.project)))
+            or_(*(c.icontains(wanted.text, autoescape=True) for c in (runs.c.id, shown_name, runs.c.project)))
         )
     return [_run(row, silent_before) for row in connection.execute(query)]
 
@@ -150,7 +152,7 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
 
 
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
-    """Replace the description by that of a newer incarnation. Tags and notes of people stay."""
+    """Replace the description by that of a newer incarnation. Name, tags and notes of people stay."""
     connection.execute(
         update(runs).where(runs.c.key == run_key).values(finished_at=None, error="", **_described_by(started, now))
     )
@@ -190,9 +192,13 @@ def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
     )
 
 
-def edit(connection: Connection, run_key: int, *, tags: Sequence[str] | None, notes: str | None) -> None:
+def edit(
+    connection: Connection, run_key: int, *, name: str | None, tags: Sequence[str] | None, notes: str | None
+) -> None:
     """Change what people wrote; None leaves a field as it is."""
     values: dict[str, object] = {}
+    if name is not None:
+        values["given_name"] = name
     if tags is not None:
         values["tags"] = list(tags)
     if notes is not None:
@@ -253,6 +259,8 @@ def _run(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
     state = Status(values.pop("state"))
     silent = state is Status.RUNNING and values["last_heard_at"] < silent_before
     values["status"] = Status.SILENT if silent else state
+    values["reported_name"], given = values["name"], values.pop("given_name")
+    values["name"] = values["name"] if given is None else given
     for name in ("capabilities", "tags"):
         values[name] = tuple(values[name])
     return Run(**values)

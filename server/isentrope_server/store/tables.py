@@ -24,6 +24,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Dialect,
     Double,
     ForeignKey,
@@ -33,6 +34,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     UniqueConstraint,
+    func,
 )
 from sqlalchemy.types import TypeDecorator
 
@@ -130,7 +132,8 @@ runs = Table(
     metadata,
     Column("key", _Key, primary_key=True),
     Column("id", String(128), nullable=False, unique=True),
-    Column("name", Text, nullable=False),
+    Column("name", Text, nullable=False),  # as the training reports it
+    Column("given_name", Text),  # by people, shown in its place; NULL: none
     Column("project", Text, nullable=False, index=True),
     Column("state", String(16), nullable=False),  # running | finished | failed | ended; silence is worked out when read
     Column("step", BigInteger),
@@ -150,6 +153,9 @@ runs = Table(
     Column("last_position", BigInteger, nullable=False),
     Column("timeline_version", BigInteger, nullable=False),  # rises when another report may be shown for a step
 )
+
+shown_name: ColumnElement[str] = func.coalesce(runs.c.given_name, runs.c.name)
+"""What a run is called."""
 
 deleted_runs = Table(
     "deleted_runs",

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, i
 
 from isentrope_server.store import removal, streams
 from isentrope_server.store.streams import Timeline
-from isentrope_server.store.tables import alerts, driving_tokens, notified, runs, what_if_sums
+from isentrope_server.store.tables import alerts, driving_tokens, notified, runs, shown_name, what_if_sums
 from isentrope_wire.codec import decode_tokens, decode_what_if, encode_tokens, encode_what_if
 from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, DrivingToken, StepReport
 from isentrope_wire.what_if import WhatIfSums
@@ -174,7 +174,7 @@ def due_notices(connection: Connection, destination: str, *, since: float, now: 
     over = or_(done.sent, done.attempts >= MOST_ATTEMPTS, done.tried_at > now - PAUSE_SECONDS)
     of_alert = [alert[field.name] for field in fields(DueNotice) if field.name in alert]
     query = (
-        select(runs.c.id.label("run_id"), runs.c.name.label("run_name"), *of_alert)
+        select(runs.c.id.label("run_id"), shown_name.label("run_name"), *of_alert)
         .join(runs, runs.c.key == alert.run_key)
         .where(runs.c.state != removal.DELETING, alert.recorded_at >= since)
         .where(~exists().where(*same, done.destination == destination, over))

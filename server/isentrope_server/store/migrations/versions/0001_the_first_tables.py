@@ -55,6 +55,7 @@ def upgrade() -> None:
         sa.Column("key", _KEY, nullable=False),
         sa.Column("id", sa.String(length=128), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("given_name", sa.Text(), nullable=True),
         sa.Column("project", sa.Text(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=True),
