@@ -48,7 +48,7 @@ def percent(value: float | None, digits: int = 1) -> str:
     """A share in [0, 1] as per cent."""
     if value is None or not math.isfinite(value):
         return number(value)
-    return f"{number(100 * value, digits)}%"
+    return f"{number(100 * value, digits)}\N{NO-BREAK SPACE}%"
 
 
 def shown(metric: Metric, value: float | None) -> str:

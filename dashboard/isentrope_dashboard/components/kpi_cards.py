@@ -1,138 +1,124 @@
-"""Four numbers: the newest values, against the mean of the last hundred steps."""
+"""Four numbers: the mean of the last ten steps against the early level, which a single step can't mislead."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import html
 
-from isentrope_dashboard import ids
-from isentrope_dashboard.components.panel import icon
-from isentrope_dashboard.figures.lines import StepRow, sparkline
-from isentrope_dashboard.formatting import count, number, shown, shown_difference
-from isentrope_wire.answers import LatestMetric
-from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, Metric
+from isentrope_dashboard.components.basics import row, text
+from isentrope_dashboard.figures.chart import smoothed
+from isentrope_dashboard.formatting import MISSING, change, number, percent
+from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel, Show
 
-REFERENCE_STEPS = 100
+NEWEST_STEPS = 10
 
-
-CARDS: Mapping[str, Metric] = {
-    "entropy": ENTROPY_MEAN,
-    "predicted": ENTROPY_PREDICTED_CHANGE,
-    "clip": CLIP_FRACTION,
-    "reward": REWARD_MEAN,
-}
-"""By the name of the card."""
-
-
-def kpi_cards() -> dmc.SimpleGrid:
-    """The cards, without values."""
-    return dmc.SimpleGrid(
-        [_card(name, metric) for name, metric in CARDS.items()],
-        cols={"base": 2, "lg": 4},
-        spacing={"base": "xs", "xs": "md"},
-    )
-
-
-def kpi_props(rows: Sequence[StepRow], latest: Mapping[str, LatestMetric] | None = None) -> dict[str, dict[str, Any]]:
-    """Component id -> properties of all cards, from the run's last steps.
-
-    Args:
-        rows: The newest steps, oldest first.
-        latest: The newest value of every metric, for one that none of those steps measured.
-    """
-    props: dict[str, dict[str, Any]] = {}
-    for name, metric in CARDS.items():
-        props |= _card_props(name, metric, _readings(metric, rows, latest or {}))
-    return props
+SPARK_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Readings:
-    """What a metric was, and how long ago."""
+class Readings:
+    """A metric's first values, its last ones, and its course."""
 
-    values: Sequence[float]
-    """Where it was measured, oldest first."""
-    step: int | None = None
-    """Of the last one."""
-    age: int = 0
-    """Steps since then."""
+    first: SeriesColumns
+    """Of the run's first steps."""
+    course: SeriesColumns
+    """Of the whole run, perhaps reduced."""
+    last: SeriesColumns
+    """Of the last steps, not reduced."""
+
+    @property
+    def early(self) -> float | None:
+        """The early level as the alerts define it."""
+        level = EarlyLevel()
+        for value in self.first.value:
+            if math.isfinite(value):
+                level.add(value)
+        return level.level
+
+    @property
+    def now(self) -> float | None:
+        """The mean of the last ten steps; NaN where all of them are not finite."""
+        newest = self.last.value[-NEWEST_STEPS:]
+        known = [value for value in newest if math.isfinite(value)]
+        return fmean(known) if known else (math.nan if newest else None)
 
 
-def _readings(metric: Metric, rows: Sequence[StepRow], latest: Mapping[str, LatestMetric]) -> _Readings:
-    measured = [(row.step, row.scalars[metric]) for row in rows if metric in row.scalars]
-    known = latest.get(metric)
-    if not measured and known is not None:
-        measured = [(known.step, known.value)]
-    if not measured:
-        return _Readings(())
-    step = measured[-1][0]
-    return _Readings([value for _, value in measured], step, max(0, rows[-1].step - step) if rows else 0)
+def kpi_cards(entropy: Readings, reward: Readings, predicted: Readings, clipped: Readings) -> list[html.Section]:
+    """The cards of the overview."""
+    early, now = clipped.early, clipped.now
+    points = None if early is None or now is None else 100 * (now - early)
+    pace = predicted.early
+    return [
+        _card("Entropy", "nats", number(entropy.now), *_against(entropy, loss_is_bad=True), entropy),
+        _card("Reward", "mean", number(reward.now), *_against(reward, loss_is_bad=True), reward),
+        _card(
+            "Predicted ΔH", "nats a step", change(predicted.now),
+            *(("", "", "needs a calibration") if pace is None or predicted.now is None
+              else (_share(predicted.now, pace), "", f"of early pace {change(pace)}")),
+            predicted,
+        ),
+        _card(
+            "Clipped", "of tokens", percent(now),
+            "" if points is None else f"{number(points, 1, signed=True)} pt", "",
+            "" if early is None else f"early {percent(early)}", clipped,
+        ),
+    ]  # fmt: skip
 
 
-def _card(part: str, metric: Metric) -> dmc.Card:
-    top = dmc.Group(
+def _share(now: float, early: float) -> str:
+    return MISSING if early == 0 or not math.isfinite(now) else percent(now / early, 0)
+
+
+def _against(readings: Readings, *, loss_is_bad: bool) -> tuple[str, str, str]:
+    """The difference in percent, its tone, and what it is compared with."""
+    early, now = readings.early, readings.now
+    if early is None or now is None or not math.isfinite(now):
+        return "", "", "" if early is None else f"early {number(early)}"
+    if early == 0:
+        return "", "", "early 0"
+    share = (now - early) / abs(early)
+    tone = "" if abs(share) < 0.05 or not loss_is_bad else ("act" if share <= -0.25 else "ok" if share > 0 else "")
+    return f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%", tone, f"vs early {number(early)}"
+
+
+def _card(title: str, unit: str, value: str, difference: str, tone: str, early: str, readings: Readings) -> html.Section:
+    words = html.Div(
         [
-            dmc.Text(metric.label, size="sm", c="dimmed", fw=500),
-            dmc.Text(metric.unit, id=ids.kpi(part, "unit"), size="xs", c="dimmed", className="num"),
+            html.Div([html.H2(title, className="kpi-title"), text(unit, "dim")], className="row"),
+            html.Div(value, className="kpi-value"),
+            row(text(difference, f"difference {tone}".strip()), text(early, "small dim num")),
         ],
-        justify="space-between",
-        gap=4,
+        className="kpi-words",
     )
-    value = dmc.Text("–", id=ids.kpi(part, "value"), className="kpi-value")
-    difference = dmc.Group(
-        [
-            html.Span(id=ids.kpi(part, "delta"), className="unshrinking"),
-            dmc.Text("", id=ids.kpi(part, "reference"), size="xs", c="dimmed"),
-        ],
-        gap=6,
-        wrap="nowrap",
-    )
-    spark = dmc.Sparkline(
-        id=ids.kpi(part, "spark"),
-        data=[],
-        w=88,
-        h=44,
-        color="iris.5",
-        fillOpacity=0.14,
-        strokeWidth=1.6,
-        curveType="monotone",
-        className="kpi-spark",
-    )
-    bottom = dmc.Group(
-        [dmc.Stack([value, difference], gap=6), spark], justify="space-between", align="flex-end", wrap="nowrap", mt=8
-    )
-    return dmc.Card([top, bottom], className="kpi")
+    line = sparkline(readings.course)
+    spark: list[Any] = [
+        dmc.Sparkline(
+            data=line, w=64, h=32, color="iris.5", fillOpacity=0.1, strokeWidth=1.5, curveType="linear", className="spark"
+        )
+    ]
+    return html.Section([words, *(spark if line else [])], className="card kpi")
 
 
-def _card_props(part: str, metric: Metric, readings: _Readings) -> dict[str, dict[str, Any]]:
-    values = readings.values
-    current = values[-1] if values else None
-    before = [value for value in values[-REFERENCE_STEPS - 1 : -1] if math.isfinite(value)]
-    reference = sum(before) / len(before) if before else None
-    difference = current - reference if current is not None and reference is not None else None
-    when = "" if not readings.age else f" · step {count(readings.step)}, {count(readings.age)} ago"
-    return {
-        ids.kpi(part, "value"): {"children": shown(metric, current)},
-        ids.kpi(part, "unit"): {"children": (metric.unit + when).removeprefix(" · ")},
-        ids.kpi(part, "delta"): {"children": _difference_badge(metric, difference)},
-        ids.kpi(part, "reference"): {"children": f"vs {len(before)}-step mean" if difference is not None else ""},
-        ids.kpi(part, "spark"): {"data": sparkline(values)},
-    }
+def sparkline(columns: SeriesColumns, show: Show = Show.NUMBER) -> list[float]:
+    """At most 40 values scaled to [0, 1]; values of one sign begin at 0, so that a small wiggle looks small."""
+    known = [value for value in smoothed(columns, 3) if value is not None]
+    if len(known) < 2:
+        return []
+    stride = math.ceil(len(known) / SPARK_POINTS)
+    line = known[::-stride][::-1]
+    low, high = min(line), max(line)
+    if low >= 0 and show is Show.NUMBER:
+        low = 0.0
+    span = (high - low) or 1.0
+    return [round((value - low) / span, 3) for value in line]
 
 
-def _difference_badge(metric: Metric, difference: float | None) -> dmc.Badge:
-    if difference is None or not math.isfinite(difference):
-        content, color = [number(difference)], "gray"
-    elif not any(digit in "123456789" for digit in shown_difference(metric, abs(difference))):
-        content, color = ["±0"], "gray"
-    else:
-        rises = difference > 0
-        good = None if metric.rise_is_good is None else rises == metric.rise_is_good
-        content = [icon("up" if rises else "down", 11), " ", shown_difference(metric, abs(difference))]
-        color = {None: "iris", True: "teal", False: "red"}[good]
-    return dmc.Badge(content, variant="light", color=color, size="sm", radius="sm", tt="none", className="unshrinking")
+METRICS: Sequence[str] = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)
+"""In the order of `kpi_cards`."""

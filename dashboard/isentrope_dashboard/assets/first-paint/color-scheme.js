@@ -1,11 +1,12 @@
-// Runs before the first paint: the scheme chosen last time, or the system's, so that nothing flashes.
+// Runs before the first paint: the scheme that the address names, else the one chosen last, else the system's.
 (function () {
   var root = document.documentElement;
-  var chosen = null;
+  var chosen = new URLSearchParams(location.search).get("theme");
   try {
-    chosen = window.localStorage.getItem("mantine-color-scheme-value");
+    if (chosen === "dark" || chosen === "light") window.localStorage.setItem("mantine-color-scheme-value", chosen);
+    else chosen = window.localStorage.getItem("mantine-color-scheme-value");
   } catch (error) {
-    chosen = null; // storage may be forbidden; the system's scheme is right then
+    // Storage may be forbidden.
   }
   var dark = chosen === "dark" || (chosen !== "light" && window.matchMedia("(prefers-color-scheme: dark)").matches);
   root.setAttribute("data-mantine-color-scheme", dark ? "dark" : "light");

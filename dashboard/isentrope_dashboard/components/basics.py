@@ -1,0 +1,159 @@
+"""Rows, cards, chips, icons and the card of a chart: the pieces of every page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from isentrope_dashboard.theme import CHART_CONFIG
+
+Content: TypeAlias = Component | str | list[Any] | None
+
+_SHAPES = {
+    "search": "<circle cx='11' cy='11' r='7'/><path d='m20 20-4-4'/>",
+    "link": "<path d='M10 14a4 4 0 0 0 5.7 0l3-3a4 4 0 1 0-5.7-5.7l-1 1M14 10a4 4 0 0 0-5.7 0l-3 3A4 4 0 1 0 11 18.7l1-1'/>",
+    "moon": "<path d='M20 14.5A8 8 0 0 1 9.5 4a8 8 0 1 0 10.5 10.5z'/>",
+    "sun": "<circle cx='12' cy='12' r='4'/><path d='M12 2v2M12 20v2M4.9 4.9l1.4 1.4M17.7 17.7l1.4 1.4M2 12h2M20 12h2"
+    "M4.9 19.1l1.4-1.4M17.7 6.3l1.4-1.4'/>",
+    "send": "<path d='M21 3 10 14M21 3l-7 18-4-7-7-4 18-7z'/>",
+    "run": "<path d='M3 12h4l3-8 4 16 3-8h4'/>",
+    "check": "<path d='m5 13 4 4L19 7'/>",
+    "undo": "<path d='M4 9h10a6 6 0 0 1 0 12h-3M4 9l5-5M4 9l5 5'/>",
+    "alert": "<path d='M12 3 2 20h20L12 3zM12 10v4M12 17.3v.2'/>",
+    "eye": "<path d='M2 12s3.6-7 10-7 10 7 10 7-3.6 7-10 7-10-7-10-7z'/><circle cx='12' cy='12' r='3'/>",
+    "arrow": "<path d='M5 12h14M13 6l6 6-6 6'/>",
+    "compare": "<path d='M4 19V9M10 19V5M16 19v-7M22 19V3'/>",
+    "previous": "<path d='m14 6-6 6 6 6'/>",
+    "next": "<path d='m10 6 6 6-6 6'/>",
+    "clock": "<circle cx='12' cy='12' r='9'/><path d='M12 7v5l3 2'/>",
+    "plus": "<path d='M12 5v14M5 12h14'/>",
+    "download": "<path d='M12 4v12M7 11l5 5 5-5M5 20h14'/>",
+    "more": "<circle cx='12' cy='5' r='1'/><circle cx='12' cy='12' r='1'/><circle cx='12' cy='19' r='1'/>",
+    "cross": "<path d='M6 6l12 12M18 6 6 18'/>",
+}
+
+
+def icon(name: str, size: int = 16) -> html.Span:
+    """A decorative icon; the text beside it, or a label, carries the meaning."""
+    drawing = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='black' stroke-width='2' "
+        f"stroke-linecap='round' stroke-linejoin='round'>{_SHAPES[name]}</svg>"
+    )
+    style = {"width": size, "height": size, "--drawing": f'url("data:image/svg+xml,{quote(drawing)}")'}
+    return html.Span(className="icon", style=style, **{"aria-hidden": "true"})
+
+
+def row(*children: Any, name: str = "", **more: Any) -> html.Div:
+    """Children side by side."""
+    return html.Div(list(children), className=f"row {name}".strip(), **more)
+
+
+def text(content: Content, kind: str = "") -> html.Span:
+    """Words in one of the style sheet's kinds: `dim`, `strong`, `num`, `small` ..."""
+    return html.Span(content, className=kind)
+
+
+def spacer() -> html.Div:
+    """Takes the room that is left in a row."""
+    return html.Div(className="spacer")
+
+
+def chip(content: Content, tone: str = "", *, symbol: str = "") -> html.Span:
+    """A state in a word; `tone` is ok, act, watch or iris, and never the only sign."""
+    return html.Span([icon(symbol, 12), content] if symbol else content, className=f"chip {tone}".strip())
+
+
+def card(*children: Any, title: Content = None, beside: Any = None, name: str = "", **more: Any) -> html.Section:
+    """A card, with a title where it has one."""
+    head = [] if title is None else [row(html.H2(title, className="title"), spacer(), beside, name="card-head")]
+    return html.Section([*head, *children], className=f"card {name}".strip(), **more)
+
+
+def symbol(letter: str, below: str) -> list[Any]:
+    """A letter with an index, as S_c."""
+    return [html.I(letter), html.Sub(below)]
+
+
+Key: TypeAlias = tuple[str, str, str]
+"""A word, the kind of its sample (`line`, `dash`, `band`) and the name of its colour in the style sheet."""
+
+
+def keys(items: Sequence[Key]) -> html.Div:
+    """What the lines of a chart are."""
+    samples = [
+        html.Span([html.I(className=kind, style={"--sample": f"var(--{color})"}), word], className="key")
+        for word, kind, color in items
+    ]
+    return html.Div(samples, className="keys")
+
+
+def chart_card(
+    chart: str,
+    figure: dict[str, Any],
+    *,
+    title: Content,
+    unit: Content = "",
+    height: int,
+    says: str,
+    shown: Sequence[Key] = (),
+    name: str = "",
+    zooms: bool = True,
+    beside: Any = None,
+) -> html.Section:
+    """A card with one chart, which can be saved as a picture or as numbers.
+
+    Args:
+        chart: its id.
+        figure: its first content.
+        title, unit: the heading.
+        height: of the plot, in pixels.
+        says: what it shows, read by screen readers.
+        shown: what the lines are.
+        name: more classes of the card.
+        zooms: whether its x axis is that of the steps: a drag over it zooms all such charts, a click chooses a step.
+        beside: to the right of the heading, before the menu.
+    """
+    graph = dcc.Graph(id=chart, figure=figure, config=CHART_CONFIG, style={"height": height})
+    heading = html.H2([title, html.Span(unit, className="unit")], className="title")
+    menu = html.Details(
+        [
+            html.Summary(icon("more", 14), **{"aria-label": f"Save the chart {_plain(title)}"}),
+            html.Div([html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]),
+        ],
+        className="save",
+    )
+    head = row(heading, spacer(), keys(shown), beside, menu, name="card-head")
+    return html.Section(
+        [head, html.Div(graph, className="plot", role="img", **{"aria-label": says})],
+        className=f"card chart {'zooms ' if zooms else ''}{name}".strip(),
+        **{"data-name": _plain(title)},
+    )
+
+
+def _plain(content: Content) -> str:
+    if isinstance(content, Component):
+        return _plain(content.children)
+    return "".join(map(_plain, content)) if isinstance(content, list) else str(content or "")
+
+
+def choice(param: str, options: Sequence[tuple[str, str]], value: str, says: str) -> dmc.SegmentedControl:
+    """A choice that the page's address carries: the browser writes it there, and the page is read again.
+
+    Args:
+        param: its name in the query.
+        options: values and words.
+        value: the chosen one.
+        says: what is chosen, read by screen readers.
+    """
+    data = [{"value": key, "label": word} for key, word in options]
+    return dmc.SegmentedControl(id={"param": param}, data=data, value=value, size="xs", **{"aria-label": says})
+
+
+def skeleton(height: int) -> dmc.Skeleton:
+    """In the place of a card that is still being read."""
+    return dmc.Skeleton(height=height, radius=8)

@@ -1,0 +1,154 @@
+"""The bar above every page: the brand, where the reader is, who is signed in; on a run's page its state."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
+from isentrope_dashboard.formatting import count, seconds
+from isentrope_wire.answers import RunSummary, SeriesColumns, Status
+
+SCHEME = "scheme"
+RUN_SELECT = "run-select"
+
+PLACES = (("Runs", "/"), ("Compare", "/compare"), ("Access", "/access"))
+
+_STATUS = {
+    Status.RUNNING: ("Live", "ok", "Reports arrive"),
+    Status.FINISHED: ("Finished", "", "The trainer finished the run"),
+    Status.FAILED: ("Failed", "act", "The trainer reported an error"),
+    Status.ENDED: ("Ended", "", "The process ended without finishing the run"),
+    Status.SILENT: ("Silent", "watch", "No report for a while: the process is frozen, ended or cut off"),
+}
+
+
+def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = "") -> html.Div:
+    """A whole page. `title` is read to those who can't see it, `middle` goes behind the brand, `below` under the bar."""
+    links = [
+        html.A(name, href=path, className="place", **({"aria-current": "page"} if path == here else {}))
+        for name, path in PLACES
+    ]
+    brand = html.A(
+        [html.Span(className="logo", **{"aria-hidden": "true"}), html.Span("Isentrope", className="brand")],
+        href="/", className="home", **{"aria-label": "Isentrope: all runs"},
+    )  # fmt: skip
+    where = [*middle] if middle else [html.Nav(links, className="row places", **{"aria-label": "Pages"})]
+    bar = html.Header([brand, html.Span(className="rule"), *where, spacer(), *_tools()], className="row top")
+    lost = html.Div(
+        [
+            html.Span("Connection lost: the server does not answer. This page goes on when it does.", className="lost"),
+            html.Span(
+                ["This token was revoked or the session ended. ", html.A("Sign in again", href="/")],
+                className="revoked",
+            ),
+            html.Span(["This run was deleted. ", html.A("All runs", href="/")], className="deleted"),
+        ],
+        className="connection",
+        role="status",
+    )
+    return html.Div([bar, below, lost, html.Main([html.H1(title, className="sr-only"), *body], className="page")])
+
+
+def _tools() -> list[Component]:
+    link = dmc.ActionIcon(
+        icon("link"), id="copy-link", variant="subtle", color="gray", size=28,
+        **{"aria-label": "Copy a link to this view"},
+    )  # fmt: skip
+    toggle = dmc.ColorSchemeToggle(
+        id=SCHEME, lightIcon=icon("sun"), darkIcon=icon("moon"), variant="subtle", color="gray", size=28,
+        **{"aria-label": "Switch between light and dark"},
+    )  # fmt: skip
+    return [link, toggle, html.Span(className="rule"), html.Div(id="who", className="row who")]
+
+
+def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]:
+    """Where the reader is on a run's page: the run, which can be changed for another, and its state."""
+    shown = list(others) if any(other.id == run.id for other in others) else [run, *others]
+    select = dmc.Select(
+        id=RUN_SELECT,
+        data=[{"value": other.id, "label": f"{other.name} · {other.id[-6:]}"} for other in shown],
+        value=run.id,
+        searchable=True,
+        w={"base": 150, "md": 240},
+        size="xs",
+        leftSection=icon("run", 14),
+        nothingFoundMessage="Not among the newest runs: find it in the list",
+        **{"aria-label": "Run"},
+    )
+    return [
+        html.A("Runs", href="/", className="place wide"),
+        text("/", "dim wide"),
+        select,
+        html.Div(id="run-state", className="row state"),
+    ]
+
+
+def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
+    """Status, step, pace and the age of the newest report."""
+    word, tone, says = _STATUS.get(run.status, (str(run.status), "", ""))
+    live = run.status == Status.RUNNING
+    badge = html.Span(
+        [html.Span(className="live-dot"), word] if live else word, className=f"chip {tone}", title=says, id="run-status"
+    )
+    planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
+    step = html.Span(["step ", html.B(count(run.step), id="run-step"), planned], className="num dim")
+    share = 0 if run.step is None or not run.planned_steps else min(100, 100 * run.step / run.planned_steps)
+    bar = dmc.Progress(value=round(share, 1), w=96, size=4, **{"aria-label": "share of the planned steps"})
+    words = pace_words(run, step_seconds)
+    at = run.last_report_at
+    age = html.Span(
+        id="report-age", className="num dim wide",
+        **{"data-since": at or 0, "data-before": "updated " if live else "last report "},
+        children="no report yet" if at is None else _age(time.time() - at, live=live),
+    )  # fmt: skip
+    return [badge, step, *([bar] if run.planned_steps else []), html.Span(words, className="num dim wide"), age]
+
+
+def _age(passed: float, *, live: bool) -> str:
+    # The browser counts on from here.
+    return ("updated " if live else "last report ") + ("now" if passed < 2 else f"{round(passed)} s ago")
+
+
+def pace_words(run: RunSummary, step_seconds: SeriesColumns) -> str:
+    """Seconds a step and the time that is left, where they are known."""
+    measured = [value for value in step_seconds.value[-20:] if math.isfinite(value)]
+    if not measured:
+        return ""
+    pace = sum(measured) / len(measured)
+    words = f"{seconds(pace)} per step"
+    if run.status == Status.RUNNING and run.planned_steps and run.step is not None:
+        left = pace * max(0, run.planned_steps - run.step)
+        words += f" · {_duration(left)} left"
+    return words
+
+
+def _duration(passed: float) -> str:
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if passed >= 2 * size:
+            return f"{passed / size:.0f} {name}"
+    return f"{passed:.0f} s"
+
+
+def who_am_i(name: str, scope: str) -> list[Component]:
+    """The token's name and what it allows, and the way out."""
+    initials = "".join(part[0] for part in name.replace(".", " ").replace("-", " ").split()[:2]).upper() or "?"
+    menu = dmc.Menu(
+        [
+            dmc.MenuTarget(
+                dmc.UnstyledButton(
+                    row(dmc.Avatar(initials, size=24, radius="xl", color="iris"), text(name, "wide"), chip(scope, "wide")),
+                    **{"aria-label": f"Signed in as {name}, scope {scope}"},
+                )
+            ),
+            dmc.MenuDropdown([dmc.MenuItem("Access tokens", href="/access"), dmc.MenuItem("Sign out", id="sign-out")]),
+        ],
+        position="bottom-end",
+    )
+    return [menu]

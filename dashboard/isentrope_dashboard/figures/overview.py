@@ -1,0 +1,261 @@
+"""The four charts of the overview, on one x axis: entropy, its change, reward, clipped tokens; and the next 50 steps."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale, percent_texts, value_range
+from isentrope_dashboard.formatting import change, number, percent
+from isentrope_dashboard.theme import Scheme
+from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    CONTROL_MU_HIGH,
+    CONTROL_MU_LOW,
+    ENTROPY_MEAN,
+    ENTROPY_OBSERVED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE_HIGH,
+    ENTROPY_PREDICTED_CHANGE_LOW,
+    HOLD_TARGET,
+    REWARD_MEAN,
+)
+
+METRICS = (
+    ENTROPY_MEAN,
+    REWARD_MEAN,
+    ENTROPY_PREDICTED_CHANGE,
+    ENTROPY_PREDICTED_CHANGE_LOW,
+    ENTROPY_PREDICTED_CHANGE_HIGH,
+    ENTROPY_OBSERVED_CHANGE,
+    CLIP_FRACTION,
+    HOLD_TARGET,
+    CONTROL_MU_LOW,
+    CONTROL_MU_HIGH,
+)
+NEXT_STEPS = 50
+"""How far the forecast goes."""
+
+WATCH_SHARE, ACT_SHARE, COLLAPSED_SHARE = 0.25, 0.5, 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened at a step."""
+
+    step: int
+    label: str
+    """In a few characters."""
+    kind: str = "control"
+    """`control`, `watch` or `act`."""
+    text: str = ""
+    """In a sentence, shown on hover."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A straight line from the newest entropy, or from the step at which a control was applied."""
+
+    label: str
+    start: int
+    entropy: float
+    """At the start, in nats."""
+    slope: float
+    """In nats a step."""
+    slope_low: float | None = None
+    slope_high: float | None = None
+    helps: bool = False
+    """Whether it is the line with the control; else the one without."""
+    clip_fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What all four charts share."""
+
+    scheme: Scheme
+    scale: Scale
+    first: int
+    """Of the window."""
+    last: int
+    """The newest step; the zone of the next steps begins there."""
+    zoom: tuple[float, float] | None = None
+    """In units of the scale."""
+    smooth: bool = True
+    is_live: bool = True
+    marks: Sequence[Mark] = ()
+    forecasts: Sequence[Forecast] = field(default_factory=list)
+    early_level: float | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        if self.zoom is not None:
+            return self.zoom
+        beyond = NEXT_STEPS + max(2, (self.last - self.first) // 20) if self.is_live else 0
+        return self.scale.at(self.first), self.scale.at(max(self.last + beyond, self.first + 1))
+
+
+Series = Mapping[str, SeriesColumns]
+
+
+def _chart(shown: Shown) -> Chart:
+    chart = Chart(shown.scheme, shown.scale)
+    first, last = shown.ends
+    chart.x_axis(first, last)
+    if shown.is_live:
+        end = last if shown.zoom is None else chart.scale.step_at(last)
+        if shown.zoom is None:
+            end = shown.last + NEXT_STEPS * 2
+        chart.zone(shown.last, end, chart.ink["future"])
+        chart.mark(shown.last, chart.ink["zero"], dash="solid")
+    return chart
+
+
+def _add_marks(chart: Chart, shown: Shown, *, labelled: bool) -> None:
+    controls = [mark for mark in shown.marks if mark.kind == "control"]
+    first, last = shown.ends
+    free_from = float("inf")
+    for mark in reversed(controls):
+        place = chart.scale.at(mark.step)
+        if not first <= place <= last:
+            continue
+        chart.mark(mark.step, chart.ink["faint"])
+        share = (place - first) / ((last - first) or 1)
+        width = 0.011 * len(mark.label) + 0.02
+        if labelled and mark.label and share + width < free_from:
+            free_from = share
+            left = share + width > 1
+            chart.label(
+                html.escape(mark.label), x=mark.step, y=1, yref="paper", yanchor="top",
+                xanchor="right" if left else "left", xshift=-4 if left else 4,
+            )  # fmt: skip
+
+
+def _columns(series: Series, name: str) -> SeriesColumns:
+    return series.get(name, EMPTY)
+
+
+def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
+    """Observed entropy from 0, the early level, what of it is lost, alarms, the held target, and the forecasts."""
+    chart, ink = _chart(shown), {}
+    ink = chart.ink
+    entropy = _columns(series, ENTROPY_MEAN)
+    if not entropy.step:
+        chart.note("No entropy was reported so far")
+        return chart.figure()
+    early = shown.early_level
+    low, high = value_range([entropy, _columns(series, HOLD_TARGET)], from_zero=True, high=early)
+    chart.y_axis(low, high)
+    if early is not None:
+        first, last = shown.ends
+        for share, words, color in (
+            (0.0, f"early level {number(early)}", "muted"),
+            (WATCH_SHARE, "25 % lost · Watch", "muted"),
+            (ACT_SHARE, "50 % lost · Act", "act"),
+            (COLLAPSED_SHARE, "75 % lost", "muted"),
+        ):
+            value = early * (1 - share)
+            chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if share == 0 else "4px,4px")
+            side = {"x": 1, "xanchor": "right"} if share == 0 else {"x": 0, "xanchor": "left", "xshift": 4}
+            chart.label(words, y=value, xref="paper", yanchor="bottom", color=ink[color], **side)
+    _add_forecasts(chart, shown)
+    target = _columns(series, HOLD_TARGET)
+    if target.step:
+        chart.line(target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats)
+    chart.line(entropy, name="entropy", color=ink["iris"], written=_nats)
+    values = dict(zip(entropy.step, entropy.value, strict=True))
+    for mark in shown.marks:
+        if mark.kind != "control" and mark.step in values:
+            color = ink["act" if mark.kind == "act" else "upper"]
+            chart.dot(mark.step, values[mark.step], color, symbol="triangle-up", text=html.escape(mark.text))
+            chart.label(mark.label, x=mark.step, y=values[mark.step], yshift=13, xanchor="left", color=color)
+    _add_marks(chart, shown, labelled=True)
+    if shown.is_live:
+        chart.dot(entropy.step[-1], entropy.value[-1], ink["iris"])
+    return chart.figure()
+
+
+def _nats(value: float | None) -> str:
+    return f"{number(value, 4)} nats"
+
+
+def _add_forecasts(chart: Chart, shown: Shown) -> None:
+    for line in shown.forecasts:
+        color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
+        end = max(line.start, shown.last) + NEXT_STEPS
+        ahead = end - line.start
+        steps = [line.start, end]
+        if line.slope_low is not None and line.slope_high is not None:
+            low, high = (line.entropy + slope * ahead for slope in (line.slope_low, line.slope_high))
+            places = [chart.scale.at(step) for step in (line.start, end, end)]
+            chart.area(places, [line.entropy, max(0.0, high), max(0.0, low)], chart.ink[soft])
+        value = max(0.0, line.entropy + line.slope * ahead)
+        chart.stroke(steps, [line.entropy, value], chart.ink[color])
+        chart.label(
+            f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right",
+            yanchor="bottom" if line.helps else "top", yshift=8 if line.helps else -6, color=chart.ink[color],
+        )  # fmt: skip
+
+
+def reward_figure(series: Series, shown: Shown) -> dict[str, Any]:
+    """Reward, smoothed over the raw line."""
+    chart = _chart(shown)
+    reward = _columns(series, REWARD_MEAN)
+    if not reward.step:
+        chart.note("No reward was reported: pass rewards, or log it")
+        return chart.figure()
+    chart.y_axis(*value_range([reward], from_zero=True))
+    chart.line(reward, name="reward", color=chart.ink["iris"], smooth=shown.smooth, written=number)
+    _add_marks(chart, shown, labelled=False)
+    return chart.figure()
+
+
+def change_figure(series: Series, shown: Shown) -> dict[str, Any]:
+    """Predicted entropy change with its 90 % band, and the observed change."""
+    chart = _chart(shown)
+    ink = chart.ink
+    predicted, observed = _columns(series, ENTROPY_PREDICTED_CHANGE), _columns(series, ENTROPY_OBSERVED_CHANGE)
+    if not predicted.step and not observed.step:
+        chart.note("A calibrated prediction needs several steps")
+        return chart.figure()
+    chart.y_axis(*value_range([predicted, observed], low=0.0), zeroline=True)
+    low, high = _columns(series, ENTROPY_PREDICTED_CHANGE_LOW), _columns(series, ENTROPY_PREDICTED_CHANGE_HIGH)
+    chart.band(low, high, ink["iris_soft"])
+    chart.line(observed, name="observed", color=ink["observed"], width=1.2, written=change)
+    chart.line(predicted, name="predicted", color=ink["iris"], written=change)
+    for line in shown.forecasts:
+        end = max(line.start, shown.last) + NEXT_STEPS
+        color = ink["hold" if line.helps else "act"]
+        chart.stroke([shown.last, end], [line.slope, line.slope], color)
+        chart.label(
+            f"{html.escape(line.label)}  {change(line.slope)}", x=end, y=line.slope, xanchor="right",
+            yanchor="bottom" if line.helps else "top", color=color,
+        )  # fmt: skip
+    _add_marks(chart, shown, labelled=False)
+    return chart.figure()
+
+
+def clip_figure(series: Series, shown: Shown) -> dict[str, Any]:
+    """Share of the tokens that the active method clips."""
+    chart = _chart(shown)
+    ink = chart.ink
+    clipped = _columns(series, CLIP_FRACTION)
+    if not clipped.step:
+        chart.note("No clip fraction was reported so far")
+        return chart.figure()
+    foretold = max((line.clip_fraction or 0.0 for line in shown.forecasts), default=0.0)
+    chart.y_axis(*value_range([clipped], from_zero=True, high=max(0.05, foretold)), written=percent_texts)
+    chart.line(clipped, name="clipped", color=ink["iris"], written=percent)
+    for line in shown.forecasts:
+        if line.clip_fraction is not None:
+            end = max(line.start, shown.last) + NEXT_STEPS
+            chart.stroke([shown.last, end], [line.clip_fraction] * 2, ink["hold"])
+            chart.label(
+                f"{html.escape(line.label)}  {percent(line.clip_fraction)}", x=end, y=line.clip_fraction,
+                xanchor="right", yanchor="bottom", color=ink["hold"],
+            )  # fmt: skip
+    _add_marks(chart, shown, labelled=True)
+    return chart.figure()

@@ -1,0 +1,180 @@
+"""The overview of a run: the health line, four numbers and four charts; beside them the control card (`pages.control`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components import kpi_cards
+from isentrope_dashboard.components.basics import chart_card, choice, row
+from isentrope_dashboard.components.kpi_cards import Readings
+from isentrope_dashboard.figures import overview
+from isentrope_dashboard.figures.chart import EMPTY, Scale
+from isentrope_dashboard.figures.overview import Mark, Shown
+from isentrope_dashboard.formatting import control_markers
+from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import Alert, RunDetail, SeriesAnswer, Status
+from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.metrics import TIME_STEP_SECONDS, TOKEN_COUNT
+
+CHART_POINTS = 600
+FIRST_STEPS = 10
+LAST_STEPS = 20
+BEFORE_CONTROL = 20
+"""Steps shown before the control, in the window that begins with it."""
+
+TALL, SHORT = 328, 230
+
+
+async def read(client: AsyncClient, view: View) -> Values:
+    """What the overview shows."""
+    run_id = view.run_id or ""
+    run, history, alerts = await asyncio.gather(
+        client.ask(calls.run(run_id)),
+        client.newest(calls.control_history(run_id), 50),
+        client.newest(calls.alerts(run_id), 50),
+    )
+    first, last = window(run, view, history)
+    scale = await read_scale(client, run_id, view)
+    if view.zoom is not None:
+        ends = [scale.step_at(place) for place in view.zoom]
+        first, last = max(0, int(ends[0]) - 1), int(ends[1]) + 1
+    charted, course, early, newest = await asyncio.gather(
+        client.ask(calls.series(run_id, overview.METRICS, from_step=first, to_step=last, points=CHART_POINTS)),
+        client.ask(calls.series(run_id, kpi_cards.METRICS, points=3 * kpi_cards.SPARK_POINTS)),
+        read_early(client, run, kpi_cards.METRICS),
+        client.ask(calls.series(run_id, kpi_cards.METRICS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
+    )
+    readings = [
+        Readings(*(answer.series.get(name, EMPTY) for answer in (early, course, newest))) for name in kpi_cards.METRICS
+    ]
+    shown = Shown(
+        scheme=view.scheme,
+        scale=scale,
+        first=_first_step(charted, first),
+        last=run.step or 0,
+        zoom=view.zoom,
+        smooth=view.smooth,
+        is_live=run.status == Status.RUNNING,
+        marks=marks(history, alerts),
+        early_level=readings[0].early,
+    )
+    return {
+        "health": "",
+        "kpis": kpi_cards.kpi_cards(*readings),
+        "chart-entropy": overview.entropy_figure(charted.series, shown),
+        "chart-reward": overview.reward_figure(charted.series, shown),
+        "chart-change": overview.change_figure(charted.series, shown),
+        "chart-clip": overview.clip_figure(charted.series, shown),
+    }
+
+
+async def read_early(client: AsyncClient, run: RunDetail, names: Sequence[str]) -> SeriesAnswer:
+    """The run's first steps."""
+    beginning = await client.ask(calls.series(run.id, names, points=2))
+    first = min((columns.step[0] for columns in beginning.series.values() if columns.step), default=0)
+    return await client.ask(calls.series(run.id, names, from_step=0, to_step=first + FIRST_STEPS))
+
+
+async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
+    """The x axis that the reader chose."""
+    if view.axis == "step":
+        return Scale()
+    name = TIME_STEP_SECONDS if view.axis == "time" else TOKEN_COUNT
+    answer = await client.ask(calls.series(run_id, name, points=CHART_POINTS))
+    return Scale.of(view.axis, answer.series.get(name, EMPTY))
+
+
+def window(run: RunDetail, view: View, history: Sequence[ControlVersion]) -> tuple[int | None, int | None]:
+    """The first and last step that the reader wants to see; None: the run's own."""
+    if view.window.isdecimal():
+        return max(0, (run.step or 0) - int(view.window) + 1), None
+    if view.window == "control":
+        applied = [item.applied_step for item in history if item.version > 0 and item.applied_step is not None]
+        return (max(0, applied[0] - BEFORE_CONTROL) if applied else None), None
+    return None, None
+
+
+def _first_step(answer: SeriesAnswer, wanted: int | None) -> int:
+    known = [columns.step[0] for columns in answer.series.values() if columns.step]
+    return min(known, default=wanted or 0)
+
+
+def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Mark]:
+    """What the charts mark: applied controls, and the alarms about the entropy."""
+    controls = [Mark(step=step, label=label) for step, label in control_markers(history)]
+    alarms = [
+        Mark(step=alert.step, label=alert.level.capitalize(), kind=str(alert.level), text=alert.message)
+        for alert in alerts
+        if alert.kind in ("collapse", "explosion")
+    ]
+    return sorted([*controls, *alarms], key=lambda mark: mark.step)
+
+
+def layout(values: Values) -> Component:
+    """The overview's left column; the control card is mounted beside it."""
+    charts: list[tuple[str, str, Any, int, Mapping[str, Any]]] = [
+        (
+            "chart-entropy", "Entropy", "nats", TALL,
+            {"says": "Entropy over steps, with the early level and what the next 50 steps are predicted to bring",
+             "shown": [("observed", "line", "iris"), ("predicted", "dash", "dim")]},
+        ),
+        ("chart-reward", "Reward", "mean", TALL, {"says": "Reward over steps", "shown": [("smoothed", "line", "iris")]}),
+        (
+            "chart-change", "Change of entropy", "nats a step", SHORT,
+            {"says": "Predicted entropy change with its 90 % band, and the observed change, over steps",
+             "shown": [("predicted", "line", "iris"), ("90 % band", "band", "iris"), ("observed", "line", "observed")]},
+        ),
+        (
+            "chart-clip", "Clipped tokens", "of tokens", SHORT,
+            {"says": "Share of the tokens that the active method clips, over steps", "shown": [("clipped", "line", "iris")]},
+        ),
+    ]  # fmt: skip
+    return html.Div(
+        [
+            html.Div(values["health"], id="health"),
+            html.Div(values["kpis"], id="kpis", className="kpis"),
+            html.Div(
+                [
+                    chart_card(name, values[name], title=title, unit=unit, height=height, **more)
+                    for name, title, unit, height, more in charts
+                ],
+                className="charts",
+            ),
+        ]
+    )
+
+
+def tools(view: View, history: Sequence[ControlVersion]) -> Component:
+    """What all charts of the tab show: window, axis, smoothing."""
+    applied = next((item for item in history if item.version > 0 and item.applied_step is not None), None)
+    since = [("control", f"Since v{applied.version}")] if applied else []
+    return row(
+        choice("window", [("50", "Last 50"), ("200", "Last 200"), *since, ("all", "All")], view.window, "Steps shown"),
+        choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
+        choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),
+        name="tools",
+    )
+
+
+PART = Part(
+    name="overview",
+    shows={
+        "health": "children",
+        "kpis": "children",
+        "chart-entropy": "figure",
+        "chart-reward": "figure",
+        "chart-change": "figure",
+        "chart-clip": "figure",
+    },
+    read=read,
+    layout=layout,
+)
+

@@ -1,0 +1,86 @@
+"""What the reader looks at: the page's address with its query, which the browser keeps and sends with every question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+from isentrope_dashboard.theme import Scheme
+
+Axis = Literal["step", "time", "tokens"]
+
+STORE = "view"
+"""Id of the store that holds the view; every callback that reads from the server has it as an input."""
+
+RUN_PREFIX = "/runs/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The address. A link that carries it shows the same to another reader."""
+
+    path: str = "/"
+    scheme: Scheme = "light"
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Everything behind `?`: the parameters below, and those of single tabs and pages."""
+    runs: tuple[str, ...] = ()
+    """Every `run=` of the query."""
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any] | None) -> View:
+        """The view that the browser sent; what it does not say has its default."""
+        known = stored or {}
+        pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
+        return cls(
+            path=str(known.get("path") or "/"),
+            scheme="dark" if known.get("theme") == "dark" else "light",
+            query=dict(pairs),
+            runs=tuple(value for name, value in pairs if name == "run"),
+        )
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that the path names; None of any other page."""
+        if not self.path.startswith(RUN_PREFIX):
+            return None
+        return unquote(self.path.removeprefix(RUN_PREFIX)).strip("/") or None
+
+    @property
+    def tab(self) -> str:
+        return self.query.get("tab", "overview")
+
+    @property
+    def window(self) -> str:
+        """`all`, a number of last steps, or `control`: since shortly before the newest applied control."""
+        return self.query.get("window", "all")
+
+    @property
+    def axis(self) -> Axis:
+        axis = self.query.get("x")
+        return axis if axis in ("time", "tokens") else "step"
+
+    @property
+    def smooth(self) -> bool:
+        return self.query.get("smooth") != "off"
+
+    @property
+    def zoom(self) -> tuple[float, float] | None:
+        """Both ends of a zoom, in units of the axis."""
+        try:
+            first, last = (float(end) for end in self.query.get("zoom", "").split("~"))
+        except ValueError:
+            return None
+        return (first, last) if first < last else None
+
+    def whole_number(self, name: str) -> int | None:
+        """A parameter that is a number ≥ 0; None without one."""
+        text = self.query.get(name, "")
+        return int(text) if text.isdecimal() and len(text) < 16 else None
+
+
+def address_of(run_id: str, **query: str) -> str:
+    """The address of a run's page."""
+    behind = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+    return RUN_PREFIX + quote(run_id, safe="") + (f"?{behind}" if behind else "")
