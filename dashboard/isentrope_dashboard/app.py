@@ -13,13 +13,11 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from isentrope_dashboard.access import Api, CredentialsMiddleware
-from isentrope_dashboard.components.shell import shell
-from isentrope_dashboard.pages import browser, control_form, live, metrics, routing, what_if
-from isentrope_dashboard.pages.routing import report_failure
-from isentrope_wire.control import Hold
-from isentrope_wire.methods import threshold_methods
+from isentrope_dashboard.pages import routing
 
 ASSETS = Path(__file__).parent / "assets"
+PLOTLY = Path(__file__).parent / "vendored" / "plotly-cartesian.min.js"
+"""plotly.js with the charts that pages draw, a third of the whole; of the version that the `plotly` package has."""
 
 # `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the end.
 INDEX = """<!DOCTYPE html>
@@ -58,35 +56,17 @@ def attach(app: FastAPI) -> None:
         title="Isentrope",
         update_title=None,
         index_string=INDEX,
-        meta_tags=_facts(),
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
-        on_error=report_failure,
+        on_error=routing.report_failure,
     )
-    dash_app.layout = shell
-    api = Api(app)
-    routing.register(dash_app, api)
-    live.register(dash_app, api)
-    control_form.register_push(dash_app, api)
-    what_if.register(dash_app, api)
-    metrics.register_all_metrics(dash_app, api)
-    metrics.register_compare(dash_app, api)
-    browser.register(dash_app)
-    control_form.register_form(dash_app)
+    dash_app.layout = routing.shell
+    routing.register(dash_app, Api(app))
     _serve_scripts_compressed(app, dash_app)
     # Dash would do it at the first request under its own prefix, and a deep link may come before.
     dash_app._setup_server()
     _answer_every_address(app, dash_app)
     _allow_inline_scripts(app, dash_app.csp_hashes())
     app.add_middleware(CredentialsMiddleware)
-
-
-def _facts() -> list[dict[str, str]]:
-    """What `assets/form.js` must know of methods and holds."""
-    hold = Hold(target_entropy=1.0)
-    return [
-        {"name": "threshold-methods", "content": " ".join(threshold_methods())},
-        {"name": "hold-bounds", "content": f"{hold.mu_min:g} {hold.mu_max:g}"},
-    ]
 
 
 def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
@@ -109,7 +89,10 @@ def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
     # Not async: reading and compressing a file of megabytes belongs into a thread.
     @app.get("/_dash-component-suites/{package_name}/{path:path}", include_in_schema=False)
     def script(package_name: str, path: str, request: Request) -> Response:
-        answer: Response = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
+        if (package_name, path) == ("plotly", "package_data/plotly.min.js"):
+            answer = Response(PLOTLY.read_bytes(), media_type="text/javascript")
+        else:
+            answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
         plain = bytes(answer.body)
         if len(plain) < 1_000 or "gzip" not in request.headers.get("accept-encoding", ""):
             return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from isentrope_wire.control import Control, Hold
@@ -104,14 +103,6 @@ def scope(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class ControlMarker:
-    """A control that the trainer applied, as the chart shows it."""
-
-    step: int
-    label: str
-
-
 ARROW = "→"
 UNCHANGED = "no change"
 PARAMETERS = "parameters"
@@ -198,34 +189,11 @@ def previous_control(item: ControlVersion, history: Sequence[ControlVersion]) ->
     return max(earlier, key=lambda other: other.version).control if earlier else None
 
 
-def markers(history: Sequence[ControlVersion]) -> list[ControlMarker]:
-    """One mark for each applied version after the one the run started with, in the order of their steps."""
-    marks = [
-        ControlMarker(
-            item.applied_step, short_label(item.control, previous_control(item, history)) or f"v{item.version}"
-        )
-        for item in history
-        if item.version > 0 and item.applied_step is not None
-    ]
-    return sorted(marks, key=lambda mark: mark.step)
-
-
-def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
-    """Rows of the history grid, newest first. Times stay seconds: the browser knows the reader's time zone."""
-    return [
-        {
-            "id": f"v{item.version}",
-            "version": item.version,
-            "time": item.requested_at,
-            "author": item.author,
-            "change": describe(item.control, previous_control(item, history)),
-            "method": method(item.method),
-            "state": item.state,
-            "requested": item.requested_step,
-            "applied": item.applied_step,
-            "latency": item.latency_seconds,
-            "reason": item.reason,
-            "outcome": " ".join(part for part in (item.code, item.message) if part),
-        }
-        for item in sorted(history, key=lambda item: item.version, reverse=True)
-    ]
+def control_markers(history: Sequence[ControlVersion]) -> list[tuple[int, str]]:
+    """Step and a few characters of each applied version after the one the run started with, in the order of their steps."""
+    marks = []
+    for item in history:
+        if item.version > 0 and item.applied_step is not None:
+            label = short_label(item.control, previous_control(item, history))
+            marks.append((item.applied_step, f"v{item.version} · {label}" if label else f"v{item.version}"))
+    return sorted(marks)

@@ -59,22 +59,21 @@ class Part:
         names = list(self.shows)
 
         @app.callback(
-            [Output(name, self.shows[name]) for name in names],
-            Output(self._shown, "data"),
+            [*(Output(name, self.shows[name]) for name in names), Output(self._shown, "data")],
             Input(NEWS, "data"),
             Input(views.STORE, "data"),
             State(self._shown, "data"),
             prevent_initial_call=True,
         )
-        async def refresh(_news: int, stored: dict[str, Any], shown: dict[str, int]) -> Any:
+        async def refresh(_news: int, stored: dict[str, Any], shown: dict[str, int]) -> list[Any]:
             try:
                 async with api.open() as client:
                     values = await self.read(client, View.of(stored))
             except ApiError:
                 # The browser asks itself and says what is wrong: connection lost, token revoked, run deleted.
-                return [no_update] * len(names), no_update
+                return [no_update] * (len(names) + 1)
             now = {name: _digest(values[name]) for name in names}
-            return [values[name] if now[name] != shown.get(name) else no_update for name in names], now
+            return [*(values[name] if now[name] != shown.get(name) else no_update for name in names), now]
 
 
 def _digest(value: Any) -> int:

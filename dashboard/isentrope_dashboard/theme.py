@@ -48,7 +48,14 @@ LINES: Final[Mapping[Scheme, tuple[str, ...]]] = {
 DASHES: Final = ("solid", "7px,3px", "2px,2px", "9px,3px,2px,3px", "4px,4px", "12px,4px", "1px,4px", "6px,2px,1px,2px")
 
 HEAT: Final[Mapping[Scheme, list[list[Any]]]] = {
-    "light": [[0, "#ffffff"], [0.08, "#e7eafd"], [0.25, "#bfc8fb"], [0.5, "#7a8af1"], [0.75, "#4456c8"], [1, "#232d6e"]],
+    "light": [
+        [0, "#ffffff"],
+        [0.08, "#e7eafd"],
+        [0.25, "#bfc8fb"],
+        [0.5, "#7a8af1"],
+        [0.75, "#4456c8"],
+        [1, "#232d6e"],
+    ],
     "dark": [[0, "#161a21"], [0.08, "#1f2740"], [0.25, "#323f7d"], [0.5, "#5567e3"], [0.75, "#9aa8f6"], [1, "#f1f3ff"]],
 }
 

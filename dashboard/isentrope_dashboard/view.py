@@ -58,8 +58,13 @@ class View:
 
     @property
     def axis(self) -> Axis:
-        axis = self.query.get("x")
-        return axis if axis in ("time", "tokens") else "step"
+        match self.query.get("x"):
+            case "time":
+                return "time"
+            case "tokens":
+                return "tokens"
+            case _:
+                return "step"
 
     @property
     def smooth(self) -> bool:

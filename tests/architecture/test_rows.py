@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
-
 from isentrope_dashboard.components.control_panel import method_props
 from isentrope_dashboard.figures.metric_panels import MetricLine, MetricPanel, metric_panels_figure
+
 from isentrope_dashboard.formatting import shown
 from isentrope_server.api.control import method_description
 from isentrope_wire.answers import SeriesColumns

@@ -1,71 +1,108 @@
-"""A fake API with the dashboard attached, in memory and on a port, and pages of it in a browser."""
+"""A real server with the dashboard, runs made of the recorded one, and its pages in a real browser."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from urllib.parse import parse_qsl
 
+import httpx
 import pytest
-from playwright.sync_api import BrowserContext, Error, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
-from isentrope_dashboard.app import attach
+import isentrope
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.theme import Scheme
+from isentrope_dashboard.view import View
+from isentrope_trainer.recording import SHIPPED, Recording, read_recording
+from isentrope_wire.reports import RunFinished, StepReport
 from tests.browsing import Watched, chromium_with_profile
-from tests.dashboard.fake_api import SESSION_COOKIE, TOKEN, FakeApi, serving
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
 
 expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
 
-
-OWN_SERVER = "own_server"
-"""A test that uses this fixture may stop its server."""
+OpenPage = Callable[..., Page]
 
 
-@contextmanager
-def _served(fake: FakeApi) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    attach(fake.app)
-    with serving(fake, port) as url:
-        yield url
+@cache
+def recording() -> Recording:
+    return read_recording(SHIPPED)
+
+
+class Site:
+    """A server with the dashboard. Every test brings runs of its own."""
+
+    def __init__(self, server: ServerInThread) -> None:
+        self.server = server
+        self.url = server.url
+        self.client = isentrope.Client(server.url, token=server.owner_token)
+        self._ranks: dict[str, Rank] = {}
+
+    def run(
+        self,
+        steps: int = 60,
+        *,
+        name: str = "recorded",
+        project: str = "countdown",
+        finished: RunFinished | None = None,
+        tags: tuple[str, ...] = (),
+        config: Mapping[str, object] | None = None,
+        change: Callable[[StepReport], StepReport] = lambda report: report,
+    ) -> str:
+        """A run with the first steps of the recorded one, which loses half of its entropy in 41 steps. Returns its id.
+
+        Args:
+            finished: how it ended; None: it is still running.
+            change: makes each report another one.
+        """
+        recorded = recording().run
+        rank = Rank(
+            self.server, name=name, project=project, tags=tags, config=config or recorded.config,
+            capabilities=recorded.capabilities,
+        )  # fmt: skip
+        self._ranks[rank.run_id] = rank
+        self.more(rank.run_id, steps, change=change)
+        if finished is not None:
+            rank.send(finished)
+        return rank.run_id
+
+    def more(self, run_id: str, steps: int, change: Callable[[StepReport], StepReport] = lambda report: report) -> None:
+        """Send the next steps of a run; at most 80 in all, as the recorded run was then pushed a control."""
+        rank = self._ranks[run_id]
+        sent = rank.seq
+        reports = recording().reports[sent : sent + steps]
+        assert len(reports) == steps, "the recorded run has no more steps"
+        for report in reports:
+            rank.send(change(replace(report, recorded_at=time.time(), outcomes=())))
+
+    def rank(self, run_id: str) -> Rank:
+        """To send what `more` does not."""
+        return self._ranks[run_id]
+
+    def values(self, part: Part, address: str, *, token: str | None = None, scheme: Scheme = "light") -> Values:
+        """What a part of the page at this address shows."""
+        path, _, search = address.partition("?")
+
+        async def read() -> Values:
+            headers = {"Authorization": f"Bearer {token or self.server.owner_token}"}
+            async with httpx.AsyncClient(
+                base_url=f"{self.url}/api/v1/", headers=headers, timeout=20, trust_env=False
+            ) as http:
+                return await part.read(AsyncClient(http), View(path=path, query=dict(parse_qsl(search)), scheme=scheme))
+
+        return asyncio.run(read())
 
 
 @pytest.fixture(scope="session")
-def shared_api() -> Iterator[tuple[FakeApi, str]]:
-    """One server for all tests and its URL, so that a browser loads the pages' scripts once."""
-    fake = FakeApi()
-    with _served(fake) as url:
-        yield fake, url
-
-
-@pytest.fixture
-def own_server() -> None:
-    """Asks for a server that no other test uses."""
-
-
-@pytest.fixture
-def fake(request: pytest.FixtureRequest) -> FakeApi:
-    """A fake API without runs; served, where a test wants it served."""
-    if "served" not in request.fixturenames or OWN_SERVER in request.fixturenames:
-        return FakeApi()
-    shared: FakeApi = request.getfixturevalue("shared_api")[0]
-    shared.forget()
-    return shared
-
-
-@pytest.fixture
-def served(fake: FakeApi, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL at which the fake API and the dashboard answer."""
-    if OWN_SERVER in request.fixturenames:
-        with _served(fake) as url:
-            yield url
-    else:
-        yield request.getfixturevalue("shared_api")[1]
-
-
-OpenPage = Callable[..., Watched]
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with ServerInThread(tmp_path_factory.mktemp("site") / "home", dashboard=True) as server:
+        yield Site(server)
 
 
 @pytest.fixture(scope="session")
@@ -78,37 +115,33 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def window(profile: Path) -> Iterator[BrowserContext]:
     """One Chromium for all tests of a file. Its event loop goes with it: while it runs, no other may."""
     with chromium_with_profile(profile) as context:
-        context.set_default_timeout(60_000)
         yield context
 
 
 @pytest.fixture
-def open_page(window: BrowserContext, served: str) -> Iterator[OpenPage]:
-    """Opens a path in a signed-in tab of its own, in the colour scheme given."""
-    pages: list[Page] = []
-    window.add_cookies([{"name": SESSION_COOKIE, "value": TOKEN, "url": served}])
+def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
+    """Opens an address as its owner, or with another token: `open_page("/runs/…?tab=tokens", scheme="dark")`.
 
-    def open_it(
-        path: str,
-        *,
-        scheme: Literal["light", "dark"] = "light",
-        init_script: str | None = None,
-        ready: str | None = None,
-        width: int = 1600,
-    ) -> Watched:
+    At the end of the test nothing may have gone wrong in any of its pages.
+    """
+    opened: list[Watched] = []
+
+    def open_address(
+        address: str, *, scheme: Scheme = "light", width: int = 1440, height: int = 900, token: str | None = None
+    ) -> Page:
+        window.clear_cookies()
         page = window.new_page()
-        page.set_viewport_size({"width": width, "height": 1000})
+        page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
-        if init_script is not None:
-            page.add_init_script(init_script)
-        pages.append(page)
-        watched = Watched(page, served)
-        page.goto(served + path)
-        page.wait_for_selector(ready or "#control-progress [data-state], .run-link")
-        return watched
+        page.request.get(f"{site.url}/?token={token or site.server.owner_token}", max_redirects=0)  # sets the cookie
+        watched = Watched(page, site.url)
+        opened.append(watched)
+        page.goto(site.url + address)
+        expect(page.locator("main.page:not(.waiting)")).to_be_visible()
+        return page
 
-    yield open_it
-    for page in pages:
-        with suppress(Error):  # the test may have stopped its server
-            page.evaluate("localStorage.clear()")
-        page.close()
+    yield open_address
+    problems = [problem for watched in opened for problem in watched.problems]
+    for watched in opened:
+        watched.page.close()
+    assert problems == []

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from isentrope_dashboard.pages.run import run_page
-from isentrope_dashboard.pages.snapshot import NewestSteps, RunSnapshot, SlowParts, View
 from isentrope_wire.answers import (
     Alert,
     Gap,
@@ -128,9 +126,3 @@ def alert(step: int, kind: str, message: str, level: AlertLevel = AlertLevel.WAT
 
 def top_token(**known: Any) -> TopToken:
     return TopToken(**{"rank": 0, **known})
-
-
-def page_of(run: RunDetail, slow: SlowParts | None = None) -> Any:
-    """The page of a run without any data but `slow`."""
-    snapshot = RunSnapshot(newest=NewestSteps(run=run))
-    return run_page(snapshot, slow or SlowParts(step=run.step), [run], View())

@@ -8,7 +8,9 @@
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
 
   // ---- the address is the view -------------------------------------------------------------------------------
-  const theme = () => document.documentElement.getAttribute("data-mantine-color-scheme") || "light";
+  const known = (scheme) => (scheme === "dark" || scheme === "light" ? scheme : null);
+  const theme = () => known(new URLSearchParams(location.search).get("theme")) || known(localStorage.getItem("mantine-color-scheme-value"))
+    || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   const view = () => ({ path: location.pathname, query: [...new URLSearchParams(location.search)], theme: theme() });
   // Writes parameters into the address; null removes one. Opening a tab is a step that "back" undoes.
   function change(params, isStep) {
@@ -142,10 +144,11 @@
         const before = JSON.stringify(live.view);
         const chosen = context.triggered_id && context.inputs_list[0].find((input) => input.id.param === context.triggered_id.param);
         const param = chosen && chosen.id.param;
-        if (context.triggered_id === "scheme") change({ theme: scheme });
+        const switched = context.triggered_id === "scheme" && scheme && scheme !== live.view.theme;
+        if (switched) change({ theme: scheme });
         if (param) change({ [param]: chosen.value || null, ...(param === "x" || param === "window" ? { zoom: null } : {}) }, param === "tab");
         live.view = view();
-        if (context.triggered_id === "scheme") live.view.theme = scheme;
+        if (switched) live.view.theme = scheme;
         return JSON.stringify(live.view) === before ? no_update() : live.view;
       },
       path: (shown, before) => (shown && shown.path !== before ? shown.path : no_update()),

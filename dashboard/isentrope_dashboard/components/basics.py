@@ -123,7 +123,9 @@ def chart_card(
     menu = html.Details(
         [
             html.Summary(icon("more", 14), **{"aria-label": f"Save the chart {_plain(title)}"}),
-            html.Div([html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]),
+            html.Div(
+                [html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]
+            ),
         ],
         className="save",
     )

@@ -143,7 +143,11 @@ def who_am_i(name: str, scope: str) -> list[Component]:
         [
             dmc.MenuTarget(
                 dmc.UnstyledButton(
-                    row(dmc.Avatar(initials, size=24, radius="xl", color="iris"), text(name, "wide"), chip(scope, "wide")),
+                    row(
+                        dmc.Avatar(initials, size=24, radius="xl", color="iris"),
+                        text(name, "wide"),
+                        chip(scope, "wide"),
+                    ),
                     **{"aria-label": f"Signed in as {name}, scope {scope}"},
                 )
             ),

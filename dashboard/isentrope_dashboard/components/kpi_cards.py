@@ -88,7 +88,9 @@ def _against(readings: Readings, *, loss_is_bad: bool) -> tuple[str, str, str]:
     return f"{number(100 * share, 0, signed=True)}\N{NO-BREAK SPACE}%", tone, f"vs early {number(early)}"
 
 
-def _card(title: str, unit: str, value: str, difference: str, tone: str, early: str, readings: Readings) -> html.Section:
+def _card(
+    title: str, unit: str, value: str, difference: str, tone: str, early: str, readings: Readings
+) -> html.Section:
     words = html.Div(
         [
             html.Div([html.H2(title, className="kpi-title"), text(unit, "dim")], className="row"),
@@ -100,7 +102,14 @@ def _card(title: str, unit: str, value: str, difference: str, tone: str, early: 
     line = sparkline(readings.course)
     spark: list[Any] = [
         dmc.Sparkline(
-            data=line, w=64, h=32, color="iris.5", fillOpacity=0.1, strokeWidth=1.5, curveType="linear", className="spark"
+            data=line,
+            w=64,
+            h=32,
+            color="iris.5",
+            fillOpacity=0.1,
+            strokeWidth=1.5,
+            curveType="linear",
+            className="spark",
         )
     ]
     return html.Section([words, *(spark if line else [])], className="card kpi")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from isentrope_dashboard import theme
@@ -42,7 +43,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 def tick_texts(places: Sequence[float]) -> list[str]:
     """Ticks with as many decimals as tell them apart; very small and very large ones as powers of ten."""
-    distance = min((b - a for a, b in zip(places, places[1:], strict=False)), default=abs(places[0]) if places else 0)
+    distance = min((b - a for a, b in pairwise(places)), default=abs(places[0]) if places else 0)
     largest = max(map(abs, places), default=0)
     if largest and (largest < 1e-4 or distance >= 1e7):
         return ["0" if place == 0 else f"{place:.1e}".replace("-", MINUS).replace(".0e", "e") for place in places]
@@ -271,16 +272,27 @@ class Chart:
         place = {"x0": self.scale.at(first), "x1": self.scale.at(last), "yref": "paper", "y0": 0, "y1": 1}
         self._shape(type="rect", **place, fillcolor=color, line={"width": 0}, layer="below")
 
-    def label(self, text: str, *, x: float | None = None, y: float, color: str = "", **place: Any) -> None:
-        """Words in the chart. `x` is a step; without one, `place` has xref and x. `text` must be our own: it is markup."""
-        where = place if x is None else {"x": self.scale.at(x), **place}
+    def label(
+        self, text: str, *, x: float | None = None, at: float | None = None, y: float, color: str = "", **place: Any
+    ) -> None:
+        """Words in the chart, at the step `x`, or at the share `at` of its width. `text` must be our own: it is markup."""
+        where = {"x": at, "xref": "paper"} if at is not None else {"x": self.scale.at(x or 0)}
+        where |= place
         font = {"font": {"size": 11, "color": color}} if color else {}
         self.layout.setdefault("annotations", []).append({"text": text, "y": y, "showarrow": False, **font, **where})
 
     def note(self, text: str) -> None:
         """One sentence in the middle of a chart that has nothing to show."""
         self.layout["annotations"] = [
-            {"text": text, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False, "font": {"size": 12}}
+            {
+                "text": text,
+                "x": 0.5,
+                "y": 0.5,
+                "xref": "paper",
+                "yref": "paper",
+                "showarrow": False,
+                "font": {"size": 12},
+            }
         ]
         self.layout["xaxis"] = {"visible": False}
         self.layout["yaxis"] = {"visible": False}

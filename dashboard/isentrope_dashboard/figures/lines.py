@@ -13,7 +13,6 @@ from itertools import groupby, pairwise
 from statistics import median
 
 
-
 @dataclass(frozen=True, slots=True)
 class MissingSteps:
     """Steps between two reported ones, both ends included."""

@@ -41,6 +41,9 @@ NEXT_STEPS = 50
 
 WATCH_SHARE, ACT_SHARE, COLLAPSED_SHARE = 0.25, 0.5, 0.75
 
+LEVEL_LABELS_SHARE = 0.22
+"""Of the width: what the labels of the levels take at the left."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -140,7 +143,7 @@ def _columns(series: Series, name: str) -> SeriesColumns:
 
 def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
     """Observed entropy from 0, the early level, what of it is lost, alarms, the held target, and the forecasts."""
-    chart, ink = _chart(shown), {}
+    chart = _chart(shown)
     ink = chart.ink
     entropy = _columns(series, ENTROPY_MEAN)
     if not entropy.step:
@@ -150,7 +153,6 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
     low, high = value_range([entropy, _columns(series, HOLD_TARGET)], from_zero=True, high=early)
     chart.y_axis(low, high)
     if early is not None:
-        first, last = shown.ends
         for share, words, color in (
             (0.0, f"early level {number(early)}", "muted"),
             (WATCH_SHARE, "25 % lost · Watch", "muted"),
@@ -159,8 +161,10 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
         ):
             value = early * (1 - share)
             chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if share == 0 else "4px,4px")
-            side = {"x": 1, "xanchor": "right"} if share == 0 else {"x": 0, "xanchor": "left", "xshift": 4}
-            chart.label(words, y=value, xref="paper", yanchor="bottom", color=ink[color], **side)
+            side: Mapping[str, Any] = (
+                {"at": 1, "xanchor": "right"} if share == 0 else {"at": 0, "xanchor": "left", "xshift": 4}
+            )
+            chart.label(words, y=value, yanchor="bottom", color=ink[color], **side)
     _add_forecasts(chart, shown)
     target = _columns(series, HOLD_TARGET)
     if target.step:
@@ -171,7 +175,9 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
         if mark.kind != "control" and mark.step in values:
             color = ink["act" if mark.kind == "act" else "upper"]
             chart.dot(mark.step, values[mark.step], color, symbol="triangle-up", text=html.escape(mark.text))
-            chart.label(mark.label, x=mark.step, y=values[mark.step], yshift=13, xanchor="left", color=color)
+            share = (chart.scale.at(mark.step) - shown.ends[0]) / ((shown.ends[1] - shown.ends[0]) or 1)
+            if share > LEVEL_LABELS_SHARE:
+                chart.label(mark.label, x=mark.step, y=values[mark.step], yshift=13, xanchor="left", color=color)
     _add_marks(chart, shown, labelled=True)
     if shown.is_live:
         chart.dot(entropy.step[-1], entropy.value[-1], ink["iris"])

@@ -139,16 +139,22 @@ def layout(values: Values) -> Component:
     ]  # fmt: skip
     return html.Div(
         [
-            html.Div(values["health"], id="health"),
-            html.Div(values["kpis"], id="kpis", className="kpis"),
+            html.Div(values["health"], id="health", className="health-place"),
             html.Div(
                 [
-                    chart_card(name, values[name], title=title, unit=unit, height=height, **more)
-                    for name, title, unit, height, more in charts
+                    html.Div(values["kpis"], id="kpis", className="kpis"),
+                    html.Div(
+                        [
+                            chart_card(name, values[name], title=title, unit=unit, height=height, **more)
+                            for name, title, unit, height, more in charts
+                        ],
+                        className="charts",
+                    ),
                 ],
-                className="charts",
+                className="overview-left",
             ),
-        ]
+        ],
+        className="overview",
     )
 
 
@@ -177,4 +183,3 @@ PART = Part(
     read=read,
     layout=layout,
 )
-

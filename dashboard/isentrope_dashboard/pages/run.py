@@ -1,0 +1,137 @@
+"""The page of one run: its state in the bar, and tabs that are mounted when they are opened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components import header
+from isentrope_dashboard.components.basics import row, spacer
+from isentrope_dashboard.figures.chart import EMPTY
+from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.pages import overview
+from isentrope_dashboard.view import View
+from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.metrics import TIME_STEP_SECONDS
+
+TAB = "tab"
+"""Id of the store with the name of the tab that is open."""
+TAB_BODY = "tab-body"
+PACE_STEPS = 20
+OTHER_RUNS = 50
+
+Tools = Callable[[View, Sequence[ControlVersion]], Component]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """One tab: its parts side by side, and what is to the right of the tabs' names."""
+
+    label: str
+    parts: Sequence[Part]
+    tools: Tools | None = None
+    register: Callable[[Dash, Api], None] | None = None
+    """Callbacks beside those of the parts."""
+
+
+TABS: Mapping[str, Tab] = {
+    "overview": Tab(label="Overview", parts=[overview.PART], tools=overview.tools),
+}
+
+
+async def _read_state(client: AsyncClient, view: View) -> Values:
+    run_id = view.run_id or ""
+    run = await client.ask(calls.run(run_id))
+    first = max(0, (run.step or 0) - PACE_STEPS + 1)
+    answer = await client.ask(calls.series(run_id, TIME_STEP_SECONDS, from_step=first))
+    return {"run-state": header.run_state(run, answer.series.get(TIME_STEP_SECONDS, EMPTY))}
+
+
+STATE = Part(
+    name="run",
+    shows={"run-state": "children"},
+    read=_read_state,
+    layout=lambda values: html.Div(values["run-state"], id="run-state", className="row state"),
+)
+
+
+async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
+    """The page with its open tab, and the document's title."""
+    run_id = view.run_id or ""
+    run = await client.ask(calls.run(run_id))
+    others, state, body, tools = await asyncio.gather(
+        client.newest(calls.runs(), OTHER_RUNS),
+        STATE.component(client, view),
+        tab_body(client, view),
+        _tools(client, view),
+    )
+    tabs = dmc.Tabs(
+        [dmc.TabsList([dmc.TabsTab(tab.label, value=name) for name, tab in TABS.items()])],
+        value=view.tab if view.tab in TABS else "overview",
+        id={"param": "tab"},
+        className="tabs",
+    )
+    bar = row(tabs, spacer(), html.Div(tools, id="tab-tools"), name="bar")
+    body = html.Div(body, id=TAB_BODY)
+    stores = [dcc.Store(id=TAB, data=view.tab)]
+    middle = [*header.run_middle(run, others)[:-1], state]
+    return header.page(run.name, body, *stores, middle=middle, below=bar), f"{run.name} · Isentrope"
+
+
+async def tab_body(client: AsyncClient, view: View) -> Component:
+    """What the open tab shows."""
+    tab = TABS.get(view.tab, TABS["overview"])
+    parts = await asyncio.gather(*(part.component(client, view) for part in tab.parts))
+    return html.Div(list(parts), className=f"tab-page tab-{view.tab if view.tab in TABS else 'overview'}")
+
+
+async def _tools(client: AsyncClient, view: View) -> Any:
+    tab = TABS.get(view.tab, TABS["overview"])
+    if tab.tools is None:
+        return []
+    return tab.tools(view, await client.newest(calls.control_history(view.run_id or ""), 20))
+
+
+def register(app: Dash, api: Api) -> None:
+    """Open tabs, and keep what is open up to date."""
+    STATE.register(app, api)
+    for tab in TABS.values():
+        for part in tab.parts:
+            part.register(app, api)
+        if tab.register is not None:
+            tab.register(app, api)
+
+    app.clientside_callback(
+        ClientsideFunction("isentrope", "tab"),
+        Output(TAB, "data"),
+        Input(views.STORE, "data"),
+        State(TAB, "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction("isentrope", "openRun"), Output(header.RUN_SELECT, "id"), Input(header.RUN_SELECT, "value")
+    )
+
+    @app.callback(
+        Output(TAB_BODY, "children"),
+        Output("tab-tools", "children"),
+        Output({"param": "tab"}, "value"),
+        Input(TAB, "data"),
+        State(views.STORE, "data"),
+        prevent_initial_call=True,
+    )
+    async def open_tab(tab: str, stored: dict[str, Any]) -> tuple[Component, Any, str]:
+        view = View.of(stored)
+        async with api.open() as client:
+            body, tools = await asyncio.gather(tab_body(client, view), _tools(client, view))
+        return body, tools, tab
