@@ -107,6 +107,8 @@
     const going = event.target.closest("[data-tab]");
     if (going) event.preventDefault(), setProps({ param: "tab" }, { value: going.dataset.tab });
     if (event.target.closest("#sign-out")) fetch("/logout", { method: "POST" }).then(() => (location.href = "/"));
+    // Mantine has switched the document by then.
+    if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
     if (event.target.closest("#copy-link")) navigator.clipboard?.writeText(location.href);
   });
   document.addEventListener("keydown", (event) => {
@@ -138,17 +140,14 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope: {
       view: () => (live.view = view()),
-      // A choice on the page, or the colour scheme: written into the address, from which the server draws.
-      choose(_values, scheme) {
+      // A choice on the page: written into the address, from which the server draws.
+      choose() {
         const context = window.dash_clientside.callback_context;
         const before = JSON.stringify(live.view);
         const chosen = context.triggered_id && context.inputs_list[0].find((input) => input.id.param === context.triggered_id.param);
         const param = chosen && chosen.id.param;
-        const switched = context.triggered_id === "scheme" && scheme && scheme !== live.view.theme;
-        if (switched) change({ theme: scheme });
         if (param) change({ [param]: chosen.value || null, ...(param === "x" || param === "window" ? { zoom: null } : {}) }, param === "tab");
         live.view = view();
-        if (switched) live.view.theme = scheme;
         return JSON.stringify(live.view) === before ? no_update() : live.view;
       },
       path: (shown, before) => (shown && shown.path !== before ? shown.path : no_update()),

@@ -63,7 +63,6 @@ def register(app: Dash, api: Api) -> None:
         ClientsideFunction(browser, "choose"),
         Output(views.STORE, "data", allow_duplicate=True),
         Input({"param": ALL}, "value"),
-        Input(header.SCHEME, "computedColorScheme"),
         prevent_initial_call=True,
     )
     app.clientside_callback(
