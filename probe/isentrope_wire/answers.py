@@ -223,6 +223,95 @@ class TopTokens(Answer):
 
     step: int | None
     items: list[TopToken]
+    score_std: Number | None = None
+    """Standard deviation of S_c over the step's tokens, in nats; null where not measured."""
+    lowering: Number | None = None
+    """Sum of the contributions of all tokens of the step that lower the entropy, clipped ones included; null where not
+    measured."""
+    raising: Number | None = None
+    """The same of those that raise it."""
+    next_cursor: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout(Answer):
+    """Running text: the tokens of one row of a step around the one that contributes most.
+
+    The lists have one item per token. Their texts are whatever a model or a user wrote: show them as text, never as markup.
+    """
+
+    rank: int
+    sequence: int | None
+    """As a top token's."""
+    first_position: int
+    """Of the first token here, in its row."""
+    cut_before: bool
+    """Whether the row has tokens before the first one here."""
+    cut_after: bool
+    """Whether the row has tokens after the last one here."""
+    advantage: Number
+    """Of the token that contributes most."""
+    reward: Number | None
+    """null: the probe was not given it."""
+    absolute_contribution: Number
+    """Sum of |contribution| over all tokens of the row, also those that are not here."""
+    texts: list[str]
+    """They join to readable text. Empty where a token ends inside a character: the next one's text has it whole."""
+    logprobs: list[Number | None]
+    """null where the mask leaves the token out; likewise in the lists below."""
+    vocab_centered_scores: list[Number | None]
+    contributions: list[Number | None]
+    """As a top token's, rounded to 1/8191 of the list's largest."""
+    kept: list[bool | None]
+    """Whether the token's gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts(Answer):
+    """The rollouts of a step whose tokens contribute most, largest first; empty where the step reported none."""
+
+    step: int | None
+    items: list[Rollout]
+    score_std: Number | None
+    """As in the answer about top tokens; likewise the next two."""
+    lowering: Number | None
+    raising: Number | None
+    next_cursor: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringToken(Answer):
+    """One text among the top contributing tokens of several steps."""
+
+    text: str | None
+    """Whatever a model or a user wrote; null without a tokenizer."""
+    token_id: int | None
+    """Of its first occurrence; several ids may have one text."""
+    times: int
+    """How often it is a top token."""
+    steps: int
+    """In how many of the steps it is one."""
+    contribution: Number
+    """Sum over those occurrences, in nats per unit gain."""
+    share: Number | None
+    """The contribution over the pull: below 0 where it lowers the entropy; null where the pull is not measured."""
+    mean_probability: Number
+    mean_score: Number | None
+    """Mean of S_c over its step's standard deviation; null where that is not measured."""
+    kept_share: Number
+    """Share of the occurrences whose gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringTokens(Answer):
+    """The top contributing tokens of several steps, by their text; the largest |contribution| first."""
+
+    steps: list[int]
+    """The steps looked at, rising: those that reported top tokens."""
+    pull: Number | None
+    """Sum over these steps of the contributions of all tokens that move the entropy the way they move it together, as a
+    positive number; null where not measured."""
+    items: list[RecurringToken]
     next_cursor: None = None
 
 

@@ -115,6 +115,12 @@ class WhatIfSums(Answer):
     clip_b: BinSums = BinSums()
     clip_v: BinSums = BinSums()
 
+    @property
+    def pulls(self) -> tuple[float, float]:
+        """Sum of the changes by the tokens that lower the entropy, and by those that raise it, in nats per unit gain."""
+        changes = self.clip_v.change_sums
+        return sum(change for change in changes if change < 0), sum(change for change in changes if change > 0)
+
     def scaled(self, factor: float) -> WhatIfSums:
         """The same tokens with all changes multiplied."""
         clip_b, clip_v = (

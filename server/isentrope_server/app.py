@@ -28,6 +28,7 @@ from isentrope_server.api import (
     reference,
     responses,
     runs,
+    tokens,
     what_if,
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
@@ -58,6 +59,7 @@ _COMPRESSED_ALREADY = ExportFormat.PARQUET.media_type
 _ROUTERS = (
     runs.router,
     metrics.router,
+    tokens.router,
     export.router,
     law.router,
     what_if.router,

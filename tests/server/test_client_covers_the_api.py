@@ -33,6 +33,8 @@ METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", f"{_RUN_PATH}/steps/{{step}}"): lambda client: client.step(RUN, 0),
     ("GET", f"{_RUN_PATH}/histograms/{{name}}"): lambda client: client.histograms(RUN, "entropy/token"),
     ("GET", f"{_RUN_PATH}/tokens"): lambda client: client.tokens(RUN),
+    ("GET", f"{_RUN_PATH}/tokens/recurring"): lambda client: client.recurring_tokens(RUN),
+    ("GET", f"{_RUN_PATH}/rollouts"): lambda client: client.rollouts(RUN),
     ("GET", f"{_RUN_PATH}/alerts"): lambda client: client.alerts(RUN),
     ("GET", f"{_RUN_PATH}/gaps"): lambda client: client.gaps(RUN),
     ("GET", f"{_RUN_PATH}/law"): lambda client: client.law(RUN),

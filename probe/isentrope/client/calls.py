@@ -24,6 +24,8 @@ from isentrope_wire.answers import (
     LiveStep,
     Me,
     Page,
+    RecurringTokens,
+    Rollouts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -114,6 +116,14 @@ def histograms(
 
 def tokens(run_id: str, *, step: int | None = None) -> Call[TopTokens]:
     return Call(path=f"{_run(run_id)}/tokens", answer=TopTokens, query={"step": step})
+
+
+def rollouts(run_id: str, *, step: int | None = None) -> Call[Rollouts]:
+    return Call(path=f"{_run(run_id)}/rollouts", answer=Rollouts, query={"step": step})
+
+
+def recurring_tokens(run_id: str, *, steps: int | None = None, step: int | None = None) -> Call[RecurringTokens]:
+    return Call(path=f"{_run(run_id)}/tokens/recurring", answer=RecurringTokens, query={"steps": steps, "step": step})
 
 
 def alerts(run_id: str) -> Call[Page[Alert]]:

@@ -29,6 +29,8 @@ from isentrope_wire.answers import (
     LatestMetric,
     LiveStep,
     Me,
+    RecurringTokens,
+    Rollouts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -295,6 +297,24 @@ class Client(Connection):
             step: None: the newest that reported any.
         """
         return self.ask(calls.tokens(run_id, step=step))
+
+    def rollouts(self, run_id: str, *, step: int | None = None) -> Rollouts:
+        """The rollouts of a step whose tokens contribute most, in running text; at most 6. Their texts are whatever a model
+        wrote.
+
+        Args:
+            step: None: the newest that reported any.
+        """
+        return self.ask(calls.rollouts(run_id, step=step))
+
+    def recurring_tokens(self, run_id: str, *, steps: int = 10, step: int | None = None) -> RecurringTokens:
+        """The top contributing tokens of several steps, by their text; largest first.
+
+        Args:
+            steps: How many steps, from 1 to 100.
+            step: The last of them; None: the newest.
+        """
+        return self.ask(calls.recurring_tokens(run_id, steps=steps, step=step))
 
     def gaps(self, run_id: str, *, limit: int | None = None) -> list[Gap]:
         """Records of a run that were lost, newest first."""

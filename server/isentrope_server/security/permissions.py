@@ -32,6 +32,8 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}/steps/{step}"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/histograms/{name:path}"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/tokens"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/tokens/recurring"): TokenScope.READ,
+    ("GET", "/api/v1/runs/{run_id}/rollouts"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/alerts"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/gaps"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/law"): TokenScope.READ,

@@ -303,6 +303,17 @@ driving_tokens = Table(
     Index("ix_driving_tokens_run_key_step", "run_key", "step"),
 )
 
+rollouts = Table(
+    "rollouts",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
+    Column("step", BigInteger, nullable=False),
+    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_rollouts: text may hold anything
+    Index("ix_rollouts_run_key_step", "run_key", "step"),
+)
+
 alerts = Table(
     "alerts",
     metadata,

@@ -199,6 +199,17 @@ def upgrade() -> None:
     )
     op.create_index("ix_driving_tokens_run_key_step", "driving_tokens", ["run_key", "step"], unique=False)
     op.create_table(
+        "rollouts",
+        sa.Column("run_key", _KEY, nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("stream_key", _KEY, nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("packed", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_rollouts_run_key_runs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_key", "position", name=op.f("pk_rollouts")),
+    )
+    op.create_index("ix_rollouts_run_key_step", "rollouts", ["run_key", "step"], unique=False)
+    op.create_table(
         "histogram_chunks",
         sa.Column("run_key", _KEY, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
