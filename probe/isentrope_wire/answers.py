@@ -74,6 +74,90 @@ class Health(Answer):
     status: str
 
 
+class HealthLevel(StrEnum):
+    """How urgently a run needs a person."""
+
+    NO_DATA = "no_data"
+    """No entropy was reported."""
+    HEALTHY = "healthy"
+    WATCH = "watch"
+    """Look at the run."""
+    ACT = "act"
+    """Change something now."""
+    HOLDING = "holding"
+    """A hold keeps the entropy near its target, or the newest control stopped the change."""
+
+
+class RunOrder(StrEnum):
+    """The order of a list of runs."""
+
+    NEWEST = "newest"
+    """By the time of the first report."""
+    ATTENTION = "attention"
+    """Those that need a person first: running ones by level, then silent ones, then those that ended; newest first among
+    equals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestControl(Answer):
+    """What is active in a run, in short."""
+
+    method: str
+    mu_low: float | None
+    mu_high: float | None
+    hold_target: str | None
+    """The entropy that is held: `0.46` nats, `75%` of the early level, or a curve; null: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDigest(Answer):
+    """A run in a line of a list. Computed some seconds after a change, and not once more after the run's end."""
+
+    level: HealthLevel
+    """Of a run that ended: the last one."""
+    share_lost: float | None
+    """Of the early entropy."""
+    steps_to_three_quarters_lost: float | None
+    """Until a quarter of the early entropy is left, at the present pace; null where it does not fall."""
+    entropy: Number | None
+    """The newest one, in nats."""
+    reward: Number | None
+    entropy_line: list[float | None]
+    """Means over at most 36 equal parts of the run's steps; null where a part has no value."""
+    reward_line: list[float | None]
+    """Over the same parts."""
+    control: DigestControl | None
+    """The active one; null where this server does not know it."""
+    reason: str
+    """Of a run that failed: the last line of its error."""
+    seconds_per_step: float | None
+    """Of the newest steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameCount(Answer):
+    """A name with the number of runs that have it."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCounts(Answer):
+    """How many runs there are, for filters. Each count ignores the filter on its own field."""
+
+    total: int
+    """Runs that pass all filters."""
+    statuses: dict[str, int]
+    """By every `Status`."""
+    levels: dict[str, int]
+    """By every `HealthLevel`; running ones only."""
+    projects: list[NameCount]
+    """Most runs first; at most 500."""
+    tags: list[NameCount]
+    """Likewise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary(Answer):
     """A run in a list."""
@@ -88,6 +172,8 @@ class RunSummary(Answer):
     last_report_at: float | None
     tags: list[str]
     config: dict[str, Any]
+    digest: RunDigest | None = None
+    """null until it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ class FakeRun:
             "last_report_at": self.rows[-1]["recorded_at"] if self.rows else None,
             "tags": [],
             "config": {},
+            "digest": None,
             "capabilities": CAPABILITIES,
             "incarnations": 1,
             "notes": "",

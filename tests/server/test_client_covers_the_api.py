@@ -25,6 +25,7 @@ _RUN_PATH = f"{API_PREFIX}/runs/{{run_id}}"
 
 METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", f"{API_PREFIX}/runs"): lambda client: client.runs(),
+    ("GET", f"{API_PREFIX}/run-counts"): lambda client: client.run_counts(),
     ("GET", _RUN_PATH): lambda client: client.run(RUN),
     ("PATCH", _RUN_PATH): lambda client: client.edit_run(RUN, notes="seen", tags=["a"]),
     ("DELETE", _RUN_PATH): lambda client: client.delete_run("over"),

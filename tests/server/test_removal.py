@@ -137,7 +137,7 @@ def test_nothing_of_a_deleted_run_is_left(still: ServerInThread) -> None:
     *_, before_the_last = remove_all(still)
     assert rows_by_table(still) == rows
     # What goes with the run itself, in one transaction, is little.
-    goes_with_the_run = {"runs", "streams", "layouts", "stream_layouts", "controls"}
+    goes_with_the_run = {"runs", "run_digests", "streams", "layouts", "stream_layouts", "controls"}
     assert {name for name in rows if before_the_last[name] != rows[name]} <= goes_with_the_run
     assert still.http.get(f"{kept.path}/steps/39").status_code == 200
 

@@ -54,6 +54,7 @@ def test_nested_answers_are_dataclasses() -> None:
         "last_report_at": None,
         "tags": ["a"],
         "config": {"deep": [1, {"x": "NaN"}]},
+        "digest": None,
         "notes": "",
         "finished_at": None,
         "error": "",

@@ -26,6 +26,7 @@ from isentrope_wire.answers import (
     Page,
     RecurringTokens,
     Rollouts,
+    RunCounts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -59,8 +60,31 @@ class Call(Generic[Answer_co]):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def runs(*, project: str | None = None, status: str | None = None, q: str | None = None) -> Call[Page[RunSummary]]:
-    return Call(path="runs", answer=Page[RunSummary], query={"project": project, "status": status, "q": q})
+Names = str | Sequence[str] | None
+
+
+def runs(
+    *,
+    project: Names = None,
+    status: Names = None,
+    tag: Names = None,
+    level: Names = None,
+    q: str | None = None,
+    order: str | None = None,
+) -> Call[Page[RunSummary]]:
+    query = _run_filter(project, status, tag, level, q) | {"order": order}
+    return Call(path="runs", answer=Page[RunSummary], query=query)
+
+
+def run_counts(
+    *, project: Names = None, status: Names = None, tag: Names = None, level: Names = None, q: str | None = None
+) -> Call[RunCounts]:
+    return Call(path="run-counts", answer=RunCounts, query=_run_filter(project, status, tag, level, q))
+
+
+def _run_filter(project: Names, status: Names, tag: Names, level: Names, q: str | None) -> dict[str, Any]:
+    named = {"project": project, "status": status, "tag": tag, "level": level}
+    return {name: None if values is None else _list(values) for name, values in named.items()} | {"q": q}
 
 
 def run(run_id: str) -> Call[RunDetail]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from isentrope.client import calls
-from isentrope.client.calls import Call
+from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
 from isentrope_wire.answers import (
     AccessToken,
@@ -31,6 +31,7 @@ from isentrope_wire.answers import (
     Me,
     RecurringTokens,
     Rollouts,
+    RunCounts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -75,17 +76,49 @@ class Client(Connection):
     """
 
     def runs(
-        self, *, project: str | None = None, status: str | None = None, q: str | None = None, limit: int | None = None
+        self,
+        *,
+        project: Names = None,
+        status: Names = None,
+        tag: Names = None,
+        level: Names = None,
+        q: str | None = None,
+        order: str = "newest",
+        limit: int | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first.
+        """Runs, newest first or those that need a person first.
 
         Args:
-            project: Only runs of this project.
-            status: Only runs of this status: running, finished, failed or silent.
-            q: Only runs with this text in id, name or project.
-            limit: Only the newest ones, at most this many; None: all.
+            project: Only runs of this project, or of one of several; so with the next three.
+            status: running, finished, failed, ended or silent.
+            tag: A tag that the run has.
+            level: act, watch, holding, healthy or no_data; of running ones.
+            q: Only runs with this text in id, name, project, a tag or the error.
+            order: newest, or attention: running ones by level, then silent ones, then those that ended.
+            limit: Only the first ones, at most this many; None: all.
         """
-        return list(self.items(calls.runs(project=project, status=status, q=q), limit))
+        call = calls.runs(project=project, status=status, tag=tag, level=level, q=q, order=order)
+        return list(self.items(call, limit))
+
+    def run_counts(
+        self,
+        *,
+        project: Names = None,
+        status: Names = None,
+        tag: Names = None,
+        level: Names = None,
+        q: str | None = None,
+    ) -> RunCounts:
+        """How many runs there are by status, level, project and tag.
+
+        Args:
+            project: As in `runs`; the counts by a field ignore the filter on this field.
+            status: Likewise.
+            tag: Likewise.
+            level: Likewise.
+            q: As in `runs`.
+        """
+        return self.ask(calls.run_counts(project=project, status=status, tag=tag, level=level, q=q))
 
     def run(self, run_id: str) -> RunDetail:
         """One run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 from sqlalchemy import Connection
 
@@ -17,14 +17,29 @@ from isentrope_server.backend import Backend
 from isentrope_server.control.state import current_control
 from isentrope_server.errors import Conflict
 from isentrope_server.security.tokens import Principal
-from isentrope_server.store import access, removal, runs, streams
+from isentrope_server.store import access, removal, run_list, runs, streams
 from isentrope_server.store.reports import attachments
 from isentrope_server.store.reports.attachments import StoredAlert
-from isentrope_server.store.runs import Run, RunFilter
+from isentrope_server.store.run_list import RunFilter
+from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
-from isentrope_wire.answers import Alert, AlertCause, Gap, Page, RunDetail, RunSummary, Status
+from isentrope_wire.answers import (
+    Alert,
+    AlertCause,
+    Gap,
+    HealthLevel,
+    NameCount,
+    Page,
+    RunCounts,
+    RunDetail,
+    RunDigest,
+    RunOrder,
+    RunSummary,
+    Status,
+)
 from isentrope_wire.numbers import plain_json
+from isentrope_wire.numbers import read as read_answer
 from isentrope_wire.reports import NAME_CHARACTERS, AlertLevel
 
 router = APIRouter(tags=["runs"])
@@ -38,35 +53,84 @@ class RunEdit(Body):
     notes: str | None = Field(default=None, max_length=20_000)
 
 
+_Names = Annotated[list[Annotated[str, Field(max_length=NAME_CHARACTERS)]], Query(max_length=100)]
+
+
+async def _run_filter(
+    project: _Names = [],  # noqa: B006  (FastAPI makes a new list for each request)
+    status: Annotated[list[Status], Query(max_length=len(Status))] = [],  # noqa: B006
+    tag: _Names = [],  # noqa: B006
+    level: Annotated[
+        list[HealthLevel],
+        Query(max_length=len(HealthLevel), description="Only running runs of this level, or of one of several."),
+    ] = [],  # noqa: B006
+    q: Annotated[str | None, Query(max_length=200, description="Found in id, name, project, tags or error.")] = None,
+) -> RunFilter:
+    return RunFilter(projects=project, statuses=status, tags=tag, levels=level, text=q)
+
+
+RunFilterDep = Annotated[RunFilter, Depends(_run_filter)]
+
+
 @router.get("/runs", response_model=Page[RunSummary])
 async def list_runs(
     backend: BackendDep,
-    project: str | None = None,
-    status: Status | None = None,
-    q: Annotated[str | None, Query(max_length=200, description="Found in id, name or project.")] = None,
+    wanted: RunFilterDep,
+    order: RunOrder = RunOrder.NEWEST,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Runs by the time of their first report, newest first.
+    """Runs with their digests. Of several values of one filter, a run must have one.
 
-    Runs that begin while a client reads with a cursor do not appear on later pages.
+    Runs that begin while a client reads with a cursor do not appear on later pages of the newest ones. In the order
+    `attention` a run may move from one page to another meanwhile.
     """
-    before_key = None if cursor is None else dependencies.decode(cursor, 1)[0]
-    wanted = RunFilter(project=project, status=status, text=q)
+    by_attention = order is RunOrder.ATTENTION
+    after = None if cursor is None else tuple(dependencies.decode(cursor, 2 if by_attention else 1))
 
     def read(connection: Connection) -> Response:
-        silent_after = backend.settings.silent_after_seconds
-        found = runs.page(connection, wanted, before_key=before_key, limit=limit + 1, silent_after_seconds=silent_after)
-        items = found[:limit]
+        found = run_list.page(
+            connection,
+            wanted,
+            after=after,
+            by_attention=by_attention,
+            limit=limit + 1,
+            silent_after_seconds=backend.settings.silent_after_seconds,
+        )
+        items, last = found[:limit], found[limit - 1 : limit]
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(
             Page(
                 items=[RunSummary(**_summary(run)) for run in items],
-                next_cursor=dependencies.encode(items[-1].key) if len(found) > limit else None,
+                next_cursor=_cursor_after(last[0], by_attention) if len(found) > limit else None,
             )
         )
 
     return await backend.read(read)
+
+
+def _cursor_after(run: Run, by_attention: bool) -> str:
+    return dependencies.encode(run.attention, run.key) if by_attention else dependencies.encode(run.key)
+
+
+@router.get("/run-counts")
+async def count_runs(backend: BackendDep, wanted: RunFilterDep) -> RunCounts:
+    """How many runs there are by status, level, project and tag, for the filters of a list of runs.
+
+    It takes the same filters; the counts by a field ignore the filter on this field.
+    """
+    counts = await backend.read(
+        lambda connection: run_list.count(
+            connection, wanted, silent_after_seconds=backend.settings.silent_after_seconds
+        )
+    )
+    return RunCounts(
+        total=counts.total,
+        statuses=counts.statuses,
+        levels=counts.levels,
+        projects=[NameCount(name=name, runs=count) for name, count in counts.projects],
+        tags=[NameCount(name=name, runs=count) for name, count in counts.tags],
+    )
 
 
 @router.get("/runs/{run_id}")
@@ -134,6 +198,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "last_report_at": run.last_report_at,
         "tags": list(run.tags),
         "config": plain_json(run.config),
+        "digest": None if run.digest is None else read_answer(RunDigest, run.digest),
     }
 
 

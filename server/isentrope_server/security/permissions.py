@@ -24,6 +24,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/openapi.json"): TokenScope.READ,
     ("GET", "/metrics"): TokenScope.READ,
     ("GET", "/api/v1/runs"): TokenScope.READ,
+    ("GET", "/api/v1/run-counts"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}"): TokenScope.READ,
     ("PATCH", "/api/v1/runs/{run_id}"): TokenScope.CONTROL,
     ("DELETE", "/api/v1/runs/{run_id}"): TokenScope.ADMIN,

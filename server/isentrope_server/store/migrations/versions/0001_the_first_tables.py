@@ -242,6 +242,21 @@ def upgrade() -> None:
     )
     op.create_index("ix_metric_chunks_block_key", "metric_chunks", ["block_key"], unique=False)
     op.create_table(
+        "run_digests",
+        sa.Column("run_key", _KEY, nullable=False),
+        sa.Column("attention", sa.Integer(), nullable=False),
+        sa.Column("level", sa.String(length=16), nullable=False),
+        sa.Column("status", sa.String(length=16), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("computed_at", sa.Double(), nullable=False),
+        sa.Column("digest", sa.JSON(none_as_null=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_key"], ["runs.key"], name=op.f("fk_run_digests_run_key_runs"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("run_key", name=op.f("pk_run_digests")),
+    )
+    op.create_index("ix_run_digests_attention_run_key", "run_digests", ["attention", "run_key"], unique=False)
+    op.create_table(
         "streams",
         sa.Column("key", _KEY, nullable=False),
         sa.Column("run_key", _KEY, nullable=False),
