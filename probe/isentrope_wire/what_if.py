@@ -293,7 +293,7 @@ class _Side:
         self._counts, self._changes, self._magnitudes = [0] * bins, [0.0] * bins, [0.0] * bins
         for cell, count, change in zip(table.cells, table.counts, table.change_sums, strict=True):
             place, index = divmod(cell, bins)
-            if place % SIDES == side and TokenGroup(place // SIDES) in groups:
+            if place % SIDES == side and place // SIDES in groups:
                 self._counts[index] += count
                 self._changes[index] += change
                 # Within a cell all changes have one sign, unless a KL term outweighs the advantage of some of its tokens:

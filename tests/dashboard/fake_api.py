@@ -206,6 +206,8 @@ def control_item(version: int, state: str, body: dict[str, Any], **known: Any) -
         "applied_at": None,
         "expires_at": None,
         "ended_at": None,
+        "predicted": None,
+        "verdict": None,
         "code": "",
         "message": "",
         **known,

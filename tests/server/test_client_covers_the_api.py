@@ -29,6 +29,7 @@ METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", _RUN_PATH): lambda client: client.run(RUN),
     ("PATCH", _RUN_PATH): lambda client: client.edit_run(RUN, notes="seen", tags=["a"]),
     ("DELETE", _RUN_PATH): lambda client: client.delete_run("over"),
+    ("GET", f"{_RUN_PATH}/diagnosis"): lambda client: client.diagnosis(RUN),
     ("GET", f"{_RUN_PATH}/metrics"): lambda client: client.metric_names(RUN),
     ("GET", f"{_RUN_PATH}/metrics/series"): lambda client: client.metrics(RUN, "x"),
     ("GET", f"{_RUN_PATH}/steps/{{step}}"): lambda client: client.step(RUN, 0),

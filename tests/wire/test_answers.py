@@ -30,6 +30,8 @@ VERSION = {
     "ended_at": 12.5,
     "code": "",
     "message": "",
+    "predicted": None,
+    "verdict": None,
 }
 
 

@@ -41,6 +41,7 @@ from isentrope_wire.control_answers import (
     RunControl,
     WhatIfAnswer,
 )
+from isentrope_wire.diagnosis.health import Diagnosis
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -99,6 +100,10 @@ def edit_run(run_id: str, name: str | None, tags: Sequence[str] | None, notes: s
 
 def delete_run(run_id: str) -> Call[None]:
     return Call(verb="DELETE", path=_run(run_id), answer=NoneType)
+
+
+def diagnosis(run_id: str) -> Call[Diagnosis]:
+    return Call(path=f"{_run(run_id)}/diagnosis", answer=Diagnosis)
 
 
 def latest(run_id: str) -> Call[Page[LatestMetric]]:

@@ -46,6 +46,7 @@ from isentrope_wire.control_answers import (
     RunControl,
     WhatIfAnswer,
 )
+from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.numbers import read
 
 Columns = dict[str, list[Any]]
@@ -146,6 +147,10 @@ class Client(Connection):
     def delete_run(self, run_id: str) -> None:
         """Delete a run with all its reports. A run that is still reporting is refused."""
         self.ask(calls.delete_run(run_id))
+
+    def diagnosis(self, run_id: str) -> Diagnosis:
+        """How a run is doing now: its level, one sentence, the cause, and the control that would stop a collapse."""
+        return self.ask(calls.diagnosis(run_id))
 
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics that a run has reported."""

@@ -28,6 +28,7 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
     ("GET", "/api/v1/runs/{run_id}"): TokenScope.READ,
     ("PATCH", "/api/v1/runs/{run_id}"): TokenScope.CONTROL,
     ("DELETE", "/api/v1/runs/{run_id}"): TokenScope.ADMIN,
+    ("GET", "/api/v1/runs/{run_id}/diagnosis"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/metrics"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/metrics/series"): TokenScope.READ,
     ("GET", "/api/v1/runs/{run_id}/steps/{step}"): TokenScope.READ,

@@ -388,6 +388,7 @@ controls = Table(
     Column("code", String(64), nullable=False),
     Column("message", Text, nullable=False),
     Column("idempotency_key", String(200)),
+    Column("predicted", JSON),
     UniqueConstraint("run_key", "idempotency_key"),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -102,18 +102,24 @@ def was_reported(connection: Connection, run_key: int, stream_key: int, kind: st
 
 
 def newest_alerts(
-    connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int
+    connection: Connection,
+    run_key: int,
+    *,
+    before: tuple[int, int] | None = None,
+    kinds: Collection[str] | None = None,
+    limit: int,
 ) -> list[StoredAlert]:
     """Alerts of reports that are shown, newest first.
 
     Args:
         before: (position, number) of the last alert on the previous page.
+        kinds: only these; None: all.
         limit: the most to return.
     """
     shown = _shown(connection, run_key)
     found: list[StoredAlert] = []
     while len(found) < limit:
-        rows = connection.execute(_alerts_page(run_key, before, limit)).all()
+        rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
         found += [StoredAlert(**row._mapping) for row in rows if row.position in shown]
         if len(rows) < limit:
             break
@@ -135,11 +141,15 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
 _STORED = [field.name for field in fields(StoredAlert)]
 
 
-def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Select[*tuple[Any, ...]]:
+def _alerts_page(
+    run_key: int, before: tuple[int, int] | None, kinds: Collection[str] | None, limit: int
+) -> Select[*tuple[Any, ...]]:
     """The next stored alerts, newest first."""
     table = alerts.c
     columns = (table[name] for name in _STORED)
     query = select(*columns).where(table.run_key == run_key)
+    if kinds is not None:
+        query = query.where(table.kind.in_(kinds))
     if before is not None:
         position, number = before
         query = query.where(or_(table.position < position, and_(table.position == position, table.number < number)))
@@ -321,6 +331,14 @@ def find_what_if_sums(connection: Connection, run_key: int, step: int | None = N
         sums = decode_what_if(packed[position])
         return StoredWhatIf(step=found_step, sums=sums) if sums.tokens > 0 else None
     return None
+
+
+def newest_what_if_sums(connection: Connection, run_key: int, count: int) -> list[StoredWhatIf]:
+    """The sums of the newest steps that have any, at most `count`, by rising step."""
+    shown = _shown_rows(connection, what_if_sums, run_key)[-count:]
+    packed = _packed(connection, what_if_sums, run_key, shown)
+    found = [StoredWhatIf(step=step, sums=decode_what_if(packed[position])) for step, position in shown]
+    return [one for one in found if one.sums.tokens > 0]
 
 
 def _read_tokens(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> list[StoredTokens]:

@@ -180,6 +180,7 @@ def upgrade() -> None:
         sa.Column("code", sa.String(length=64), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("idempotency_key", sa.String(length=200), nullable=True),
+        sa.Column("predicted", sa.JSON(), nullable=True),
         sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_controls_run_key_runs"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_key", "version", name=op.f("pk_controls")),
         sa.UniqueConstraint("run_key", "idempotency_key", name=op.f("uq_controls_run_key_idempotency_key")),
