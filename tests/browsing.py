@@ -22,10 +22,10 @@ CHROMIUM_ARGUMENTS = [
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium(*arguments: str) -> Iterator[Browser]:
     """One headless Chromium; the test fails where there is none."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_path(), args=CHROMIUM_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=_path(), args=[*CHROMIUM_ARGUMENTS, *arguments])
         yield browser
         browser.close()
 

@@ -74,6 +74,90 @@ class Health(Answer):
     status: str
 
 
+class HealthLevel(StrEnum):
+    """How urgently a run needs a person."""
+
+    NO_DATA = "no_data"
+    """No entropy was reported."""
+    HEALTHY = "healthy"
+    WATCH = "watch"
+    """Look at the run."""
+    ACT = "act"
+    """Change something now."""
+    HOLDING = "holding"
+    """A hold keeps the entropy near its target, or the newest control stopped the change."""
+
+
+class RunOrder(StrEnum):
+    """The order of a list of runs."""
+
+    NEWEST = "newest"
+    """By the time of the first report."""
+    ATTENTION = "attention"
+    """Those that need a person first: running ones by level, then silent ones, then those that ended; newest first among
+    equals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestControl(Answer):
+    """What is active in a run, in short."""
+
+    method: str
+    mu_low: float | None
+    mu_high: float | None
+    hold_target: str | None
+    """The entropy that is held: `0.46` nats, `75%` of the early level, or a curve; null: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDigest(Answer):
+    """A run in a line of a list. Computed some seconds after a change, and not once more after the run's end."""
+
+    level: HealthLevel
+    """Of a run that ended: the last one."""
+    share_lost: float | None
+    """Of the early entropy."""
+    steps_to_three_quarters_lost: float | None
+    """Until a quarter of the early entropy is left, at the present pace; null where it does not fall."""
+    entropy: Number | None
+    """The newest one, in nats."""
+    reward: Number | None
+    entropy_line: list[float | None]
+    """Means over at most 36 equal parts of the run's steps; null where a part has no value."""
+    reward_line: list[float | None]
+    """Over the same parts."""
+    control: DigestControl | None
+    """The active one; null where this server does not know it."""
+    reason: str
+    """Of a run that failed: the last line of its error."""
+    seconds_per_step: float | None
+    """Of the newest steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameCount(Answer):
+    """A name with the number of runs that have it."""
+
+    name: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCounts(Answer):
+    """How many runs there are, for filters. Each count ignores the filter on its own field."""
+
+    total: int
+    """Runs that pass all filters."""
+    statuses: dict[str, int]
+    """By every `Status`."""
+    levels: dict[str, int]
+    """By every `HealthLevel`; running ones only."""
+    projects: list[NameCount]
+    """Most runs first; at most 500."""
+    tags: list[NameCount]
+    """Likewise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary(Answer):
     """A run in a list."""
@@ -88,6 +172,8 @@ class RunSummary(Answer):
     last_report_at: float | None
     tags: list[str]
     config: dict[str, Any]
+    digest: RunDigest | None = None
+    """null until it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +309,95 @@ class TopTokens(Answer):
 
     step: int | None
     items: list[TopToken]
+    score_std: Number | None = None
+    """Standard deviation of S_c over the step's tokens, in nats; null where not measured."""
+    lowering: Number | None = None
+    """Sum of the contributions of all tokens of the step that lower the entropy, clipped ones included; null where not
+    measured."""
+    raising: Number | None = None
+    """The same of those that raise it."""
+    next_cursor: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout(Answer):
+    """Running text: the tokens of one row of a step around the one that contributes most.
+
+    The lists have one item per token. Their texts are whatever a model or a user wrote: show them as text, never as markup.
+    """
+
+    rank: int
+    sequence: int | None
+    """As a top token's."""
+    first_position: int
+    """Of the first token here, in its row."""
+    cut_before: bool
+    """Whether the row has tokens before the first one here."""
+    cut_after: bool
+    """Whether the row has tokens after the last one here."""
+    advantage: Number
+    """Of the token that contributes most."""
+    reward: Number | None
+    """null: the probe was not given it."""
+    absolute_contribution: Number
+    """Sum of |contribution| over all tokens of the row, also those that are not here."""
+    texts: list[str]
+    """They join to readable text. Empty where a token ends inside a character: the next one's text has it whole."""
+    logprobs: list[Number | None]
+    """null where the mask leaves the token out; likewise in the lists below."""
+    vocab_centered_scores: list[Number | None]
+    contributions: list[Number | None]
+    """As a top token's, rounded to 1/8191 of the list's largest."""
+    kept: list[bool | None]
+    """Whether the token's gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollouts(Answer):
+    """The rollouts of a step whose tokens contribute most, largest first; empty where the step reported none."""
+
+    step: int | None
+    items: list[Rollout]
+    score_std: Number | None
+    """As in the answer about top tokens; likewise the next two."""
+    lowering: Number | None
+    raising: Number | None
+    next_cursor: None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringToken(Answer):
+    """One text among the top contributing tokens of several steps."""
+
+    text: str | None
+    """Whatever a model or a user wrote; null without a tokenizer."""
+    token_id: int | None
+    """Of its first occurrence; several ids may have one text."""
+    times: int
+    """How often it is a top token."""
+    steps: int
+    """In how many of the steps it is one."""
+    contribution: Number
+    """Sum over those occurrences, in nats per unit gain."""
+    share: Number | None
+    """The contribution over the pull: below 0 where it lowers the entropy; null where the pull is not measured."""
+    mean_probability: Number
+    mean_score: Number | None
+    """Mean of S_c over its step's standard deviation; null where that is not measured."""
+    kept_share: Number
+    """Share of the occurrences whose gradient took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringTokens(Answer):
+    """The top contributing tokens of several steps, by their text; the largest |contribution| first."""
+
+    steps: list[int]
+    """The steps looked at, rising: those that reported top tokens."""
+    pull: Number | None
+    """Sum over these steps of the contributions of all tokens that move the entropy the way they move it together, as a
+    positive number; null where not measured."""
+    items: list[RecurringToken]
     next_cursor: None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import sub
@@ -23,6 +24,7 @@ from isentrope_wire.reports import (
     OutcomeState,
     Payload,
     Record,
+    Rollout,
     RunFinished,
     RunStarted,
     ScoreHistogram,
@@ -33,6 +35,13 @@ from isentrope_wire.what_if import EDGE_SET, BinSums, WhatIfError, WhatIfSums
 
 JSON_NESTING = 32
 """How deep objects and lists may be nested in a run's configuration."""
+
+_PARTS = 8191
+"""Of the largest number of a list, to which the numbers of a rollout are rounded: two bytes hold each."""
+_STATES: tuple[bool | None, ...] = (None, False, True)
+"""`Rollout.kept`, as it is numbered on the wire."""
+_SMALLEST_FLOAT, _LARGEST_FLOAT = 1e-37, 3e38
+"""That a float of the wire holds in full precision."""
 
 
 def payload_hash(payload: bytes) -> bytes:
@@ -205,6 +214,7 @@ def _step_report_to_pb(report: StepReport) -> pb.StepReport:
         labels=report.labels,
         what_if=None if report.what_if is None else _what_if_to_pb(report.what_if),
         tokens=_tokens_to_pb(report.tokens) if report.tokens else None,
+        rollouts=_rollouts_to_pb(report.rollouts) if report.rollouts else None,
         alerts=[_alert_to_pb(alert) for alert in report.alerts],
     )
 
@@ -225,6 +235,7 @@ def _step_report_from_pb(report: pb.StepReport) -> StepReport:
         labels=dict(report.labels),
         what_if=_what_if_from_pb(report.what_if) if report.HasField("what_if") else None,
         tokens=_tokens_from_pb(report.tokens) if report.HasField("tokens") else (),
+        rollouts=_rollouts_from_pb(report.rollouts) if report.HasField("rollouts") else (),
         alerts=tuple(_alert_from_pb(alert) for alert in report.alerts),
     )
 
@@ -328,6 +339,92 @@ def _tokens_from_pb(tokens: pb.DrivingTokens) -> tuple[DrivingToken, ...]:
         )
         for token in tokens.tokens
     )
+
+
+def encode_rollouts(rollouts: Sequence[Rollout]) -> bytes:
+    """The rollouts by themselves, for the server's store."""
+    return _rollouts_to_pb(rollouts).SerializeToString(deterministic=True)
+
+
+def decode_rollouts(packed: bytes) -> tuple[Rollout, ...]:
+    """Read `encode_rollouts` back.
+
+    Raises:
+        CodecError: the bytes are no rollouts of this version.
+    """
+    try:
+        return _rollouts_from_pb(pb.Rollouts.FromString(packed))
+    except DecodeError as error:
+        raise CodecError(f"Expected serialised rollouts of a step, got {len(packed)} other bytes.") from error
+
+
+def _rollouts_to_pb(rollouts: Sequence[Rollout]) -> pb.Rollouts:
+    return pb.Rollouts(
+        rollouts=[
+            pb.Rollout(
+                rank=rollout.rank,
+                sequence=rollout.sequence,
+                first_position=rollout.first_position,
+                cut_before=rollout.cut_before,
+                cut_after=rollout.cut_after,
+                advantage=rollout.advantage,
+                reward=rollout.reward,
+                absolute_contribution=rollout.absolute_contribution,
+                texts=rollout.texts,
+                logprobs=_rounded_to_pb(rollout.logprobs),
+                vocab_centered_scores=_rounded_to_pb(rollout.vocab_centered_scores),
+                contributions=_rounded_to_pb(rollout.contributions),
+                states=map(_STATES.index, rollout.kept),
+            )
+            for rollout in rollouts
+        ]
+    )
+
+
+def _rollouts_from_pb(rollouts: pb.Rollouts) -> tuple[Rollout, ...]:
+    """
+    Raises:
+        CodecError: lists of different lengths, or a state that there is not.
+    """
+    return tuple(map(_rollout_from_pb, rollouts.rollouts))
+
+
+def _rollout_from_pb(rollout: pb.Rollout) -> Rollout:
+    lists = (rollout.logprobs.parts, rollout.vocab_centered_scores.parts, rollout.contributions.parts, rollout.states)
+    if any(len(one) != len(rollout.texts) for one in lists):
+        raise CodecError(f"A rollout has as many numbers as texts, got {len(rollout.texts)} and {[*map(len, lists)]}.")
+    if max(rollout.states, default=0) >= len(_STATES):
+        raise CodecError(f"A token of a rollout has a state from 0 to 2, got {max(rollout.states)}.")
+    kept = tuple(_STATES[state] for state in rollout.states)
+    return Rollout(
+        rank=rollout.rank,
+        sequence=rollout.sequence if rollout.HasField("sequence") else None,
+        first_position=rollout.first_position,
+        cut_before=rollout.cut_before,
+        cut_after=rollout.cut_after,
+        advantage=rollout.advantage,
+        reward=rollout.reward if rollout.HasField("reward") else None,
+        absolute_contribution=rollout.absolute_contribution,
+        texts=tuple(rollout.texts),
+        logprobs=_rounded_from_pb(rollout.logprobs, kept),
+        vocab_centered_scores=_rounded_from_pb(rollout.vocab_centered_scores, kept),
+        contributions=_rounded_from_pb(rollout.contributions, kept),
+        kept=kept,
+    )
+
+
+def _rounded_to_pb(numbers: Sequence[float | None]) -> pb.RoundedNumbers:
+    """What is not finite becomes 0."""
+    known = [number if number is not None and math.isfinite(number) else 0.0 for number in numbers]
+    known = [max(-_LARGEST_FLOAT, min(number, _LARGEST_FLOAT)) for number in known]
+    largest = max(map(abs, known), default=0.0)
+    scale = _PARTS / largest if largest > _SMALLEST_FLOAT else 0.0
+    return pb.RoundedNumbers(largest=largest, parts=[round(scale * number) for number in known])
+
+
+def _rounded_from_pb(numbers: pb.RoundedNumbers, kept: Sequence[bool | None]) -> tuple[float | None, ...]:
+    scale = numbers.largest / _PARTS
+    return tuple(None if state is None else scale * part for part, state in zip(numbers.parts, kept, strict=True))
 
 
 def encode_what_if(sums: WhatIfSums) -> bytes:

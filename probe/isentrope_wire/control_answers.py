@@ -36,6 +36,64 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedEffect(Answer):
+    """What a control does by the what-if sums of the last steps; of clip_b and clip_v alone, the only ones that these can
+    answer for."""
+
+    steps: int
+    """Number of steps that the numbers are means of; at most ten."""
+    clip_fraction: float
+    """Share of the tokens that are clipped."""
+    clip_fraction_std: float
+    """How much it scatters over these steps."""
+    change: Number | None
+    """Change of the entropy in nats a step: the unit prediction times the gain. Null while the gain is not known."""
+    change_std: Number | None
+
+
+class VerdictState(StrEnum):
+    """What a control did to the entropy."""
+
+    PENDING = "pending"
+    """Too few steps were made under it."""
+    HOLDS = "holds"
+    """The entropy stays where it is, or at the held target."""
+    TOO_WEAK = "too_weak"
+    """It still falls, or is not led to the held target."""
+    TOO_STRONG = "too_strong"
+    """Its course was turned round: it fell and rises, or it rose and falls."""
+    RISES = "rises"
+    """It rises, and did not fall before or was predicted to rise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Answer):
+    """A quantity before a control, as it was predicted, and under it. Null: not measured, not predicted, too few steps."""
+
+    before: Number | None
+    predicted: Number | None
+    realised: Number | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Answer):
+    """What a control did over its first steps, against what was predicted when it was pushed."""
+
+    version: int
+    state: VerdictState
+    steps: int
+    """Number of steps under the control that were measured, at most as many as needed."""
+    steps_needed: int
+    """The verdict is given after this many, or earlier where another control was applied."""
+    clip_fraction: Compared
+    """Share of the tokens that are clipped."""
+    slope: Compared
+    """Of the entropy, in nats a step."""
+    message: str
+    """The same in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlVersion(ControlFields):
     """One version of a run's control: its document, and what became of it."""
 
@@ -50,6 +108,11 @@ class ControlVersion(ControlFields):
     ended_at: float | None
     code: str
     message: str
+    predicted: PredictedEffect | None
+    """What it was predicted to do when it was pushed; null of methods other than clip_b and clip_v, of a hold, and where no
+    step had what-if sums."""
+    verdict: Verdict | None
+    """What it did over its first steps; null until it is applied, of the control the run began with, and in live events."""
 
     @property
     def control(self) -> Control:

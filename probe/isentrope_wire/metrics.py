@@ -410,7 +410,7 @@ PROBE_DELIVERY_LAG_SECONDS = metric(
     "probe/delivery_lag_seconds", unit="s", meaning="age of the oldest record the server has not stored"
 )
 PROBE_LEFT_OUT_REPORTS = metric(
-    "probe/left_out_reports", meaning="reports written without tokens or histograms, to save space"
+    "probe/left_out_reports", meaning="reports written without tokens, rollouts or histograms, to save space"
 )
 PROBE_FAILURES = metric("probe/failures", meaning="failures inside the probe so far", promised=False)
 PROBE_FAILED_RANKS = metric("probe/failed_ranks", meaning="ranks whose tokens are missing", promised=False)

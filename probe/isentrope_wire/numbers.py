@@ -1,6 +1,7 @@
-"""How values travel in JSON, which has no NaN: checked, written and read; and text of others in one line.
+"""How values travel in JSON, which has no NaN: checked, written and read; numbers in sentences, and text of others in one line.
 
-Numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that was not measured is absent or null.
+In JSON numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity". A value that was not measured is absent
+or null.
 """
 
 from __future__ import annotations
@@ -37,6 +38,29 @@ def shown(value: object) -> str:
 def printable(text: str) -> str:
     """The text in one line; what is not printable, or turns the reading direction, by its number."""
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+
+
+MINUS = "−"
+
+
+def fixed(value: float, decimals: int) -> str:
+    """A number in a sentence: `−0.0008`. What rounds to nothing has no sign; NaN and ∞ by their names."""
+    if math.isnan(value):
+        return "NaN"
+    text = "∞" if math.isinf(value) else f"{abs(value):.{decimals}f}"
+    negative = value < 0 and any(sign in text for sign in "123456789∞")
+    return f"{MINUS}{text}" if negative else text
+
+
+def decimals_of(value: float, significant: int) -> int:
+    """The decimals that show so many significant digits of a number, at least 0; 0 has as many as 0.1."""
+    size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else -1
+    return max(0, significant - 1 - size)
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """A share of a whole in a sentence: `12.9 %`."""
+    return f"{fixed(100 * share, decimals)} %"
 
 
 class _TextIfNotFinite:

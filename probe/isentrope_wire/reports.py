@@ -124,6 +124,40 @@ class DrivingToken:
     """Whether its gradient took part."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Running text: the tokens of one row of a step around the one that contributes most, with their contributions.
+
+    The lists have one item per token. Of a token that the mask leaves out, such as the output of a tool, only the text is
+    known. On the wire numbers are rounded to 1/8191 of the list's largest.
+    """
+
+    rank: int
+    sequence: int | None
+    """As a `DrivingToken`'s."""
+    first_position: int
+    """Of the first token here, in its row."""
+    cut_before: bool
+    """Whether the row has tokens before the first one here."""
+    cut_after: bool
+    """Whether the row has tokens after the last one here."""
+    advantage: float
+    """Of the token that contributes most."""
+    reward: float | None
+    """None: not known."""
+    absolute_contribution: float
+    """Sum of |contribution| over all tokens of the row, also those that are not here."""
+    texts: tuple[str, ...]
+    """They join to readable text. Empty where a token ends inside a character: the next one's text has it whole. At most
+    40 characters each, as the model or a user wrote them: any text is possible."""
+    logprobs: tuple[float | None, ...]
+    vocab_centered_scores: tuple[float | None, ...]
+    contributions: tuple[float | None, ...]
+    """As a `DrivingToken`'s."""
+    kept: tuple[bool | None, ...]
+    """Whether the token's gradient took part; None: the mask leaves it out."""
+
+
 class AlertLevel(StrEnum):
     """How urgent an alert is."""
 
@@ -181,6 +215,8 @@ class StepReport:
     """What other thresholds would have done to the step; None when it was not measured."""
     tokens: tuple[DrivingToken, ...] = ()
     """Those that count most, largest first."""
+    rollouts: tuple[Rollout, ...] = ()
+    """Those whose tokens contribute most, largest first; none where no tokenizer gives their text."""
     alerts: tuple[Alert, ...] = ()
 
     def __repr__(self) -> str:

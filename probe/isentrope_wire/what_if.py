@@ -115,6 +115,12 @@ class WhatIfSums(Answer):
     clip_b: BinSums = BinSums()
     clip_v: BinSums = BinSums()
 
+    @property
+    def pulls(self) -> tuple[float, float]:
+        """Sum of the changes by the tokens that lower the entropy, and by those that raise it, in nats per unit gain."""
+        changes = self.clip_v.change_sums
+        return sum(change for change in changes if change < 0), sum(change for change in changes if change > 0)
+
     def scaled(self, factor: float) -> WhatIfSums:
         """The same tokens with all changes multiplied."""
         clip_b, clip_v = (
@@ -287,7 +293,7 @@ class _Side:
         self._counts, self._changes, self._magnitudes = [0] * bins, [0.0] * bins, [0.0] * bins
         for cell, count, change in zip(table.cells, table.counts, table.change_sums, strict=True):
             place, index = divmod(cell, bins)
-            if place % SIDES == side and TokenGroup(place // SIDES) in groups:
+            if place % SIDES == side and place // SIDES in groups:
                 self._counts[index] += count
                 self._changes[index] += change
                 # Within a cell all changes have one sign, unless a KL term outweighs the advantage of some of its tokens:

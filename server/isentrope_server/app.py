@@ -28,12 +28,14 @@ from isentrope_server.api import (
     reference,
     responses,
     runs,
+    tokens,
     what_if,
 )
 from isentrope_server.api.dependencies import refuse_unknown_parameters
 from isentrope_server.api.export import ExportFormat
 from isentrope_server.backend import Backend, open_backend
 from isentrope_server.counters import MeasuredCalls, MeasuredRequests, ServerFigures
+from isentrope_server.digests import digests_kept_current
 from isentrope_server.housekeeping import run_housekeeping, tokens_kept_current
 from isentrope_server.ingest.servicer import start_grpc
 from isentrope_server.security.gate import BodyLimit, Gate
@@ -58,6 +60,7 @@ _COMPRESSED_ALREADY = ExportFormat.PARQUET.media_type
 _ROUTERS = (
     runs.router,
     metrics.router,
+    tokens.router,
     export.router,
     law.router,
     what_if.router,
@@ -159,7 +162,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.sessions = BrowserSessions(session_key)
         gate = GrpcGate(backend.tokens, partial(_known_as, backend), app.state.refusals)
         grpc_server, app.state.grpc_port = await start_grpc(backend, [MeasuredCalls(app.state.figures), gate])
-        async with tokens_kept_current(backend), run_housekeeping(backend), notify_of_alerts(backend):
+        async with (
+            tokens_kept_current(backend),
+            run_housekeeping(backend),
+            digests_kept_current(backend),
+            notify_of_alerts(backend),
+        ):
             try:
                 if settings.dashboard:
                     await _warm_up(app, backend)

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     retention_runs: int | None = Field(default=None, ge=1)
     """Number of newest runs to keep; older ones are deleted. None: all are kept."""
     housekeeping_interval_seconds: float = Field(default=2.0, gt=0)
-    """Interval of packing reports, removing rows of deleted runs, and returning space."""
+    """Interval of packing reports, removing rows of deleted runs, returning space, and renewing digests of runs."""
     sweep_interval_seconds: float = Field(default=1.0, gt=0)
     """Interval of ending expired controls."""
     heartbeat_seconds: float = Field(default=5.0, gt=0)

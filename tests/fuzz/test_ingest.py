@@ -72,6 +72,8 @@ _READS = (
     "/metrics/series?name=x&points=3",
     "/histograms/entropy/token",
     "/tokens",
+    "/tokens/recurring",
+    "/rollouts",
     "/alerts",
     "/law",
     "/what-if",

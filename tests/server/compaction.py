@@ -115,7 +115,9 @@ def everything_said_of(server: ServerInThread, rank: Rank) -> dict[str, Any]:
         paths.append(f"/metrics/series?{names}{more}")
     for name in HISTOGRAMS:
         paths += [f"/histograms/{name}{more}" for more in ("", "?points=7", "?from_step=10&to_step=55")]
-    paths += [f"/{what}?step={step}" for step in (3, 57) for what in ("tokens", "what-if")]
+    paths += [
+        f"/{what}?step={step}" for step in (3, 57) for what in ("tokens", "tokens/recurring", "rollouts", "what-if")
+    ]
     paths += [f"/steps/{step}" for step in (*range(0, 60, 7), 50, 57, 59, 89, 1000, 1005)]
     answers = {path: server.http.get(rank.path + path).json() for path in paths}
     # As text: NaN is not equal to itself.

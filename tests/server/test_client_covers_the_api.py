@@ -25,14 +25,18 @@ _RUN_PATH = f"{API_PREFIX}/runs/{{run_id}}"
 
 METHODS: dict[tuple[str, str], Callable[[Client], object]] = {
     ("GET", f"{API_PREFIX}/runs"): lambda client: client.runs(),
+    ("GET", f"{API_PREFIX}/run-counts"): lambda client: client.run_counts(),
     ("GET", _RUN_PATH): lambda client: client.run(RUN),
     ("PATCH", _RUN_PATH): lambda client: client.edit_run(RUN, notes="seen", tags=["a"]),
     ("DELETE", _RUN_PATH): lambda client: client.delete_run("over"),
+    ("GET", f"{_RUN_PATH}/diagnosis"): lambda client: client.diagnosis(RUN),
     ("GET", f"{_RUN_PATH}/metrics"): lambda client: client.metric_names(RUN),
     ("GET", f"{_RUN_PATH}/metrics/series"): lambda client: client.metrics(RUN, "x"),
     ("GET", f"{_RUN_PATH}/steps/{{step}}"): lambda client: client.step(RUN, 0),
     ("GET", f"{_RUN_PATH}/histograms/{{name}}"): lambda client: client.histograms(RUN, "entropy/token"),
     ("GET", f"{_RUN_PATH}/tokens"): lambda client: client.tokens(RUN),
+    ("GET", f"{_RUN_PATH}/tokens/recurring"): lambda client: client.recurring_tokens(RUN),
+    ("GET", f"{_RUN_PATH}/rollouts"): lambda client: client.rollouts(RUN),
     ("GET", f"{_RUN_PATH}/alerts"): lambda client: client.alerts(RUN),
     ("GET", f"{_RUN_PATH}/gaps"): lambda client: client.gaps(RUN),
     ("GET", f"{_RUN_PATH}/law"): lambda client: client.law(RUN),

@@ -70,6 +70,9 @@ def test_a_deleted_run_is_out_of_sight_at_once(still: ServerInThread) -> None:
         "/steps/3",
         "/tokens",
         "/tokens?step=3",
+        "/tokens/recurring",
+        "/rollouts",
+        "/rollouts?step=3",
         "/what-if",
         "/what-if?step=3",
         "/law",
@@ -134,7 +137,7 @@ def test_nothing_of_a_deleted_run_is_left(still: ServerInThread) -> None:
     *_, before_the_last = remove_all(still)
     assert rows_by_table(still) == rows
     # What goes with the run itself, in one transaction, is little.
-    goes_with_the_run = {"runs", "streams", "layouts", "stream_layouts", "controls"}
+    goes_with_the_run = {"runs", "run_digests", "streams", "layouts", "stream_layouts", "controls"}
     assert {name for name in rows if before_the_last[name] != rows[name]} <= goes_with_the_run
     assert still.http.get(f"{kept.path}/steps/39").status_code == 200
 

@@ -1,16 +1,18 @@
-"""The top contributing tokens, and alerts: stored with their step, and answered as they were sent."""
+"""Top contributing tokens, rollouts and alerts: stored with their step, and answered as they were sent."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_wire.control import Control
-from isentrope_wire.reports import Alert, AlertCause, AlertLevel, DrivingToken, StepReport
+from isentrope_wire.reports import Alert, AlertCause, AlertLevel, DrivingToken, Rollout, StepReport
+from isentrope_wire.what_if import BinSums, WhatIfSums
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
 
@@ -34,8 +36,34 @@ def token(contribution: float = -0.5, **known: object) -> DrivingToken:
     return DrivingToken(**(fields | known))  # type: ignore[arg-type]
 
 
-def send(rank: Rank, step: int, *tokens: DrivingToken, alerts: tuple[Alert, ...] = ()) -> None:
-    rank.send(StepReport(step=step, recorded_at=1.5, scalars={"entropy/mean": 1.0}, tokens=tokens, alerts=alerts))
+def send(rank: Rank, step: int, *tokens: DrivingToken, std: float = 0.25, **attached: Any) -> None:
+    scalars = {"entropy/mean": 1.0, "score/vocab_centered_std": std}
+    rank.send(StepReport(step=step, recorded_at=1.5, scalars=scalars, tokens=tokens, **attached))
+
+
+def sums(lowering: float, raising: float) -> WhatIfSums:
+    """Of two tokens."""
+    bins = BinSums(cells=(0, 1), counts=(1, 1), change_sums=(lowering, raising))
+    return WhatIfSums(tokens=2, change_sum=lowering + raising, clip_v=bins)
+
+
+def rollout(**known: Any) -> Rollout:
+    fields: dict[str, Any] = {
+        "rank": 0,
+        "sequence": 3,
+        "first_position": 6,
+        "cut_before": True,
+        "cut_after": False,
+        "advantage": -1.0,
+        "reward": None,
+        "absolute_contribution": 0.75,
+        "texts": (HOSTILE, "", "字"),
+        "logprobs": (-2.0, None, -1.0),
+        "vocab_centered_scores": (0.25, None, -0.125),
+        "contributions": (-0.5, None, 0.25),
+        "kept": (False, None, True),
+    }
+    return Rollout(**(fields | known))
 
 
 def alert(kind: str = "collapse", **evidence: float) -> Alert:
@@ -62,14 +90,71 @@ def test_the_tokens_of_a_step_come_back_as_they_were_sent(server: ServerInThread
         assert (missing.value.status, missing.value.code) == (404, "not_found")
 
 
+def test_rollouts_come_back_as_they_were_sent(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, rollouts=(rollout(), rollout(sequence=None, reward=1.0)), what_if=sums(-3.0, 1.0))
+    send(rank, 2)
+    with Client(server.url, server.owner_token) as client:
+        found = client.rollouts(rank.run_id)
+        assert (found.step, found.score_std, found.lowering, found.raising) == (1, 0.25, -3.0, 1.0)
+        first, second = found.items
+        assert asdict(first) == {
+            "rank": 0, "sequence": 3, "first_position": 6, "cut_before": True, "cut_after": False, "advantage": -1.0,
+            "reward": None, "absolute_contribution": 0.75, "texts": [HOSTILE, "", "字"],
+            "logprobs": [-2.0, None, pytest.approx(-1.0, rel=1e-3)],
+            "vocab_centered_scores": [0.25, None, pytest.approx(-0.125, rel=1e-3)],
+            "contributions": [-0.5, None, pytest.approx(0.25, rel=1e-3)], "kept": [False, None, True],
+        }  # fmt: skip
+        assert (second.sequence, second.reward) == (None, 1.0)
+        assert client.rollouts(rank.run_id, step=2).items == []
+        with pytest.raises(ApiError) as missing:
+            client.rollouts(rank.run_id, step=9)
+        assert (missing.value.status, missing.value.code) == (404, "not_found")
+
+
+def test_top_tokens_come_with_what_a_share_and_sigmas_need(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, token(), what_if=sums(-3.0, 1.0))
+    send(rank, 2, token(), std=math.nan)
+    with Client(server.url, server.owner_token) as client:
+        known, unknown = (client.tokens(rank.run_id, step=step) for step in (1, 2))
+    assert (known.score_std, known.lowering, known.raising) == (0.25, -3.0, 1.0)
+    assert (unknown.score_std, unknown.lowering, unknown.raising) == (None, None, None)
+
+
+def test_recurring_tokens_are_the_top_tokens_of_several_steps_by_text(server: ServerInThread) -> None:
+    rank = Rank(server)
+    send(rank, 1, token(text="early"), what_if=sums(-1.0, 0.0))
+    send(rank, 2, token(-1.0, text="wait", logprob=math.log(0.5)), token(0.5, text="so"), what_if=sums(-6.0, 1.0))
+    send(rank, 3, what_if=sums(-6.0, 1.0))
+    again = token(-1.0, text="wait", logprob=math.log(0.25), vocab_centered_score=-0.5, kept=False)
+    send(rank, 4, again, again, token(-0.5, text=None, token_id=7), std=0.5, what_if=sums(-2.0, 1.0))
+    with Client(server.url, server.owner_token) as client:
+        found = client.recurring_tokens(rank.run_id, steps=2)
+        assert (found.steps, found.pull) == ([2, 4], 8.0)
+        wait, so, unnamed = found.items
+        assert (wait.text, wait.times, wait.steps, wait.contribution, wait.share) == ("wait", 3, 2, -3.0, -0.375)
+        assert wait.mean_probability == pytest.approx((0.5 + 0.25 + 0.25) / 3)
+        assert wait.mean_score == pytest.approx((2.0 - 1.0 - 1.0) / 3)
+        assert wait.kept_share == pytest.approx(1 / 3)
+        assert (so.text, so.share) == ("so", 0.0625)
+        assert (unnamed.text, unnamed.token_id, unnamed.times) == (None, 7, 1)
+        assert client.recurring_tokens(rank.run_id, steps=10, step=3).steps == [1, 2]
+        assert client.recurring_tokens(rank.run_id, steps=1, step=1).items[0].text == "early"
+    assert server.http.get(f"{rank.path}/tokens/recurring?steps=101").status_code == 422
+
+
 def test_a_step_that_names_no_token_answers_with_none(server: ServerInThread) -> None:
     rank = Rank(server)
-    assert server.http.get(f"{rank.path}/tokens").json() == {"step": None, "items": [], "next_cursor": None}
+    assert server.http.get(f"{rank.path}/tokens").json()["items"] == []
+    assert server.http.get(f"{rank.path}/tokens").json()["step"] is None
     send(rank, 1)
     assert server.http.get(f"{rank.path}/tokens?step=1").json()["items"] == []
+    recurring = server.http.get(f"{rank.path}/tokens/recurring").json()
+    assert (recurring["steps"], recurring["pull"], recurring["items"]) == ([], None, [])
 
 
-def test_a_resumed_run_speaks_of_tokens_and_alerts_from_its_first_step_on(server: ServerInThread) -> None:
+def test_tokens_and_alerts_of_a_resumed_run_are_the_newest_attempts(server: ServerInThread) -> None:
     first = Rank(server, started_at=1.0)
     for step in range(5):
         send(first, step, token(float(step + 1)), alerts=(alert(f"first_{step}"),))
@@ -77,6 +162,8 @@ def test_a_resumed_run_speaks_of_tokens_and_alerts_from_its_first_step_on(server
     send(second, 3, token(-8.0), alerts=(alert("second_3"),))
     assert server.http.get(f"{first.path}/tokens").json()["items"][0]["contribution"] == -8.0
     assert server.http.get(f"{first.path}/tokens?step=2").json()["items"][0]["contribution"] == 3.0
+    recurring = server.http.get(f"{first.path}/tokens/recurring").json()
+    assert (recurring["steps"], recurring["items"][0]["contribution"]) == ([0, 1, 2, 3], 1.0 + 2.0 + 3.0 - 8.0)
     kinds = [item["kind"] for item in server.http.get(f"{first.path}/alerts").json()["items"]]
     assert kinds == ["second_3", "first_2", "first_1", "first_0"]
 

@@ -30,6 +30,8 @@ VERSION = {
     "ended_at": 12.5,
     "code": "",
     "message": "",
+    "predicted": None,
+    "verdict": None,
 }
 
 
@@ -54,6 +56,7 @@ def test_nested_answers_are_dataclasses() -> None:
         "last_report_at": None,
         "tags": ["a"],
         "config": {"deep": [1, {"x": "NaN"}]},
+        "digest": None,
         "notes": "",
         "finished_at": None,
         "error": "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from isentrope_wire.reports import (
     ControlSnapshot,
     Gap,
     OutcomeState,
+    Rollout,
     RunFinished,
     RunStarted,
     ScoreHistogram,
@@ -154,6 +156,90 @@ def test_nan_is_data_and_absence_stays() -> None:
 def test_undecodable_payload_is_refused(payload: bytes, named: str | None) -> None:
     with pytest.raises(CodecError, match=named):
         codec.decode_payload(payload)
+
+
+numbers = st.floats(-1e30, 1e30)
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> Rollout:
+    kept = draw(st.lists(st.sampled_from([None, False, True]), max_size=12))
+
+    def column() -> tuple[float | None, ...]:
+        return tuple(None if state is None else draw(numbers) for state in kept)
+
+    return Rollout(
+        rank=draw(st.integers(0, 2**31)),
+        sequence=draw(st.none() | st.integers(0, 2**31)),
+        first_position=draw(st.integers(0, 2**31)),
+        cut_before=draw(st.booleans()),
+        cut_after=draw(st.booleans()),
+        advantage=draw(st.floats(width=32)),
+        reward=draw(st.none() | st.floats(allow_nan=False, width=32)),
+        absolute_contribution=draw(st.floats(0, width=32)),
+        texts=tuple(draw(text) for _ in kept),
+        logprobs=column(),
+        vocab_centered_scores=column(),
+        contributions=column(),
+        kept=tuple(kept),
+    )
+
+
+@given(rollouts())
+def test_a_rollouts_numbers_are_rounded_to_a_small_part_of_the_largest(rollout: Rollout) -> None:
+    (found,) = codec.decode_rollouts(codec.encode_rollouts([rollout]))
+    for name in ("logprobs", "vocab_centered_scores", "contributions"):
+        sent, received = getattr(rollout, name), getattr(found, name)
+        largest = max((abs(number) for number in sent if number is not None), default=0.0)
+        tiny = 1e-37  # a float32 of the wire rounds what is smaller
+        expected = [n if n is None else pytest.approx(n, abs=largest / 8191 + tiny) for n in sent]
+        assert list(received) == expected
+    same = replace(rollout, logprobs=(), vocab_centered_scores=(), contributions=())
+    if not math.isnan(rollout.advantage):
+        assert replace(found, logprobs=(), vocab_centered_scores=(), contributions=()) == same
+    again = codec.encode_rollouts([found])
+    assert codec.encode_rollouts(codec.decode_rollouts(again)) == again
+
+
+def test_a_number_of_a_rollout_that_is_not_finite_is_0() -> None:
+    rollout = Rollout(
+        rank=0,
+        sequence=None,
+        first_position=0,
+        cut_before=False,
+        cut_after=False,
+        advantage=0.0,
+        reward=None,
+        absolute_contribution=math.inf,
+        texts=("a", "b", "c"),
+        logprobs=(-1.0, -math.inf, math.nan),
+        vocab_centered_scores=(0.0, 0.0, 0.0),
+        contributions=(1e300, 1.0, 0.0),
+        kept=(True, True, True),
+    )
+    (found,) = codec.decode_rollouts(codec.encode_rollouts([rollout]))
+    assert (found.logprobs, found.vocab_centered_scores) == ((-1.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    assert list(found.contributions) == [pytest.approx(3e38), 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        pb.Rollout(texts=["a"]),
+        pb.Rollout(states=[2]),
+        pb.Rollout(
+            texts=["a"],
+            logprobs=pb.RoundedNumbers(parts=[1]),
+            vocab_centered_scores=pb.RoundedNumbers(parts=[1]),
+            contributions=pb.RoundedNumbers(parts=[1]),
+            states=[3],
+        ),
+    ],
+)
+def test_a_rollout_whose_lists_do_not_fit_is_refused(rollout: pb.Rollout) -> None:
+    report = pb.StepReport(rollouts=pb.Rollouts(rollouts=[rollout]))
+    with pytest.raises(CodecError, match="rollout"):
+        codec.decode_payload(pb.Payload(step_report=report).SerializeToString())
 
 
 def test_wire_imports_neither_torch_nor_grpc() -> None:

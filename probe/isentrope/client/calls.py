@@ -24,6 +24,9 @@ from isentrope_wire.answers import (
     LiveStep,
     Me,
     Page,
+    RecurringTokens,
+    Rollouts,
+    RunCounts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -38,6 +41,7 @@ from isentrope_wire.control_answers import (
     RunControl,
     WhatIfAnswer,
 )
+from isentrope_wire.diagnosis.health import Diagnosis
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -57,8 +61,31 @@ class Call(Generic[Answer_co]):
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def runs(*, project: str | None = None, status: str | None = None, q: str | None = None) -> Call[Page[RunSummary]]:
-    return Call(path="runs", answer=Page[RunSummary], query={"project": project, "status": status, "q": q})
+Names = str | Sequence[str] | None
+
+
+def runs(
+    *,
+    project: Names = None,
+    status: Names = None,
+    tag: Names = None,
+    level: Names = None,
+    q: str | None = None,
+    order: str | None = None,
+) -> Call[Page[RunSummary]]:
+    query = _run_filter(project, status, tag, level, q) | {"order": order}
+    return Call(path="runs", answer=Page[RunSummary], query=query)
+
+
+def run_counts(
+    *, project: Names = None, status: Names = None, tag: Names = None, level: Names = None, q: str | None = None
+) -> Call[RunCounts]:
+    return Call(path="run-counts", answer=RunCounts, query=_run_filter(project, status, tag, level, q))
+
+
+def _run_filter(project: Names, status: Names, tag: Names, level: Names, q: str | None) -> dict[str, Any]:
+    named = {"project": project, "status": status, "tag": tag, "level": level}
+    return {name: None if values is None else _list(values) for name, values in named.items()} | {"q": q}
 
 
 def run(run_id: str) -> Call[RunDetail]:
@@ -73,6 +100,10 @@ def edit_run(run_id: str, name: str | None, tags: Sequence[str] | None, notes: s
 
 def delete_run(run_id: str) -> Call[None]:
     return Call(verb="DELETE", path=_run(run_id), answer=NoneType)
+
+
+def diagnosis(run_id: str) -> Call[Diagnosis]:
+    return Call(path=f"{_run(run_id)}/diagnosis", answer=Diagnosis)
 
 
 def latest(run_id: str) -> Call[Page[LatestMetric]]:
@@ -114,6 +145,14 @@ def histograms(
 
 def tokens(run_id: str, *, step: int | None = None) -> Call[TopTokens]:
     return Call(path=f"{_run(run_id)}/tokens", answer=TopTokens, query={"step": step})
+
+
+def rollouts(run_id: str, *, step: int | None = None) -> Call[Rollouts]:
+    return Call(path=f"{_run(run_id)}/rollouts", answer=Rollouts, query={"step": step})
+
+
+def recurring_tokens(run_id: str, *, steps: int | None = None, step: int | None = None) -> Call[RecurringTokens]:
+    return Call(path=f"{_run(run_id)}/tokens/recurring", answer=RecurringTokens, query={"steps": steps, "step": step})
 
 
 def alerts(run_id: str) -> Call[Page[Alert]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from isentrope.client import calls
-from isentrope.client.calls import Call
+from isentrope.client.calls import Call, Names
 from isentrope.client.connection import ApiError, Connection
 from isentrope_wire.answers import (
     AccessToken,
@@ -29,6 +29,9 @@ from isentrope_wire.answers import (
     LatestMetric,
     LiveStep,
     Me,
+    RecurringTokens,
+    Rollouts,
+    RunCounts,
     RunDetail,
     RunSummary,
     SeriesAnswer,
@@ -43,6 +46,7 @@ from isentrope_wire.control_answers import (
     RunControl,
     WhatIfAnswer,
 )
+from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.numbers import read
 
 Columns = dict[str, list[Any]]
@@ -73,17 +77,49 @@ class Client(Connection):
     """
 
     def runs(
-        self, *, project: str | None = None, status: str | None = None, q: str | None = None, limit: int | None = None
+        self,
+        *,
+        project: Names = None,
+        status: Names = None,
+        tag: Names = None,
+        level: Names = None,
+        q: str | None = None,
+        order: str = "newest",
+        limit: int | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first.
+        """Runs, newest first or those that need a person first.
 
         Args:
-            project: Only runs of this project.
-            status: Only runs of this status: running, finished, failed or silent.
-            q: Only runs with this text in id, name or project.
-            limit: Only the newest ones, at most this many; None: all.
+            project: Only runs of this project, or of one of several; so with the next three.
+            status: running, finished, failed, ended or silent.
+            tag: A tag that the run has.
+            level: act, watch, holding, healthy or no_data; of running ones.
+            q: Only runs with this text in id, name, project, a tag or the error.
+            order: newest, or attention: running ones by level, then silent ones, then those that ended.
+            limit: Only the first ones, at most this many; None: all.
         """
-        return list(self.items(calls.runs(project=project, status=status, q=q), limit))
+        call = calls.runs(project=project, status=status, tag=tag, level=level, q=q, order=order)
+        return list(self.items(call, limit))
+
+    def run_counts(
+        self,
+        *,
+        project: Names = None,
+        status: Names = None,
+        tag: Names = None,
+        level: Names = None,
+        q: str | None = None,
+    ) -> RunCounts:
+        """How many runs there are by status, level, project and tag.
+
+        Args:
+            project: As in `runs`; the counts by a field ignore the filter on this field.
+            status: Likewise.
+            tag: Likewise.
+            level: Likewise.
+            q: As in `runs`.
+        """
+        return self.ask(calls.run_counts(project=project, status=status, tag=tag, level=level, q=q))
 
     def run(self, run_id: str) -> RunDetail:
         """One run."""
@@ -111,6 +147,10 @@ class Client(Connection):
     def delete_run(self, run_id: str) -> None:
         """Delete a run with all its reports. A run that is still reporting is refused."""
         self.ask(calls.delete_run(run_id))
+
+    def diagnosis(self, run_id: str) -> Diagnosis:
+        """How a run is doing now: its level, one sentence, the cause, and the control that would stop a collapse."""
+        return self.ask(calls.diagnosis(run_id))
 
     def metric_names(self, run_id: str) -> list[str]:
         """Names of the metrics that a run has reported."""
@@ -295,6 +335,24 @@ class Client(Connection):
             step: None: the newest that reported any.
         """
         return self.ask(calls.tokens(run_id, step=step))
+
+    def rollouts(self, run_id: str, *, step: int | None = None) -> Rollouts:
+        """The rollouts of a step whose tokens contribute most, in running text; at most 6. Their texts are whatever a model
+        wrote.
+
+        Args:
+            step: None: the newest that reported any.
+        """
+        return self.ask(calls.rollouts(run_id, step=step))
+
+    def recurring_tokens(self, run_id: str, *, steps: int = 10, step: int | None = None) -> RecurringTokens:
+        """The top contributing tokens of several steps, by their text; largest first.
+
+        Args:
+            steps: How many steps, from 1 to 100.
+            step: The last of them; None: the newest.
+        """
+        return self.ask(calls.recurring_tokens(run_id, steps=steps, step=step))
 
     def gaps(self, run_id: str, *, limit: int | None = None) -> list[Gap]:
         """Records of a run that were lost, newest first."""

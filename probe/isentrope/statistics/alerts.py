@@ -11,16 +11,29 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import fmean, stdev
 
+from isentrope_wire.diagnosis.course import (
+    ACT_LEFT,
+    CAUSE_STEPS,
+    CEILING,
+    DIRECTIONS,
+    FLOOR,
+    FOLLOWED,
+    MECHANISM,
+    NOISES,
+    OVER_LEFT,
+    PART_OF_THE_WAY,
+    QUADRANTS,
+    WATCH_LEFT,
+    WINDOW,
+    change_parts,
+    largest_pull,
+    standard_error_of_share,
+    steps_until,
+)
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
-    CHANGE_NEGATIVE_HIGH,
-    CHANGE_NEGATIVE_LOW,
-    CHANGE_POSITIVE_HIGH,
-    CHANGE_POSITIVE_LOW,
-    EARLY_STEPS,
     ENTROPY_MEAN,
     ENTROPY_PREDICTED_CHANGE,
     ENTROPY_PREDICTION_R2,
@@ -36,28 +49,6 @@ from isentrope_wire.metrics import (
 )
 from isentrope_wire.reports import LIKELY_CAUSE, Alert, AlertCause, AlertLevel
 from isentrope_wire.what_if import WhatIfSums, cheapest_control
-
-WATCH_LEFT, ACT_LEFT = 0.75, 0.5
-"""Of the early entropy: with so much left a collapse is to be watched, and to be acted on. An explosion is the same upside
-down, at 1 / 0.75 and 1 / 0.5 of the early entropy."""
-
-OVER_LEFT = 0.875
-"""With more than this left of the early entropy, a collapse is over and may be raised again."""
-
-FLOOR, CEILING = 0.25, 2.0
-"""Of the early entropy: where a collapse, or an explosion, ends."""
-
-NOISES = 4.0
-"""How many standard errors the share that is lost must be away from 0."""
-
-PART_OF_THE_WAY = 0.25
-"""From the early level to the floor or ceiling: before that part is covered nothing is predicted."""
-
-FOLLOWED = 0.25
-"""Of the predicted rate: the entropy itself must have moved at least so fast, or the prediction does not count."""
-
-WINDOW = 20
-"""Steps over which a mean is taken, and a rate at least."""
 
 LONGEST_WINDOW = 250
 """Steps over which a rate is taken at most, however old the run."""
@@ -76,22 +67,6 @@ SIGMAS = 5.0
 
 SUGGESTION_STEPS = 5
 """Steps whose tokens the suggested thresholds are read from: those of one step alone scatter by half."""
-
-CAUSE_STEPS = 10
-"""Steps over which the parts of the unit prediction are averaged."""
-
-MECHANISM = "change/by_"
-"""How the names of the parts by mechanism begin; which ones there are depends on what the loop measures."""
-
-_QUADRANTS: dict[str, str] = {
-    CHANGE_POSITIVE_HIGH: "likely tokens of samples with positive advantage are reinforced",
-    CHANGE_POSITIVE_LOW: "unlikely tokens of samples with positive advantage are reinforced",
-    CHANGE_NEGATIVE_HIGH: "likely tokens of samples with negative advantage are suppressed",
-    CHANGE_NEGATIVE_LOW: "unlikely tokens of samples with negative advantage are suppressed",
-}
-
-DIRECTIONS = {"collapse": -1, "explosion": 1}
-"""The kinds about the entropy's course, and where it goes."""
 
 _LEVELS = (None, AlertLevel.WATCH, AlertLevel.ACT)
 """From the least urgent to the most."""
@@ -254,7 +229,7 @@ class AlertWatch:
         now = fmean(list(self._entropies)[-NEWEST_STEPS:])
         left = now / base if kind == "collapse" else base / now if now > 0 else math.inf
         arrival = self._lasting(kind, self._arrival(kind, base))
-        certain = 1 - left >= NOISES * self._standard_error()
+        certain = 1 - left >= NOISES * standard_error_of_share(self._entropies, NEWEST_STEPS)
         level: AlertLevel | None = None
         if certain and (left <= ACT_LEFT or arrival is not None):
             level = AlertLevel.ACT
@@ -272,22 +247,11 @@ class AlertWatch:
             message, evidence = f"{message} {arrival.message}", {**evidence, **arrival.evidence}
         return _Finding(level, message, evidence)
 
-    def _standard_error(self) -> float:
-        """Of the newest mean's share of the early level, from how much the entropy scatters from step to step."""
-        jumps = [2 * abs(b - a) / (a + b) if a + b > 0 else 0.0 for a, b in pairwise(self._entropies)]
-        # The difference of two steps scatters sqrt(2) times as much as one, and |x| of a normal x has the mean
-        # sqrt(2 / pi) sigma; the variance of a median is pi / 2 that of the mean.
-        of_a_step = fmean(jumps) * math.sqrt(math.pi) / 2
-        return of_a_step * math.sqrt(1 / NEWEST_STEPS + math.pi / 2 / EARLY_STEPS)
-
     def _arrival(self, kind: str, base: float) -> _Finding | None:
         """A collapse, or an explosion, that at the present rate ends before the run is half as old again.
 
         The rate is the mean of the calibrated predictions over the last quarter of the run, or what the entropy moved
-        at over that same quarter, whichever is less: a prediction lags behind a course that slows down. It is a share of
-        the remaining entropy, as entropies fall by shares and not by amounts:
-
-            steps left = H ln(H_goal / H) / rate
+        at over that same quarter, whichever is less: a prediction lags behind a course that slows down.
 
         First the entropy must have covered a part of the way, and must be following its prediction: one fast stretch is
         no trend.
@@ -307,7 +271,7 @@ class AlertWatch:
         if not follows or gone < PART_OF_THE_WAY or now <= 0:
             return None
         rate = min(predicted_rate, moved, key=abs)
-        steps_left = max(now * math.log(goal / now) / rate, 0.0)
+        steps_left = steps_until(goal, now, rate)
         if steps_left > self._age / 2:
             return None
         message = (
@@ -386,13 +350,8 @@ def _not_finite(not_finite: float, measured: float) -> _Finding | None:
     return _Finding(AlertLevel.ACT, message, {"not_finite": not_finite, "tokens": not_finite + measured})
 
 
-def change_parts(scalars: Mapping[str, float]) -> dict[str, float]:
-    """The parts of a step's unit prediction that it measured, in nats per unit gain."""
-    return {name: value for name, value in scalars.items() if name in _QUADRANTS or name.startswith(MECHANISM)}
-
-
 def cause_of(steps: Iterable[Mapping[str, float]], direction: int) -> AlertCause | None:
-    """The part of the unit prediction that pulls most in a direction.
+    """The part of the unit prediction that pulls most in a direction, in a sentence.
 
     Args:
         steps: `change_parts` of the last steps.
@@ -401,20 +360,11 @@ def cause_of(steps: Iterable[Mapping[str, float]], direction: int) -> AlertCause
     Returns:
         None where no part by sign of advantage and score pulls that way, or none was measured.
     """
-    parts: dict[str, list[float]] = {}
-    for step in steps:
-        for name, value in step.items():
-            parts.setdefault(name, []).append(value)
-    changes = {name: fmean(values) for name, values in parts.items()}
-    pulls = {name: direction * change for name, change in changes.items() if direction * change > 0}
-    quadrants = {name: pull for name, pull in pulls.items() if name in _QUADRANTS}
-    if not quadrants:
+    pull = largest_pull(steps, direction)
+    if pull is None:
         return None
-    quadrant = max(quadrants, key=lambda name: quadrants[name])
-    share = quadrants[quadrant] / sum(quadrants.values())
-    mechanisms = {name: pull for name, pull in pulls.items() if name not in quadrants}
-    mechanism = max(mechanisms, key=lambda name: mechanisms[name]) if mechanisms else None
-    message = f"{share:.0%} of what {'lowers' if direction < 0 else 'raises'} it: {_QUADRANTS[quadrant]}"
-    if mechanism is not None:
-        message += f"; by mechanism mostly the {mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
-    return AlertCause(quadrant=quadrant, mechanism=mechanism, changes=changes, message=message + ".")
+    _, update = QUADRANTS[pull.quadrant]
+    message = f"{pull.share:.0%} of what {'lowers' if direction < 0 else 'raises'} it: {update}"
+    if pull.mechanism is not None:
+        message += f"; by mechanism mostly the {pull.mechanism.removeprefix(MECHANISM).replace('_', ' ')}"
+    return AlertCause(quadrant=pull.quadrant, mechanism=pull.mechanism, changes=pull.changes, message=message + ".")

@@ -109,18 +109,18 @@ class Pressure(IntEnum):
 
     NONE = 0
     TOKENS = 1
-    """The top contributing tokens."""
+    """The top contributing tokens and the rollouts."""
     HISTOGRAMS = 2
     """What-if sums and histograms as well."""
 
 
 _PARTS: Mapping[Pressure, Mapping[str, object]] = {
-    Pressure.TOKENS: {"tokens": ()},
-    Pressure.HISTOGRAMS: {"tokens": (), "what_if": None, "histograms": ()},
+    Pressure.TOKENS: {"rollouts": (), "tokens": ()},
+    Pressure.HISTOGRAMS: {"rollouts": (), "tokens": (), "what_if": None, "histograms": ()},
 }
 _SENTENCES = {
-    Pressure.TOKENS: "reports lack their top contributing tokens",
-    Pressure.HISTOGRAMS: "reports lack histograms, what-if sums and their top contributing tokens",
+    Pressure.TOKENS: "reports lack their top contributing tokens and rollouts",
+    Pressure.HISTOGRAMS: "reports lack histograms, what-if sums, their top contributing tokens and rollouts",
 }
 
 
@@ -137,6 +137,7 @@ def lightened(report: StepReport, pressure: Pressure) -> StepReport:
     label = {DROPPED_PARTS: ", ".join(left_out)}
     return replace(
         report,
+        rollouts=(),
         tokens=(),
         what_if=None if "what_if" in left_out else report.what_if,
         histograms=() if "histograms" in left_out else report.histograms,

@@ -368,6 +368,7 @@ class StepReport(google.protobuf.message.Message):
     WHAT_IF_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     ALERTS_FIELD_NUMBER: builtins.int
+    ROLLOUTS_FIELD_NUMBER: builtins.int
     step: builtins.int
     recorded_at: builtins.float
     control_version: builtins.int
@@ -390,6 +391,8 @@ class StepReport(google.protobuf.message.Message):
     def tokens(self) -> Global___DrivingTokens: ...
     @property
     def alerts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Alert]: ...
+    @property
+    def rollouts(self) -> Global___Rollouts: ...
     def __init__(
         self,
         *,
@@ -403,9 +406,12 @@ class StepReport(google.protobuf.message.Message):
         what_if: Global___WhatIfSums | None = ...,
         tokens: Global___DrivingTokens | None = ...,
         alerts: collections.abc.Iterable[Global___Alert] | None = ...,
+        rollouts: Global___Rollouts | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "tokens", b"tokens", "what_if", b"what_if"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_tokens", b"_tokens", "_what_if", b"_what_if", "alerts", b"alerts", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "scalars", b"scalars", "step", b"step", "tokens", b"tokens", "what_if", b"what_if"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_rollouts", b"_rollouts", "_tokens", b"_tokens", "_what_if", b"_what_if", "rollouts", b"rollouts", "tokens", b"tokens", "what_if", b"what_if"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_rollouts", b"_rollouts", "_tokens", b"_tokens", "_what_if", b"_what_if", "alerts", b"alerts", "control_version", b"control_version", "histograms", b"histograms", "labels", b"labels", "outcomes", b"outcomes", "recorded_at", b"recorded_at", "rollouts", b"rollouts", "scalars", b"scalars", "step", b"step", "tokens", b"tokens", "what_if", b"what_if"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_rollouts", b"_rollouts"]) -> typing.Literal["rollouts"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_tokens", b"_tokens"]) -> typing.Literal["tokens"] | None: ...
     @typing.overload
@@ -592,6 +598,115 @@ class DrivingToken(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_token_id", b"_token_id"]) -> typing.Literal["token_id"] | None: ...
 
 Global___DrivingToken: typing_extensions.TypeAlias = DrivingToken
+
+@typing.final
+class Rollouts(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLLOUTS_FIELD_NUMBER: builtins.int
+    @property
+    def rollouts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Rollout]:
+        """the one that contributes most first"""
+
+    def __init__(
+        self,
+        *,
+        rollouts: collections.abc.Iterable[Global___Rollout] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rollouts", b"rollouts"]) -> None: ...
+
+Global___Rollouts: typing_extensions.TypeAlias = Rollouts
+
+@typing.final
+class Rollout(google.protobuf.message.Message):
+    """Running text: the tokens of a rollout around the one that contributes most. All lists have one item per token."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    FIRST_POSITION_FIELD_NUMBER: builtins.int
+    CUT_BEFORE_FIELD_NUMBER: builtins.int
+    CUT_AFTER_FIELD_NUMBER: builtins.int
+    ADVANTAGE_FIELD_NUMBER: builtins.int
+    REWARD_FIELD_NUMBER: builtins.int
+    ABSOLUTE_CONTRIBUTION_FIELD_NUMBER: builtins.int
+    TEXTS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
+    VOCAB_CENTERED_SCORES_FIELD_NUMBER: builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: builtins.int
+    STATES_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    sequence: builtins.int
+    first_position: builtins.int
+    cut_before: builtins.bool
+    cut_after: builtins.bool
+    advantage: builtins.float
+    reward: builtins.float
+    absolute_contribution: builtins.float
+    """sum of |contribution| over the whole row"""
+    @property
+    def texts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """anything may stand there"""
+
+    @property
+    def logprobs(self) -> Global___RoundedNumbers: ...
+    @property
+    def vocab_centered_scores(self) -> Global___RoundedNumbers: ...
+    @property
+    def contributions(self) -> Global___RoundedNumbers:
+        """-r A S_c, nats per unit gain"""
+
+    @property
+    def states(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """0: the mask leaves the token out, 1: clipped, 2: kept"""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int = ...,
+        sequence: builtins.int | None = ...,
+        first_position: builtins.int = ...,
+        cut_before: builtins.bool = ...,
+        cut_after: builtins.bool = ...,
+        advantage: builtins.float = ...,
+        reward: builtins.float | None = ...,
+        absolute_contribution: builtins.float = ...,
+        texts: collections.abc.Iterable[builtins.str] | None = ...,
+        logprobs: Global___RoundedNumbers | None = ...,
+        vocab_centered_scores: Global___RoundedNumbers | None = ...,
+        contributions: Global___RoundedNumbers | None = ...,
+        states: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_reward", b"_reward", "_sequence", b"_sequence", "contributions", b"contributions", "logprobs", b"logprobs", "reward", b"reward", "sequence", b"sequence", "vocab_centered_scores", b"vocab_centered_scores"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_reward", b"_reward", "_sequence", b"_sequence", "absolute_contribution", b"absolute_contribution", "advantage", b"advantage", "contributions", b"contributions", "cut_after", b"cut_after", "cut_before", b"cut_before", "first_position", b"first_position", "logprobs", b"logprobs", "rank", b"rank", "reward", b"reward", "sequence", b"sequence", "states", b"states", "texts", b"texts", "vocab_centered_scores", b"vocab_centered_scores"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_reward", b"_reward"]) -> typing.Literal["reward"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sequence", b"_sequence"]) -> typing.Literal["sequence"] | None: ...
+
+Global___Rollout: typing_extensions.TypeAlias = Rollout
+
+@typing.final
+class RoundedNumbers(google.protobuf.message.Message):
+    """One number per token: largest * part / 8191."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LARGEST_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    largest: builtins.float
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        largest: builtins.float = ...,
+        parts: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["largest", b"largest", "parts", b"parts"]) -> None: ...
+
+Global___RoundedNumbers: typing_extensions.TypeAlias = RoundedNumbers
 
 @typing.final
 class WhatIfSums(google.protobuf.message.Message):

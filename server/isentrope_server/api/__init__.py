@@ -1,7 +1,7 @@
 """REST under /api/v1. The answers are the dataclasses of `isentrope_wire.answers` and `control_answers`.
 
 - `dependencies`: what routes share: the run in the path, steps in the query, cursors, the strict body
-- `runs`, `metrics`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes; `health`: /healthz, /readyz,
+- `runs`, `metrics`, `tokens`, `control`, `what_if`, `law`, `export`, `live`, `admin`: the routes; `health`: /healthz, /readyz,
   /metrics
   A new route: here, its scope in `security.permissions`, its call in `isentrope.client.calls` and a method of `Client`. A list
   is answered as a `Page`

@@ -4,15 +4,18 @@ lost."""
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import ConfigDict, Field, TypeAdapter
+from sqlalchemy import Connection
 
 from isentrope_server.api import dependencies
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
+from isentrope_server.control import effects
 from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
-from isentrope_server.control.state import CurrentControl, current_control
+from isentrope_server.control.state import current_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
 from isentrope_server.store.controls import ControlItem
@@ -24,6 +27,7 @@ from isentrope_wire.control_answers import (
     ControlVersion,
     MethodDescription,
     ParameterDescription,
+    PredictedEffect,
     RankOutcome,
     RunControl,
 )
@@ -57,7 +61,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for s
 @router.get("/runs/{run_id}/control")
 async def get_control(run: RunDep, backend: BackendDep, response: Response) -> RunControl:
     """The newest version with its state; `active` is the version active when the newest report was made."""
-    view = run_control(await read_of(backend, run, lambda connection: current_control(connection, run)))
+    view = await read_of(backend, run, lambda connection: run_control(connection, run))
     response.headers["ETag"] = _etag(view.version)
     return view
 
@@ -77,14 +81,16 @@ async def put_control(
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
 ) -> ControlVersion:
     """Request a new version. 202: stored; its probe will report the outcome. 200: the same request came before."""
-    fields = document.model_dump(exclude={"expires_in_seconds"})
+    control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
     request = ControlRequest(
-        control=control_from(fields),
+        control=control,
         author=principal.name,
         token_id=principal.token_id,
         expected_version=_version_in(if_match),
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,
+        # Read before the transaction: the writer waits for nothing that is not its own.
+        predicted=await read_of(backend, run, lambda connection: effects.predict(connection, run, control)),
     )
     requested = await backend.write(lambda transaction: _request(transaction, run, request))
     if not requested.is_new:
@@ -102,14 +108,14 @@ async def list_history(
 ) -> Page[ControlVersion]:
     """Every requested version, newest first."""
     before = None if cursor is None else dependencies.decode(cursor, 1)[0]
-    found = await read_of(
-        backend, run, lambda connection: controls.page(connection, run.key, before_version=before, limit=limit + 1)
-    )
+    found = await read_of(backend, run, lambda connection: _history(connection, run, before, limit + 1))
     items = found[:limit]
-    return Page(
-        items=[control_version(item) for item in items],
-        next_cursor=dependencies.encode(items[-1].version) if len(found) > limit else None,
-    )
+    return Page(items=items, next_cursor=dependencies.encode(items[-1].version) if len(found) > limit else None)
+
+
+def _history(connection: Connection, run: Run, before: int | None, limit: int) -> list[ControlVersion]:
+    found = controls.page(connection, run.key, before_version=before, limit=limit)
+    return effects.judged(connection, run, [control_version(item) for item in found])
 
 
 def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Requested:
@@ -117,46 +123,46 @@ def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Req
     return request_control(transaction, run, request, time.time())
 
 
-def run_control(found: CurrentControl) -> RunControl:
+def run_control(connection: Connection, run: Run) -> RunControl:
     """The newest version and the active one."""
-    return RunControl(
-        **_fields(found.newest),
-        active=None if found.active is None else control_version(found.active),
-        outcomes=[
-            RankOutcome(
-                incarnation=outcome.incarnation,
-                rank=outcome.rank,
-                state=outcome.state,
-                step=outcome.step,
-                at=outcome.at,
-                code=outcome.code,
-                message=outcome.message,
-            )
-            for outcome in found.outcomes
-        ],
-    )
+    found = current_control(connection, run)
+    active = [] if found.active is None else [control_version(found.active)]
+    newest, *active = effects.judged(connection, run, [control_version(found.newest), *active])
+    outcomes = [
+        RankOutcome(
+            incarnation=outcome.incarnation,
+            rank=outcome.rank,
+            state=outcome.state,
+            step=outcome.step,
+            at=outcome.at,
+            code=outcome.code,
+            message=outcome.message,
+        )
+        for outcome in found.outcomes
+    ]
+    fields_of_newest = {field.name: getattr(newest, field.name) for field in fields(ControlVersion)}
+    return RunControl(**fields_of_newest, active=active[0] if active else None, outcomes=outcomes)
 
 
 def control_version(item: ControlItem) -> ControlVersion:
-    """One version as users read it."""
-    return ControlVersion(**_fields(item))
-
-
-def _fields(item: ControlItem) -> dict[str, Any]:
-    """The fields of a `ControlVersion`."""
-    return {name: plain_json(value) for name, value in item.document.items()} | {
-        "version": item.version,
-        "state": item.state,
-        "author": item.author,
-        "requested_at": item.requested_at,
-        "requested_step": item.requested_step,
-        "expires_at": item.expires_at,
-        "applied_step": item.applied_step,
-        "applied_at": item.applied_at,
-        "ended_at": item.ended_at,
-        "code": item.code,
-        "message": item.message,
-    }
+    """One version as users read it, without a verdict."""
+    document: dict[str, Any] = {name: plain_json(value) for name, value in item.document.items()}
+    return ControlVersion(
+        **document,
+        version=item.version,
+        state=item.state,
+        author=item.author,
+        requested_at=item.requested_at,
+        requested_step=item.requested_step,
+        expires_at=item.expires_at,
+        applied_step=item.applied_step,
+        applied_at=item.applied_at,
+        ended_at=item.ended_at,
+        code=item.code,
+        message=item.message,
+        predicted=None if item.predicted is None else PredictedEffect(**item.predicted),
+        verdict=None,
+    )
 
 
 def _etag(version: int) -> str:

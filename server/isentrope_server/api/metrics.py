@@ -1,9 +1,8 @@
-"""Metrics: names and newest values, series, histograms, the report of a step, its top contributing tokens."""
+"""Metrics: names and newest values, series, histograms, the report of a step."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
@@ -13,7 +12,6 @@ from isentrope_server.api.dependencies import (
     BackendDep,
     ReportCursor,
     RunDep,
-    StepParam,
     StepRangeDep,
     read_of,
     report_cursor,
@@ -21,8 +19,7 @@ from isentrope_server.api.dependencies import (
 from isentrope_server.api.responses import json_answer
 from isentrope_server.errors import NotFound, UnknownHistogram, UnknownMetric
 from isentrope_server.store import runs
-from isentrope_server.store.reports import attachments, histograms, series, steps
-from isentrope_server.store.reports.attachments import StoredTokens
+from isentrope_server.store.reports import histograms, series, steps
 from isentrope_server.store.reports.histograms import StoredHistogram
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
@@ -34,8 +31,6 @@ from isentrope_wire.answers import (
     SeriesColumns,
     StepHistogram,
     StepReport,
-    TopToken,
-    TopTokens,
 )
 from isentrope_wire.metrics import HISTOGRAMS, promised_metrics
 
@@ -196,19 +191,3 @@ def _histogram(histogram: StoredHistogram) -> StepHistogram:
         counts=histogram.counts.tolist(),
         not_finite=histogram.not_finite,
     )
-
-
-@router.get("/runs/{run_id}/tokens")
-async def get_tokens(run: RunDep, backend: BackendDep, step: StepParam = None) -> TopTokens:
-    """At most 16 tokens of a step by |u S_c|; by default of the newest step that has any."""
-    found = await read_of(backend, run, lambda connection: _read_tokens(connection, run, step))
-    if found is None:
-        return TopTokens(step=step, items=[])
-    return TopTokens(step=found.step, items=[TopToken(**asdict(token)) for token in found.tokens])
-
-
-def _read_tokens(connection: Connection, run: Run, step: int | None) -> StoredTokens | None:
-    found = attachments.find_top_tokens(connection, run.key, step)
-    if found is None and step is not None and steps.find(connection, run.key, step) is None:
-        raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
-    return found

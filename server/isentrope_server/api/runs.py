@@ -1,30 +1,53 @@
-"""Runs: list, read, edit, delete; the gaps in a run's record, and its alerts."""
+"""Runs: list, read, edit, delete; the gaps in a run's record, its alerts, and its diagnosis."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 from sqlalchemy import Connection
 
 from isentrope_server.api import dependencies
-from isentrope_server.api.control import run_control
+from isentrope_server.api.control import control_version, run_control
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.responses import json_answer
 from isentrope_server.backend import Backend
-from isentrope_server.control.state import current_control
+from isentrope_server.control.effects import STEPS_READ, finite, judged, newest, newest_sums
 from isentrope_server.errors import Conflict
 from isentrope_server.security.tokens import Principal
-from isentrope_server.store import access, removal, runs, streams
-from isentrope_server.store.reports import attachments
+from isentrope_server.store import access, controls, removal, run_list, runs, streams
+from isentrope_server.store.reports import attachments, series
 from isentrope_server.store.reports.attachments import StoredAlert
-from isentrope_server.store.runs import Run, RunFilter
+from isentrope_server.store.reports.series import Series, StepRange
+from isentrope_server.store.run_list import RunFilter
+from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
-from isentrope_wire.answers import Alert, AlertCause, Gap, Page, RunDetail, RunSummary, Status
+from isentrope_wire.answers import (
+    Alert,
+    AlertCause,
+    Gap,
+    HealthLevel,
+    NameCount,
+    Page,
+    RunCounts,
+    RunDetail,
+    RunDigest,
+    RunOrder,
+    RunSummary,
+    Status,
+)
+from isentrope_wire.control_answers import RunControl, Verdict
+from isentrope_wire.diagnosis.course import CAUSE_STEPS, DIRECTIONS, change_parts
+from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET, METRICS
 from isentrope_wire.numbers import plain_json
+from isentrope_wire.numbers import read as read_answer
 from isentrope_wire.reports import NAME_CHARACTERS, AlertLevel
 
 router = APIRouter(tags=["runs"])
@@ -38,35 +61,84 @@ class RunEdit(Body):
     notes: str | None = Field(default=None, max_length=20_000)
 
 
+_Names = Annotated[list[Annotated[str, Field(max_length=NAME_CHARACTERS)]], Query(max_length=100)]
+
+
+async def _run_filter(
+    project: _Names = [],  # noqa: B006  (FastAPI makes a new list for each request)
+    status: Annotated[list[Status], Query(max_length=len(Status))] = [],  # noqa: B006
+    tag: _Names = [],  # noqa: B006
+    level: Annotated[
+        list[HealthLevel],
+        Query(max_length=len(HealthLevel), description="Only running runs of this level, or of one of several."),
+    ] = [],  # noqa: B006
+    q: Annotated[str | None, Query(max_length=200, description="Found in id, name, project, tags or error.")] = None,
+) -> RunFilter:
+    return RunFilter(projects=project, statuses=status, tags=tag, levels=level, text=q)
+
+
+RunFilterDep = Annotated[RunFilter, Depends(_run_filter)]
+
+
 @router.get("/runs", response_model=Page[RunSummary])
 async def list_runs(
     backend: BackendDep,
-    project: str | None = None,
-    status: Status | None = None,
-    q: Annotated[str | None, Query(max_length=200, description="Found in id, name or project.")] = None,
+    wanted: RunFilterDep,
+    order: RunOrder = RunOrder.NEWEST,
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Runs by the time of their first report, newest first.
+    """Runs with their digests. Of several values of one filter, a run must have one.
 
-    Runs that begin while a client reads with a cursor do not appear on later pages.
+    Runs that begin while a client reads with a cursor do not appear on later pages of the newest ones. In the order
+    `attention` a run may move from one page to another meanwhile.
     """
-    before_key = None if cursor is None else dependencies.decode(cursor, 1)[0]
-    wanted = RunFilter(project=project, status=status, text=q)
+    by_attention = order is RunOrder.ATTENTION
+    after = None if cursor is None else tuple(dependencies.decode(cursor, 2 if by_attention else 1))
 
     def read(connection: Connection) -> Response:
-        silent_after = backend.settings.silent_after_seconds
-        found = runs.page(connection, wanted, before_key=before_key, limit=limit + 1, silent_after_seconds=silent_after)
-        items = found[:limit]
+        found = run_list.page(
+            connection,
+            wanted,
+            after=after,
+            by_attention=by_attention,
+            limit=limit + 1,
+            silent_after_seconds=backend.settings.silent_after_seconds,
+        )
+        items, last = found[:limit], found[limit - 1 : limit]
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(
             Page(
                 items=[RunSummary(**_summary(run)) for run in items],
-                next_cursor=dependencies.encode(items[-1].key) if len(found) > limit else None,
+                next_cursor=_cursor_after(last[0], by_attention) if len(found) > limit else None,
             )
         )
 
     return await backend.read(read)
+
+
+def _cursor_after(run: Run, by_attention: bool) -> str:
+    return dependencies.encode(run.attention, run.key) if by_attention else dependencies.encode(run.key)
+
+
+@router.get("/run-counts")
+async def count_runs(backend: BackendDep, wanted: RunFilterDep) -> RunCounts:
+    """How many runs there are by status, level, project and tag, for the filters of a list of runs.
+
+    It takes the same filters; the counts by a field ignore the filter on this field.
+    """
+    counts = await backend.read(
+        lambda connection: run_list.count(
+            connection, wanted, silent_after_seconds=backend.settings.silent_after_seconds
+        )
+    )
+    return RunCounts(
+        total=counts.total,
+        statuses=counts.statuses,
+        levels=counts.levels,
+        projects=[NameCount(name=name, runs=count) for name, count in counts.projects],
+        tags=[NameCount(name=name, runs=count) for name, count in counts.tags],
+    )
 
 
 @router.get("/runs/{run_id}")
@@ -107,7 +179,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
     Raises:
         NotFound: The run was deleted meanwhile.
     """
-    found = await read_of(backend, run, lambda connection: current_control(connection, run))
+    control = await read_of(backend, run, lambda connection: run_control(connection, run))
     return RunDetail(
         **_summary(run),
         notes=run.notes,
@@ -117,7 +189,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
         probe_version=run.probe_version,
         capabilities=list(run.capabilities),
         incarnations=run.incarnations,
-        control=run_control(found),
+        control=control,
     )
 
 
@@ -134,6 +206,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "last_report_at": run.last_report_at,
         "tags": list(run.tags),
         "config": plain_json(run.config),
+        "digest": None if run.digest is None else read_answer(RunDigest, run.digest),
     }
 
 
@@ -234,3 +307,68 @@ async def list_alerts(
         items=[_alert(item) for item in items],
         next_cursor=dependencies.encode(items[-1].position, items[-1].number) if len(found) > limit else None,
     )
+
+
+_CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
+
+
+@router.get("/runs/{run_id}/diagnosis")
+async def get_diagnosis(run: RunDep, backend: BackendDep) -> Diagnosis:
+    """How the run is doing now: its level, one sentence, the cause, and the control that would stop a collapse.
+
+    The level is that of the newest steps, by the rules of the alerts; a control that helps ends it.
+    """
+    return await read_of(backend, run, lambda connection: diagnose(_measured(connection, run)))
+
+
+def _measured(connection: Connection, run: Run) -> Measured:
+    control = run_control(connection, run)
+    first_step = _first_step(connection, run)
+    about_the_run = Measured(
+        status=run.status,
+        error=run.error,
+        step=run.step,
+        first_step=first_step,
+        newest=control,
+        active=control.active,
+        verdict=_newest_verdict(connection, run, control),
+    )
+    if run.step is None or first_step is None:
+        return about_the_run
+    early = series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first_step, last=first_step + STEPS_READ))
+    names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
+    last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
+    entropies = last[ENTROPY_MEAN]
+    return replace(
+        about_the_run,
+        early_entropies=list(islice(finite(early[ENTROPY_MEAN]).values(), EARLY_STEPS)),
+        entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
+        parts=_last_parts(last),
+        sums=newest_sums(connection, run),
+        gain=newest(last[ENTROPY_GAIN]),
+        target=finite(last[HOLD_TARGET]).get(run.step),
+        alert=next(map(_alert, attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
+    )
+
+
+def _newest_verdict(connection: Connection, run: Run, control: RunControl) -> Verdict | None:
+    """On the newest applied control."""
+    if control.applied_step is not None:
+        return control.verdict
+    applied = controls.newest_applied(connection, run.key)
+    return None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
+
+
+def _first_step(connection: Connection, run: Run) -> int | None:
+    """The lowest step that any attempt of the run reported."""
+    firsts = (incarnation.first_step for incarnation in streams.incarnations(connection, run.key))
+    return min((first for first in firsts if first is not None), default=None)
+
+
+def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
+    """The parts of the unit prediction over the last steps that have some."""
+    steps: dict[int, dict[str, float]] = {}
+    for name in _CHANGES:
+        for step, value in finite(last[name]).items():
+            steps.setdefault(step, {})[name] = value
+    return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from isentrope_server.control.state import as_begun, move_to
 from isentrope_server.errors import Conflict, PreconditionFailed, Unprocessable, UnsupportedControl
@@ -13,7 +13,7 @@ from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import ControlChanged, Transaction
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import State
+from isentrope_wire.control_answers import PredictedEffect, State
 from isentrope_wire.errors import ConfigurationError
 
 _HIGHEST_VERSION = 10**17
@@ -33,6 +33,8 @@ class ControlRequest:
     time_to_live_seconds: float
     """A change that reaches the probe later than this, e.g. after a network partition, is not applied."""
     idempotency_key: str | None = None
+    predicted: PredictedEffect | None = None
+    """What the control would have done to the last steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ def request_control(transaction: Transaction, run: Run, request: ControlRequest,
         expires_at=now + request.time_to_live_seconds,
         state=State.PENDING,
         idempotency_key=request.idempotency_key,
+        predicted=None if request.predicted is None else asdict(request.predicted),
     )
     previous = controls.find(transaction.connection, run.key, request.expected_version)
     if request.expected_version == 0:

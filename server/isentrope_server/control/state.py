@@ -148,7 +148,7 @@ def current_control(connection: Connection, run: Run) -> CurrentControl:
     """Read the newest version of a run's control and the active one."""
     newest = controls.newest(connection, run.key)
     assert newest is not None, "the first version is written with the run"
-    active = _active(connection, run)
+    active = active_control(connection, run)
     nothing_pushed = active is not None and active.version == newest.version == 0
     return CurrentControl(
         # Version 0 is never requested; each incarnation announces its own.
@@ -158,7 +158,12 @@ def current_control(connection: Connection, run: Run) -> CurrentControl:
     )
 
 
-def _active(connection: Connection, run: Run) -> ControlItem | None:
+def active_control(connection: Connection, run: Run) -> ControlItem | None:
+    """The version that the run's newest report was made under.
+
+    Returns:
+        None: the run reports a version that this server never made, or another document under its number.
+    """
     version = run.control_version
     item = as_begun(connection, run, version, controls.find(connection, run.key, version))
     # A version that no probe has seen, or that it refused, is not the one it reports under this number.

@@ -81,6 +81,19 @@ _OF_A_REPORT = (
     Limit(NAME_CHARACTERS, "characters in a label's name", "as a metric's name", lambda r: _longest(r.labels)),
     Limit(1_000, "tokens", "the probe sends 16", lambda r: len(r.tokens)),
     Limit(1_000, "characters of a token", "shown in a table", lambda r: _longest(t.text or "" for t in r.tokens)),
+    Limit(16, "rollouts", "the probe sends 6", lambda r: len(r.rollouts)),
+    Limit(
+        1_000,
+        "tokens of a rollout",
+        "the probe sends 160",
+        lambda r: max([len(o.texts) for o in r.rollouts], default=0),
+    ),
+    Limit(
+        1_000,
+        "characters of a rollout's token",
+        "as of a token",
+        lambda r: max([_longest(o.texts) for o in r.rollouts], default=0),
+    ),
     Limit(500, "alerts", "the store keeps 16 of a report", lambda r: len(r.alerts)),
     Limit(500, "numbers of an alert", "shown beside it", lambda r: max(map(len, _numbers_of_alerts(r)), default=0)),
     Limit(

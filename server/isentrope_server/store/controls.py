@@ -43,6 +43,8 @@ class ControlItem:
     code: str = ""
     message: str = ""
     idempotency_key: str | None = None
+    predicted: Mapping[str, Any] | None = None
+    """The fields of a `PredictedEffect`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,24 @@ def page(connection: Connection, run_key: int, *, before_version: int | None, li
     if before_version is not None:
         query = query.where(controls.c.version < before_version)
     return [_item(row) for row in connection.execute(query)]
+
+
+def applied_steps(connection: Connection, run_key: int) -> list[tuple[int, int]]:
+    """Version and first step of every version that was applied."""
+    table = controls.c
+    query = select(table.version, table.applied_step).where(table.run_key == run_key, table.applied_step.is_not(None))
+    return [(row.version, row.applied_step) for row in connection.execute(query)]
+
+
+def newest_applied(connection: Connection, run_key: int) -> ControlItem | None:
+    """The highest version that a step was made under; None without one."""
+    row = connection.execute(
+        select(controls)
+        .where(controls.c.run_key == run_key, controls.c.applied_step.is_not(None))
+        .order_by(controls.c.version.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _item(row)
 
 
 def by_idempotency_key(connection: Connection, run_key: int, key: str) -> ControlItem | None:

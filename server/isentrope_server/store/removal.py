@@ -20,6 +20,7 @@ from isentrope_server.store.tables import (
     quarantine,
     records,
     report_layouts,
+    rollouts,
     runs,
     shown_name,
     stream_layouts,
@@ -31,7 +32,7 @@ DELETING = "deleting"
 """State of a hidden run."""
 ROWS_AT_ONCE = 1_000
 
-_BY_POSITION = (records, what_if_sums, driving_tokens, alerts)
+_BY_POSITION = (records, what_if_sums, driving_tokens, rollouts, alerts)
 _CHUNKS = (metric_chunks, histogram_chunks)
 _BLOCKS_AT_ONCE = 8
 _LAYOUTS_AT_ONCE = 100

@@ -7,13 +7,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from isentrope_server.store.database import Change
 from isentrope_server.store.removal import DELETING
-from isentrope_server.store.tables import deleted_runs, runs, shown_name, streams
-from isentrope_wire.answers import Status
+from isentrope_server.store.tables import deleted_runs, names_as_stored, run_digests, runs, shown_name, streams
+from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.reports import RunFinished, RunStarted
+
+ENDED = (Status.FINISHED, Status.FAILED, Status.ENDED)
+_AMONG_THE_RUNNING = 2
+"""The place of a new run in a list of those that need a person first, until its digest is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +62,20 @@ class Run:
     last_position: int
     timeline_version: int
     incarnations: int
+    attention: int
+    """Its place in a list of those that need a person first; 0 comes first."""
+    digest: Mapping[str, Any] | None
+    """The fields of a `RunDigest`; None: not computed yet."""
 
     @property
     def ended(self) -> bool:
-        return self.status in (Status.FINISHED, Status.FAILED, Status.ENDED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
-    """Which runs a list shows. None: not asked for."""
-
-    project: str | None = None
-    status: Status | None = None
-    text: str | None = None
-    """Part of id, name or project, ignoring case."""
+        return self.status in ENDED
 
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
     """Return the run with this id; None without one."""
-    row = connection.execute(_runs_with_incarnations().where(runs.c.id == run_id)).one_or_none()
-    return None if row is None else _run(row, _silent_before(silent_after_seconds))
+    row = connection.execute(described().where(runs.c.id == run_id)).one_or_none()
+    return None if row is None else run_of(row, silent_before(silent_after_seconds))
 
 
 def newest_named(connection: Connection, name: str) -> str | None:
@@ -73,34 +84,15 @@ def newest_named(connection: Connection, name: str) -> str | None:
     return connection.execute(query).scalar_one_or_none()
 
 
-def page(
-    connection: Connection, wanted: RunFilter, *, before_key: int | None, limit: int, silent_after_seconds: float
-) -> list[Run]:
-    """Runs, newest first, that came before the run with key `before_key`."""
-    silent_before = _silent_before(silent_after_seconds)
-    query = _runs_with_incarnations().order_by(runs.c.key.desc()).limit(limit)
-    if before_key is not None:
-        query = query.where(runs.c.key < before_key)
-    if wanted.project is not None:
-        query = query.where(runs.c.project == wanted.project)
-    if wanted.status is not None:
-        query = query.where(_has_status(wanted.status, silent_before))
-    if wanted.text:
-        query = query.where(
-            or_(*(c.icontains(wanted.text, autoescape=True) for c in (runs.c.id, shown_name, runs.c.project)))
-        )
-    return [_run(row, silent_before) for row in connection.execute(query)]
-
-
 def count_by_status(connection: Connection, *, silent_after_seconds: float) -> dict[Status, int]:
     """How many runs are in each status."""
-    silent_before = _silent_before(silent_after_seconds)
-    return {
-        status: connection.execute(
-            select(func.count()).select_from(runs).where(_has_status(status, silent_before))
-        ).scalar_one()
-        for status in Status
-    }
+    status = status_at(silent_before(silent_after_seconds))
+    # By its label: to PostgreSQL two expressions with parameters differ.
+    query = (
+        select(status.label("status"), func.count().label("number")).where(runs.c.state != DELETING).group_by("status")
+    )
+    found = {row.status: row.number for row in connection.execute(query)}
+    return {one: found.get(one, 0) for one in Status}
 
 
 def count_records(connection: Connection) -> int:
@@ -139,7 +131,7 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
             id=started.run_id,
             created_at=now,
             error="",
-            tags=list(started.tags),
+            tags=_stored_tags(started.tags),
             notes="",
             control_version=0,
             last_position=0,
@@ -148,7 +140,18 @@ def create(connection: Connection, started: RunStarted, now: float) -> int:
         )
         .returning(runs.c.key)
     )
-    return int(result.scalar_one())
+    run_key = int(result.scalar_one())
+    connection.execute(
+        insert(run_digests).values(
+            run_key=run_key,
+            attention=_AMONG_THE_RUNNING,
+            level=HealthLevel.NO_DATA,
+            status="",
+            position=0,
+            computed_at=0.0,
+        )
+    )
+    return run_key
 
 
 def reopen(connection: Connection, run_key: int, started: RunStarted, now: float) -> None:
@@ -200,11 +203,16 @@ def edit(
     if name is not None:
         values["given_name"] = name
     if tags is not None:
-        values["tags"] = list(tags)
+        values["tags"] = _stored_tags(tags)
     if notes is not None:
         values["notes"] = notes
     if values:
         connection.execute(update(runs).where(runs.c.key == run_key).values(**values))
+
+
+def _stored_tags(tags: Sequence[str]) -> list[str]:
+    """Without repetitions, as text columns return them: PostgreSQL reads no NUL out of JSON."""
+    return list(dict.fromkeys(names_as_stored(tags)))
 
 
 _ADVANCED = (
@@ -233,28 +241,31 @@ def _described_by(started: RunStarted, now: float) -> dict[str, object]:
     }
 
 
-def _runs_with_incarnations() -> Select[*tuple[Any, ...]]:
+def described() -> Select[*tuple[Any, ...]]:
+    """Every column that `run_of` needs, of all runs that are not deleted."""
     incarnations = (
         select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
     )
-    return select(runs, incarnations.label("incarnations")).where(runs.c.state != DELETING)
+    return (
+        select(runs, incarnations.label("incarnations"), run_digests.c.attention, run_digests.c.digest)
+        .join(run_digests, run_digests.c.run_key == runs.c.key)
+        .where(runs.c.state != DELETING)
+    )
 
 
-def _silent_before(silent_after_seconds: float) -> float:
+def silent_before(silent_after_seconds: float) -> float:
+    """A running run that was last heard before this time is silent; in seconds since the epoch."""
     return time.time() - silent_after_seconds
 
 
-def _has_status(status: Status, silent_before: float) -> ColumnElement[bool]:
-    match status:
-        case Status.RUNNING:
-            return and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at >= silent_before)
-        case Status.SILENT:
-            return and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
-        case _:
-            return runs.c.state == status
+def status_at(silent_before: float) -> ColumnElement[str]:
+    """A run's status, in SQL."""
+    is_silent = and_(runs.c.state == Status.RUNNING, runs.c.last_heard_at < silent_before)
+    return case((is_silent, literal(str(Status.SILENT))), else_=runs.c.state)
 
 
-def _run(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
+def run_of(row: Row[*tuple[Any, ...]], silent_before: float) -> Run:
+    """The run of a row of `described`."""
     values = dict(row._mapping)
     state = Status(values.pop("state"))
     silent = state is Status.RUNNING and values["last_heard_at"] < silent_before

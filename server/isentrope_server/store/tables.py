@@ -157,6 +157,19 @@ runs = Table(
 shown_name: ColumnElement[str] = func.coalesce(runs.c.given_name, runs.c.name)
 """What a run is called."""
 
+run_digests = Table(
+    "run_digests",
+    metadata,
+    _run_key(primary_key=True),
+    Column("attention", Integer, nullable=False),  # place in a list of those that need a person first; 0 comes first
+    Column("level", String(16), nullable=False),
+    Column("status", String(16), nullable=False),  # the rest is of this status and position; status includes silent
+    Column("position", BigInteger, nullable=False),
+    Column("computed_at", Double, nullable=False),
+    Column("digest", JSON(none_as_null=True)),  # isentrope_wire.answers.RunDigest
+    Index("ix_run_digests_attention_run_key", "attention", "run_key"),
+)
+
 deleted_runs = Table(
     "deleted_runs",
     metadata,
@@ -303,6 +316,17 @@ driving_tokens = Table(
     Index("ix_driving_tokens_run_key_step", "run_key", "step"),
 )
 
+rollouts = Table(
+    "rollouts",
+    metadata,
+    _run_key(primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("stream_key", _Key, nullable=False),  # goes with the run, as in `blocks`
+    Column("step", BigInteger, nullable=False),
+    Column("packed", LargeBinary, nullable=False),  # isentrope_wire.codec.encode_rollouts: text may hold anything
+    Index("ix_rollouts_run_key_step", "run_key", "step"),
+)
+
 alerts = Table(
     "alerts",
     metadata,
@@ -364,6 +388,7 @@ controls = Table(
     Column("code", String(64), nullable=False),
     Column("message", Text, nullable=False),
     Column("idempotency_key", String(200)),
+    Column("predicted", JSON),
     UniqueConstraint("run_key", "idempotency_key"),
 )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from isentrope.statistics.alerts import AlertWatch, cause_of, change_parts
+from isentrope.statistics.alerts import AlertWatch, cause_of
 from isentrope_wire.control import Control, Scope
+from isentrope_wire.diagnosis.course import change_parts
 from isentrope_wire.metrics import CHANGE_NEGATIVE_LOW, CHANGE_POSITIVE_HIGH
 from isentrope_wire.reports import Alert
 from isentrope_wire.what_if import EDGES, SIDES, BinSums, TokenGroup, WhatIfSums, cheapest_control, what_if

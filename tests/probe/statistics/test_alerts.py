@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from isentrope.plain_state import plain, rebuilt
-from isentrope.statistics.alerts import FLOOR, PERSISTENCE, REARM, WINDOW, AlertWatch
+from isentrope.statistics.alerts import PERSISTENCE, REARM, AlertWatch
 from isentrope_trainer.figures.alert_quality import (
     Course,
     collapsing,
@@ -21,6 +21,7 @@ from isentrope_trainer.figures.alert_quality import (
 )
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.control import Control
+from isentrope_wire.diagnosis.course import FLOOR, WINDOW
 from isentrope_wire.reports import Alert, AlertCause, AlertLevel, StepReport
 from tests.probe.tiny_loop import TinyLoop, probe_and_transport, reports, run_steps
 

@@ -23,10 +23,11 @@ from statistics import fmean, median
 
 import click
 
-from isentrope.statistics.alerts import ACT_LEFT, CEILING, FLOOR, WATCH_LEFT, AlertWatch
+from isentrope.statistics.alerts import AlertWatch
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.step import calibration_scalars
 from isentrope_trainer.figures.recorded_runs import read_run
+from isentrope_wire.diagnosis.course import ACT_LEFT, CEILING, FLOOR, WATCH_LEFT
 from isentrope_wire.metrics import (
     ADVANTAGE_ZERO_GROUP_FRACTION,
     EARLY_STEPS,

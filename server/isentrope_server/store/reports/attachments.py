@@ -1,8 +1,8 @@
-"""What comes with some reports: alerts and whom they were sent to, the top contributing tokens, sums for what-if curves."""
+"""What comes with some reports: alerts and whom they were sent to, top contributing tokens, rollouts, what-if sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,9 +11,16 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, i
 
 from isentrope_server.store import removal, streams
 from isentrope_server.store.streams import Timeline
-from isentrope_server.store.tables import alerts, driving_tokens, notified, runs, shown_name, what_if_sums
-from isentrope_wire.codec import decode_tokens, decode_what_if, encode_tokens, encode_what_if
-from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, DrivingToken, StepReport
+from isentrope_server.store.tables import alerts, driving_tokens, notified, rollouts, runs, shown_name, what_if_sums
+from isentrope_wire.codec import (
+    decode_rollouts,
+    decode_tokens,
+    decode_what_if,
+    encode_rollouts,
+    encode_tokens,
+    encode_what_if,
+)
+from isentrope_wire.reports import NAME_CHARACTERS, AlertCause, DrivingToken, Rollout, StepReport
 from isentrope_wire.what_if import WhatIfSums
 
 _LONGEST_MESSAGE = 2000
@@ -95,18 +102,24 @@ def was_reported(connection: Connection, run_key: int, stream_key: int, kind: st
 
 
 def newest_alerts(
-    connection: Connection, run_key: int, *, before: tuple[int, int] | None, limit: int
+    connection: Connection,
+    run_key: int,
+    *,
+    before: tuple[int, int] | None = None,
+    kinds: Collection[str] | None = None,
+    limit: int,
 ) -> list[StoredAlert]:
     """Alerts of reports that are shown, newest first.
 
     Args:
         before: (position, number) of the last alert on the previous page.
+        kinds: only these; None: all.
         limit: the most to return.
     """
     shown = _shown(connection, run_key)
     found: list[StoredAlert] = []
     while len(found) < limit:
-        rows = connection.execute(_alerts_page(run_key, before, limit)).all()
+        rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
         found += [StoredAlert(**row._mapping) for row in rows if row.position in shown]
         if len(rows) < limit:
             break
@@ -128,11 +141,15 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
 _STORED = [field.name for field in fields(StoredAlert)]
 
 
-def _alerts_page(run_key: int, before: tuple[int, int] | None, limit: int) -> Select[*tuple[Any, ...]]:
+def _alerts_page(
+    run_key: int, before: tuple[int, int] | None, kinds: Collection[str] | None, limit: int
+) -> Select[*tuple[Any, ...]]:
     """The next stored alerts, newest first."""
     table = alerts.c
     columns = (table[name] for name in _STORED)
     query = select(*columns).where(table.run_key == run_key)
+    if kinds is not None:
+        query = query.where(table.kind.in_(kinds))
     if before is not None:
         position, number = before
         query = query.where(or_(table.position < position, and_(table.position == position, table.number < number)))
@@ -217,7 +234,7 @@ def _of_notice(notice: DueNotice, destination: str) -> ColumnElement[bool]:
 
 
 _NEWEST_LOOKED_AT = 256
-"""Rows read to find the newest step: more than the ranks that report one step."""
+"""Rows read to find the newest steps: more than the ranks and attempts that report one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +243,18 @@ class StoredTokens:
 
     step: int
     tokens: tuple[DrivingToken, ...]
+    pulls: tuple[float, float] | None
+    """`WhatIfSums.pulls` of the same report; None: it has no such sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRollouts:
+    """Rollouts of the report shown for a step, largest first."""
+
+    step: int
+    rollouts: tuple[Rollout, ...]
+    pulls: tuple[float, float] | None
+    """As of `StoredTokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,10 +265,8 @@ class StoredWhatIf:
     sums: WhatIfSums
 
 
-def append_top_tokens(
-    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
-) -> None:
-    """Store the top contributing tokens of reports that have any.
+def append(connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]) -> None:
+    """Store what-if sums, top contributing tokens, rollouts and alerts of the reports that have any.
 
     Args:
         connection: in a transaction.
@@ -247,74 +274,106 @@ def append_top_tokens(
         stream_key: the key of the reports' stream.
         reports: with their positions.
     """
-    packed = [(position, report.step, encode_tokens(report.tokens)) for position, report in reports if report.tokens]
-    _append(connection, driving_tokens, run_key, stream_key, packed)
-
-
-def append_what_if_sums(
-    connection: Connection, run_key: int, stream_key: int, reports: Sequence[tuple[int, StepReport]]
-) -> None:
-    """Store the sums of reports that have any.
-
-    Args:
-        connection: in a transaction.
-        run_key: the run's key.
-        stream_key: the key of the reports' stream.
-        reports: with their positions.
-    """
-    packed = [
-        (position, report.step, encode_what_if(report.what_if))
-        for position, report in reports
+    packed: dict[Table, list[tuple[int, int, bytes]]] = {driving_tokens: [], rollouts: [], what_if_sums: []}
+    for position, report in reports:
+        if report.tokens:
+            packed[driving_tokens].append((position, report.step, encode_tokens(report.tokens)))
+        if report.rollouts:
+            packed[rollouts].append((position, report.step, encode_rollouts(report.rollouts)))
         # A step without tokens has no curve; it must not hide an older step that has one.
-        if report.what_if is not None and report.what_if.tokens > 0
-    ]
-    _append(connection, what_if_sums, run_key, stream_key, packed)
+        if report.what_if is not None and report.what_if.tokens > 0:
+            packed[what_if_sums].append((position, report.step, encode_what_if(report.what_if)))
+    for table, found in packed.items():
+        rows = [
+            {"run_key": run_key, "position": position, "stream_key": stream_key, "step": step, "packed": content}
+            for position, step, content in found
+        ]
+        if rows:
+            connection.execute(insert(table), rows)
+    append_alerts(connection, run_key, stream_key, reports)
 
 
 def find_top_tokens(connection: Connection, run_key: int, step: int | None = None) -> StoredTokens | None:
     """The tokens of a step, or of the newest step that has any where `step` is None. None without any."""
-    found = _find(connection, driving_tokens, run_key, step)
-    return None if found is None else StoredTokens(step=found[0], tokens=decode_tokens(found[1]))
+    wanted = [] if step is None else [driving_tokens.c.step == step]
+    found = _read_tokens(connection, run_key, _shown_rows(connection, driving_tokens, run_key, *wanted)[-1:])
+    return found[0] if found else None
+
+
+def recent_top_tokens(connection: Connection, run_key: int, *, steps: int, last: int | None) -> list[StoredTokens]:
+    """The tokens of the newest steps that have any, by rising step.
+
+    Args:
+        steps: of how many.
+        last: no later step than this one; None: whatever step.
+    """
+    wanted = [] if last is None else [driving_tokens.c.step <= last]
+    return _read_tokens(connection, run_key, _shown_rows(connection, driving_tokens, run_key, *wanted)[-steps:])
+
+
+def find_rollouts(connection: Connection, run_key: int, step: int | None = None) -> StoredRollouts | None:
+    """The rollouts of a step, or of the newest step that has any where `step` is None. None without any."""
+    wanted = [] if step is None else [rollouts.c.step == step]
+    shown = _shown_rows(connection, rollouts, run_key, *wanted)[-1:]
+    packed = _packed(connection, rollouts, run_key, shown)
+    pulls = _pulls(connection, run_key, shown)
+    for found_step, position in shown:
+        return StoredRollouts(step=found_step, rollouts=decode_rollouts(packed[position]), pulls=pulls.get(position))
+    return None
 
 
 def find_what_if_sums(connection: Connection, run_key: int, step: int | None = None) -> StoredWhatIf | None:
     """The sums of a step, or of the newest step that has any where `step` is None. None without any."""
-    found = _find(connection, what_if_sums, run_key, step)
-    if found is None:
-        return None
-    sums = decode_what_if(found[1])
-    return StoredWhatIf(step=found[0], sums=sums) if sums.tokens > 0 else None
+    wanted = [] if step is None else [what_if_sums.c.step == step]
+    shown = _shown_rows(connection, what_if_sums, run_key, *wanted)[-1:]
+    packed = _packed(connection, what_if_sums, run_key, shown)
+    for found_step, position in shown:
+        sums = decode_what_if(packed[position])
+        return StoredWhatIf(step=found_step, sums=sums) if sums.tokens > 0 else None
+    return None
 
 
-def _append(
-    connection: Connection, table: Table, run_key: int, stream_key: int, packed: Sequence[tuple[int, int, bytes]]
-) -> None:
-    """Store what is packed of each report: position, step, bytes."""
-    rows = [
-        {"run_key": run_key, "position": position, "stream_key": stream_key, "step": step, "packed": content}
-        for position, step, content in packed
+def newest_what_if_sums(connection: Connection, run_key: int, count: int) -> list[StoredWhatIf]:
+    """The sums of the newest steps that have any, at most `count`, by rising step."""
+    shown = _shown_rows(connection, what_if_sums, run_key)[-count:]
+    packed = _packed(connection, what_if_sums, run_key, shown)
+    found = [StoredWhatIf(step=step, sums=decode_what_if(packed[position])) for step, position in shown]
+    return [one for one in found if one.sums.tokens > 0]
+
+
+def _read_tokens(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> list[StoredTokens]:
+    packed = _packed(connection, driving_tokens, run_key, shown)
+    pulls = _pulls(connection, run_key, shown)
+    return [
+        StoredTokens(step=step, tokens=decode_tokens(packed[position]), pulls=pulls.get(position))
+        for step, position in shown
     ]
-    if rows:
-        connection.execute(insert(table), rows)
 
 
-def _find(connection: Connection, table: Table, run_key: int, step: int | None) -> tuple[int, bytes] | None:
-    """Step and bytes of the report shown for a step; None: for the newest step of all."""
+def _pulls(connection: Connection, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, tuple[float, float]]:
+    packed = _packed(connection, what_if_sums, run_key, shown)
+    return {position: decode_what_if(content).pulls for position, content in packed.items()}
+
+
+def _shown_rows(
+    connection: Connection, table: Table, run_key: int, *wanted: ColumnElement[bool]
+) -> list[tuple[int, int]]:
+    """Step and position of the reports that are shown, one for each step, by rising step; of the newest rows only.
+
+    Args:
+        wanted: conditions on the table's rows.
+    """
     columns = table.c
-    query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key)
-    query = (
-        query.order_by(columns.position.desc()).limit(_NEWEST_LOOKED_AT)
-        if step is None
-        else query.where(columns.step == step)
-    )
-    rows = connection.execute(query).all()
+    query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key, *wanted)
+    rows = connection.execute(query.order_by(columns.position.desc()).limit(_NEWEST_LOOKED_AT)).all()
     shown = Timeline(streams.incarnations(connection, run_key)).shown(
         *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
     )
-    if not len(shown):
-        return None
-    row = rows[int(shown[-1])]
-    packed = connection.execute(
-        select(columns.packed).where(columns.run_key == run_key, columns.position == row.position)
-    ).scalar_one()
-    return row.step, packed
+    return [(rows[int(index)].step, rows[int(index)].position) for index in shown]
+
+
+def _packed(connection: Connection, table: Table, run_key: int, shown: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+    """What is stored at some positions; nothing where there is no row."""
+    positions = [position for _, position in shown]
+    query = select(table.c.position, table.c.packed).where(table.c.run_key == run_key, table.c.position.in_(positions))
+    return {position: bytes(content) for position, content in connection.execute(query)} if positions else {}

@@ -102,9 +102,7 @@ def append(
         for position, arrival in zip(positions, arrivals, strict=True)
     ]
     _insert(connection, rows)
-    attachments.append_what_if_sums(connection, run_key, stream_key, reports)
-    attachments.append_top_tokens(connection, run_key, stream_key, reports)
-    attachments.append_alerts(connection, run_key, stream_key, reports)
+    attachments.append(connection, run_key, stream_key, reports)
     _append_gaps(connection, stream_key, [a.message for a in arrivals if isinstance(a.message, Gap)])
     # The last position of each layout.
     layouts.mark_used(

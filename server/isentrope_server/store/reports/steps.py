@@ -26,6 +26,9 @@ from isentrope_server.store.tables import runs as runs_table
 from isentrope_server.store.tables import streams as streams_table
 from isentrope_server.store.writer import StepStored
 
+_NEWEST_TIMED = 32
+"""Reports; of several ranks those of one are used."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStep:
@@ -70,6 +73,24 @@ def find(connection: Connection, run_key: int, step: int) -> StoredStep | None:
         labels=report.labels,
         histograms=histograms.at(connection, run_key, report.position, block),
     )
+
+
+def seconds_per_step(connection: Connection, run_key: int) -> float | None:
+    """Time between the newest steps; None where fewer than two of them are unpacked, or their clock was set back."""
+    newest = (
+        select(records.c.stream_key, records.c.step, records.c.recorded_at)
+        .where(records.c.run_key == run_key, records.c.step.is_not(None))
+        .order_by(records.c.position.desc())
+        .limit(_NEWEST_TIMED)
+    )
+    rows = connection.execute(newest).all()
+    # Ranks, and attempts of a run, have clocks of their own.
+    of_stream = [row for row in rows if row.stream_key == rows[0].stream_key]
+    if not of_stream:
+        return None
+    steps = of_stream[0].step - of_stream[-1].step
+    seconds = float(of_stream[0].recorded_at - of_stream[-1].recorded_at)
+    return seconds / steps if steps > 0 and seconds >= 0 else None
 
 
 def after(connection: Connection, run_key: int, position: int, limit: int) -> list[StepStored]:

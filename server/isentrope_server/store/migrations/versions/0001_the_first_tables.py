@@ -180,6 +180,7 @@ def upgrade() -> None:
         sa.Column("code", sa.String(length=64), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("idempotency_key", sa.String(length=200), nullable=True),
+        sa.Column("predicted", sa.JSON(), nullable=True),
         sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_controls_run_key_runs"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_key", "version", name=op.f("pk_controls")),
         sa.UniqueConstraint("run_key", "idempotency_key", name=op.f("uq_controls_run_key_idempotency_key")),
@@ -198,6 +199,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_key", "position", name=op.f("pk_driving_tokens")),
     )
     op.create_index("ix_driving_tokens_run_key_step", "driving_tokens", ["run_key", "step"], unique=False)
+    op.create_table(
+        "rollouts",
+        sa.Column("run_key", _KEY, nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("stream_key", _KEY, nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("packed", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run_key"], ["runs.key"], name=op.f("fk_rollouts_run_key_runs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_key", "position", name=op.f("pk_rollouts")),
+    )
+    op.create_index("ix_rollouts_run_key_step", "rollouts", ["run_key", "step"], unique=False)
     op.create_table(
         "histogram_chunks",
         sa.Column("run_key", _KEY, nullable=False),
@@ -230,6 +242,21 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_key", "name", "block_key", name=op.f("pk_metric_chunks")),
     )
     op.create_index("ix_metric_chunks_block_key", "metric_chunks", ["block_key"], unique=False)
+    op.create_table(
+        "run_digests",
+        sa.Column("run_key", _KEY, nullable=False),
+        sa.Column("attention", sa.Integer(), nullable=False),
+        sa.Column("level", sa.String(length=16), nullable=False),
+        sa.Column("status", sa.String(length=16), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("computed_at", sa.Double(), nullable=False),
+        sa.Column("digest", sa.JSON(none_as_null=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["run_key"], ["runs.key"], name=op.f("fk_run_digests_run_key_runs"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("run_key", name=op.f("pk_run_digests")),
+    )
+    op.create_index("ix_run_digests_attention_run_key", "run_digests", ["attention", "run_key"], unique=False)
     op.create_table(
         "streams",
         sa.Column("key", _KEY, nullable=False),

@@ -1,0 +1,187 @@
+"""Digests of runs: what a list shows of each, computed in the background, so that a page of the list is one query.
+
+Every two seconds the runs are looked up that reported, or changed their status, since their digest was computed. Of servers
+that share a database one does it; the same digest computed twice does no harm. Between runs there are pauses, so that
+it takes at most a fifth of a processor: with many live runs digests are some seconds old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+
+import numpy as np
+from sqlalchemy import Connection
+
+from isentrope_server.backend import Backend
+from isentrope_server.background import RetryPauses, attempt
+from isentrope_server.control.state import active_control
+from isentrope_server.store import run_list, runs
+from isentrope_server.store.reports import series, steps
+from isentrope_server.store.reports.series import Series, StepRange
+from isentrope_server.store.run_list import DueRun, StoredDigest
+from isentrope_server.store.runs import Run
+from isentrope_server.store.writer import Transaction
+from isentrope_wire.answers import DigestControl, HealthLevel, RunDigest, Status
+from isentrope_wire.control import Control, Hold
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, NEWEST_STEPS, REWARD_MEAN, ShareLost
+
+LINE_PARTS = 36
+"""Numbers in a line: a pixel or two for each."""
+_DIGITS = 4
+"""Significant ones in a line."""
+_RUNS_IN_A_ROUND = 1_000
+_RUNS_AT_ONCE = 20
+"""Stored in one transaction."""
+_REST = 4.0
+"""Pause divided by work."""
+_REASON_CHARACTERS = 300
+
+
+@asynccontextmanager
+async def digests_kept_current(backend: Backend) -> AsyncIterator[None]:
+    """Renew digests in the background."""
+    keeping = asyncio.create_task(_keep(backend))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+
+
+async def _keep(backend: Backend) -> None:
+    pauses = RetryPauses(backend.settings.housekeeping_interval_seconds)
+    while True:
+        await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
+        if backend.on_duty:
+            await attempt(renew_digests(backend, pauses), what="Renewing digests of runs")
+
+
+async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST) -> int:
+    """Compute the digests that are older than their runs, the oldest first.
+
+    Args:
+        pauses: of earlier calls; a run whose digest can't be computed is skipped for a while.
+        rest: pause after some runs, divided by what they took.
+
+    Returns:
+        Number of new digests.
+    """
+    pauses = pauses or RetryPauses()
+    silent_after = backend.settings.silent_after_seconds
+    due = await backend.read(
+        lambda connection: run_list.due(connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after)
+    )
+    pauses.keep_only({run.key for run in due})
+    renewed = 0
+    due = [run for run in due if not pauses.is_paused(run.key)]
+    for start in range(0, len(due), _RUNS_AT_ONCE):
+        started = time.monotonic()
+        found = [
+            await pauses.attempt(run.key, backend.read(partial(_read, run, silent_after)), what=f"A digest of {run.id}")
+            for run in due[start : start + _RUNS_AT_ONCE]
+        ]
+        digests = [digest for digest in found if digest is not None]
+        await backend.write(partial(_store, digests), rows=len(digests), run_id=run_list.WRITTEN_AS)
+        renewed += len(digests)
+        await asyncio.sleep(rest * (time.monotonic() - started))
+    return renewed
+
+
+def _store(digests: list[StoredDigest], transaction: Transaction) -> None:
+    run_list.store(transaction.connection, digests, time.time())
+
+
+def _read(due: DueRun, silent_after_seconds: float, connection: Connection) -> StoredDigest | None:
+    run = runs.find(connection, due.id, silent_after_seconds=silent_after_seconds)
+    if run is None:  # deleted meanwhile
+        return None
+    digest = digest_of(connection, run)
+    return StoredDigest(
+        run_key=run.key, status=run.status, position=run.last_position, level=digest.level, digest=asdict(digest)
+    )
+
+
+def digest_of(connection: Connection, run: Run) -> RunDigest:
+    """Compute a run's digest."""
+    found = series.read(connection, run.key, [ENTROPY_MEAN, REWARD_MEAN], StepRange())
+    entropies, rewards = found[ENTROPY_MEAN], found[REWARD_MEAN]
+    first, last = _ends(found)
+    level, share_lost = _health(entropies)
+    return RunDigest(
+        level=level,
+        share_lost=share_lost,
+        steps_to_three_quarters_lost=None,
+        entropy=_newest(entropies),
+        reward=_newest(rewards),
+        entropy_line=line(entropies, first, last),
+        reward_line=line(rewards, first, last),
+        control=_control(connection, run),
+        reason=_last_line(run.error) if run.status is Status.FAILED else "",
+        seconds_per_step=steps.seconds_per_step(connection, run.key),
+    )
+
+
+def _health(entropies: Series) -> tuple[HealthLevel, float | None]:
+    finite = entropies.values[np.isfinite(entropies.values)].tolist()
+    if not finite:
+        return HealthLevel.NO_DATA, None
+    lost = ShareLost()
+    for entropy in [*finite[:EARLY_STEPS], *finite[max(EARLY_STEPS, len(finite) - NEWEST_STEPS) :]]:
+        lost.add(entropy)
+    share = lost.share
+    if share is None or share < 0.25:
+        return HealthLevel.HEALTHY, share
+    return HealthLevel.ACT if share >= 0.5 else HealthLevel.WATCH, share
+
+
+def _ends(found: Mapping[str, Series]) -> tuple[int, int]:
+    """The first and the last step of all series; an empty range where none has a value."""
+    ends = [(int(one.steps[0]), int(one.steps[-1])) for one in found.values() if len(one.steps)]
+    return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else (0, -1)
+
+
+def line(one: Series, first: int, last: int) -> list[float | None]:
+    """Means of a series over equal parts of the steps first..last; None where a part has no finite value.
+
+    Returns:
+        At most LINE_PARTS numbers; fewer where there are fewer steps, none where the series has no value.
+    """
+    finite = np.isfinite(one.values)
+    if not finite.any():
+        return []
+    steps = last - first + 1
+    parts = min(LINE_PARTS, steps)
+    part = (one.steps[finite] - first) * parts // steps
+    sums = np.bincount(part, weights=one.values[finite], minlength=parts)
+    counts = np.bincount(part, minlength=parts)
+    return [
+        float(f"{total / count:.{_DIGITS}g}") if count else None
+        for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
+    ]
+
+
+def _newest(one: Series) -> float | None:
+    return float(one.values[-1]) if len(one.values) else None
+
+
+def _control(connection: Connection, run: Run) -> DigestControl | None:
+    active = active_control(connection, run)
+    if active is None:
+        return None
+    control = Control.from_document(active.document)
+    return DigestControl(
+        method=control.method,
+        mu_low=control.mu_low,
+        mu_high=control.mu_high,
+        hold_target=None if control.hold is None else Hold.from_document(control.hold).target,
+    )
+
+
+def _last_line(error: str) -> str:
+    """The last line of a traceback is the error."""
+    return next(iter(error.strip().splitlines()[-1:]), "")[:_REASON_CHARACTERS]

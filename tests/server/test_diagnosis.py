@@ -1,0 +1,91 @@
+"""The diagnosis of a stored run: what is read of it, and that its suggestion agrees with the what-if answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from isentrope.client.client import Client
+from isentrope_wire.answers import HealthLevel
+from isentrope_wire.control import Control
+from isentrope_wire.reports import Alert, AlertLevel, StepReport
+from isentrope_wire.what_if import WhatIfSums
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank
+from tests.wire.test_diagnosis import collapse, sums
+
+
+def send_step(rank: Rank, step: int, entropy: float, *, what_if: WhatIfSums | None = None, **known: object) -> None:
+    scalars = {"entropy/mean": entropy, "entropy/gain": 0.5, "change/negative_low": -0.3, "change/positive_high": -0.1}
+    rank.send(StepReport(step=step, recorded_at=1.0, scalars=scalars, what_if=what_if, **known))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def collapsed(server: ServerInThread) -> Rank:
+    """100 steps, with an alert at step 30."""
+    rank = Rank(server)
+    raised = Alert(kind="collapse", level=AlertLevel.WATCH, message="A quarter is lost.")
+    other = Alert(kind="prediction", level=AlertLevel.WATCH, message="R² fell.")
+    for step in range(1, 101):
+        alerts = {30: (raised,), 31: (other,)}.get(step, ())
+        send_step(rank, step, collapse(step), what_if=sums(-4.0 - step / 100), alerts=alerts)
+    return rank
+
+
+def test_a_stored_collapse_is_diagnosed(server: ServerInThread, collapsed: Rank) -> None:
+    with Client(server.url, server.owner_token) as client:
+        found = client.diagnosis(collapsed.run_id)
+    assert (found.level, found.step, found.lost_in_steps) == (HealthLevel.ACT, 100, 100)
+    assert found.early_level == pytest.approx(collapse(2))
+    assert found.entropy == pytest.approx(sum(collapse(step) for step in range(91, 101)) / 10)
+    assert found.cause is not None
+    assert found.cause.quadrant == "change/negative_low"
+    assert found.cause.share == pytest.approx(0.75)
+    assert found.alert is not None
+    assert (found.alert.kind, found.alert.step) == ("collapse", 30)
+    assert found.verdict is None
+
+
+def test_the_suggestion_agrees_with_what_if(server: ServerInThread, collapsed: Rank) -> None:
+    with Client(server.url, server.owner_token) as client:
+        found = client.diagnosis(collapsed.run_id).suggestion
+        assert found is not None
+        control = Control.from_document(found.control)
+        assert control.mu_low is not None
+        asked = {"mu_low": control.mu_low, "mu_high": control.mu_high, "scope": control.scope, "method": control.method}
+        each = [client.what_if(collapsed.run_id, step=step, **asked) for step in range(91, 101)]  # type: ignore[arg-type]
+    assert found.clip_fraction == pytest.approx(sum(one.clip_fraction for one in each) / 10)
+    changes = [one.predicted_change for one in each if one.predicted_change is not None]
+    assert found.change_after == pytest.approx(sum(changes) / 10)
+    assert found.change_before == pytest.approx(sum(0.5 * one.unclipped_unit_predicted_change for one in each) / 10)
+
+
+def test_a_run_without_steps_has_no_data(server: ServerInThread) -> None:
+    with Client(server.url, server.owner_token) as client:
+        found = client.diagnosis(Rank(server).run_id)
+    assert (found.level, found.step, found.message) == (HealthLevel.NO_DATA, None, "No step has been reported.")
+
+
+def test_nan_is_reported_as_it_is(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for step in range(5):
+        send_step(rank, step, math.nan if step == 4 else 0.6)
+    with Client(server.url, server.owner_token) as client:
+        found = client.diagnosis(rank.run_id)
+    assert found.level == HealthLevel.WATCH
+    assert found.entropy == pytest.approx(0.6)
+    assert "step 4 is NaN" in found.message
+
+
+def test_a_resumed_run_is_as_old_as_its_first_attempt(server: ServerInThread) -> None:
+    first = Rank(server, started_at=1.0)
+    for step in range(1, 31):
+        send_step(first, step, 0.6)
+    second = Rank(server, run_id=first.run_id, incarnation="second", started_at=2.0)
+    for step in range(25, 61):
+        send_step(second, step, 0.6 * math.exp(-0.05 * (step - 24)))
+    with Client(server.url, server.owner_token) as client:
+        found = client.diagnosis(first.run_id)
+    assert (found.level, found.lost_in_steps) == (HealthLevel.ACT, 60)
+    assert found.early_level == pytest.approx(0.6)

@@ -1,0 +1,290 @@
+"""The list of runs: filters, orders, counts, and the digests that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import pytest
+from sqlalchemy import Connection, event, update
+
+from isentrope.client.client import Client
+from isentrope.client.connection import ApiError
+from isentrope_server.background import RetryPauses
+from isentrope_server.digests import LINE_PARTS, renew_digests
+from isentrope_server.store.runs import Run
+from isentrope_server.store.tables import runs as runs_table
+from isentrope_wire.answers import HealthLevel, RunDigest, RunSummary
+from isentrope_wire.control import Control
+from isentrope_wire.reports import ControlSnapshot, RunFinished
+from tests.server.compaction import NEVER, pack_all
+from tests.server.conftest import MakeServer
+from tests.server.in_thread import ServerInThread
+from tests.server.rank import Rank, step_report
+
+DATABASES = ("sqlite", "postgresql")
+
+LOST = {"act": 0.4, "watch": 0.7, "healthy": 0.98}
+"""Of the early entropy: what is left at each level."""
+
+
+@pytest.fixture
+def server(make_server: MakeServer) -> ServerInThread:
+    """One that renews its digests on request."""
+    return make_server(housekeeping_interval_seconds=NEVER)
+
+
+def renew(server: ServerInThread) -> int:
+    return asyncio.run(renew_digests(server.backend, rest=0))
+
+
+def falling(server: ServerInThread, left: float, *, steps: int = 40, **described: object) -> Rank:
+    """A run whose entropy falls steadily to this share of its early level; its reward is the step's share of them."""
+    rank = Rank(server, **described)  # type: ignore[arg-type]
+    fall = [1.0] * 3 + [1 - (1 - left) * (step - 2) / (steps - 3) for step in range(3, steps)]
+    rank.send(
+        *(
+            step_report(step, {"entropy/mean": entropy, "reward/mean": step / steps})
+            for step, entropy in enumerate(fall, start=1)
+        )
+    )
+    return rank
+
+
+def finish(rank: Rank, status: str = "finished", error: str = "") -> None:
+    rank.send(RunFinished(status=status, finished_at=time.time(), error=error))
+
+
+def age(server: ServerInThread, rank: Rank, *, seconds: float) -> None:
+    then = update(runs_table).where(runs_table.c.id == rank.run_id).values(last_heard_at=time.time() - seconds)
+    server.backend.writer.submit(lambda transaction: transaction.connection.execute(then).rowcount).result(timeout=10)
+
+
+def digest_of(server: ServerInThread, rank: Rank) -> RunDigest:
+    with Client(server.url, server.owner_token) as client:
+        digest = client.run(rank.run_id).digest
+    assert digest is not None
+    return digest
+
+
+def ids(runs: list[RunSummary]) -> list[str]:
+    return [run.id for run in runs]
+
+
+def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: ServerInThread) -> None:
+    rank = falling(server, 0.4, steps=108)
+    with Client(server.url, server.owner_token) as client:
+        assert client.runs()[0].digest is None
+        assert renew(server) == 1
+        digest = client.runs()[0].digest
+    assert digest == digest_of(server, rank)
+    assert digest.entropy == pytest.approx(0.4)
+    assert digest.reward == 1.0
+    assert (len(digest.entropy_line), digest.entropy_line[0]) == (LINE_PARTS, 1.0)
+    assert digest.reward_line[:2] == [pytest.approx(2 / 108, rel=1e-3), pytest.approx(5 / 108, rel=1e-3)]
+    assert digest.entropy_line == sorted(digest.entropy_line, reverse=True)  # type: ignore[type-var]
+    assert digest.seconds_per_step == 1.0
+    assert digest.level is HealthLevel.ACT
+    assert digest.share_lost == pytest.approx(0.6, abs=0.04)
+
+
+def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread) -> None:
+    rank = Rank(server)
+    scalars: Mapping[int, Mapping[str, float]] = {
+        1: {"entropy/mean": 1.0},
+        2: {"entropy/mean": float("nan"), "reward/mean": 0.25},
+        4: {"entropy/mean": 0.5},
+    }
+    rank.send(*(step_report(step, values) for step, values in scalars.items()))
+    renew(server)
+    digest = digest_of(server, rank)
+    assert (digest.entropy_line, digest.reward_line) == ([1.0, None, None, 0.5], [None, 0.25, None, None])
+    assert (digest.entropy, digest.reward) == (0.5, 0.25)
+
+
+def test_a_run_without_reports_has_no_data(server: ServerInThread) -> None:
+    rank = Rank(server)
+    assert renew(server) == 1
+    digest = digest_of(server, rank)
+    assert (digest.level, digest.entropy, digest.entropy_line, digest.seconds_per_step) == ("no_data", None, [], None)
+
+
+def test_only_what_changed_is_computed_again(server: ServerInThread) -> None:
+    ended, live, idle = (falling(server, 0.9) for _ in range(3))
+    finish(ended)
+    assert renew(server) == 3
+    assert renew(server) == 0
+    live.report(41, entropy__mean=0.1)
+    age(server, idle, seconds=61)
+    assert renew(server) == 2
+    assert digest_of(server, live).entropy == 0.1
+    idle.report(41, entropy__mean=0.2)  # it is heard again
+    assert renew(server) == 1
+    pack_all(server)
+    assert renew(server) == 0
+
+
+def test_digest_has_the_active_control(server: ServerInThread) -> None:
+    rank = Rank(
+        server, initial_control=ControlSnapshot(version=0, control=Control(), author="trainer", requested_at=1.0)
+    )
+    with Client(server.url, server.owner_token) as client:
+        client.set_control(rank.run_id, method="clip_v", mu_low=1.0, mu_high=2.5, hold="75%")
+    rank.report(1, entropy__mean=1.0)
+    renew(server)
+    before = digest_of(server, rank).control
+    rank.answer(2, 1, "APPLIED", active=1)
+    renew(server)
+    after = digest_of(server, rank).control
+    assert before is not None
+    assert after is not None
+    assert (before.method, before.hold_target) == ("none", None)
+    assert (after.method, after.mu_low, after.mu_high, after.hold_target) == ("clip_v", 1.0, 2.5, "75%")
+
+
+def test_reason_is_the_last_line_of_the_error(server: ServerInThread) -> None:
+    failed, finished = Rank(server), Rank(server)
+    finish(failed, "failed", "Traceback (most recent call last):\n  ...\nRuntimeError: CUDA out of memory\n")
+    finish(finished)
+    renew(server)
+    assert digest_of(server, failed).reason == "RuntimeError: CUDA out of memory"
+    assert digest_of(server, finished).reason == ""
+
+
+def test_those_that_need_a_person_come_first(server: ServerInThread) -> None:
+    made = []
+    for number in range(2):
+        for level in ("silent", "act", "healthy", "finished", "watch"):
+            rank = falling(server, LOST.get(level, 0.3), run_id=f"{level}-{number}")
+            made.append(rank.run_id)
+            if level == "finished":
+                finish(rank)
+            if level == "silent":
+                age(server, rank, seconds=61)
+    expected = [f"{level}-{n}" for level in ("act", "watch", "healthy", "silent", "finished") for n in (1, 0)]
+    renew(server)
+    with Client(server.url, server.owner_token) as client:
+        assert ids(client.runs(order="attention")) == expected
+        assert ids(client.runs()) == ids(client.runs(order="newest")) == made[::-1]
+        read: list[str] = []
+        page = server.http.get("/api/v1/runs", params={"order": "attention", "limit": 3}).json()
+        while True:
+            read += [item["id"] for item in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            query = {"order": "attention", "limit": 3, "cursor": page["next_cursor"]}
+            page = server.http.get("/api/v1/runs", params=query).json()
+        assert read == expected
+        assert ids(client.runs(level="act")) == ["act-1", "act-0"]
+        assert ids(client.runs(level=["watch", "healthy"], order="attention")) == expected[2:6]
+        assert ids(client.runs(level="act", status="finished")) == []
+        counts = client.run_counts()
+    assert counts.levels == {"act": 2, "watch": 2, "healthy": 2, "no_data": 0, "holding": 0}
+    assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 0, "ended": 0}
+    assert counts.total == 10
+
+
+def test_a_cursor_of_another_order_is_refused(server: ServerInThread) -> None:
+    for _ in range(2):
+        Rank(server)
+    cursor = server.http.get("/api/v1/runs", params={"limit": 1}).json()["next_cursor"]
+    answer = server.http.get("/api/v1/runs", params={"order": "attention", "cursor": cursor})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_cursor")
+
+
+def test_filters_take_several_values_and_combine(server: ServerInThread) -> None:
+    for number, (project, tags) in enumerate(
+        [("math", ("7b", "sweep")), ("math", ("1.5b",)), ("code", ("7b",)), ("code", ("größe",)), ("web", ())]
+    ):
+        rank = Rank(server, run_id=f"r{number}", name=f"run {number}", project=project, tags=tags)
+        if number == 4:
+            finish(rank, "failed", "CUDA out of memory")
+    with Client(server.url, server.owner_token) as client:
+        assert ids(client.runs(project=["math", "web"])) == ["r4", "r1", "r0"]
+        assert ids(client.runs(tag="7b")) == ["r2", "r0"]
+        assert ids(client.runs(tag=["1.5b", "sweep"])) == ["r1", "r0"]
+        assert ids(client.runs(tag="7")) == []
+        assert ids(client.runs(tag="7b", project="code")) == ["r2"]
+        assert ids(client.runs(status=["failed", "finished"])) == ["r4"]
+        assert ids(client.runs(q="SWEE")) == ["r0"]
+        assert ids(client.runs(q="größ")) == ["r3"]
+        assert ids(client.runs(q="out of mem")) == ["r4"]
+        assert ids(client.runs(q="[")) == []
+        counts = client.run_counts(project="math", tag="7b")
+        assert counts.total == 1
+        assert [(one.name, one.runs) for one in counts.projects] == [("code", 1), ("math", 1)]
+        assert [(one.name, one.runs) for one in counts.tags] == [("1.5b", 1), ("7b", 1), ("sweep", 1)]
+        assert counts.statuses["running"] == 1
+        everything = client.run_counts()
+        assert [(one.name, one.runs) for one in everything.projects] == [("code", 2), ("math", 2), ("web", 1)]
+        assert everything.tags[0].name == "7b"
+        with pytest.raises(ApiError) as refused:
+            client.runs(order="oldest")
+        assert refused.value.status == 422
+
+
+def test_tags_that_no_database_reads_as_text_are_stored_as_text(server: ServerInThread) -> None:
+    rank = Rank(server, tags=("nul\0", "twice", "twice"))
+    with Client(server.url, server.owner_token) as client:
+        assert client.run(rank.run_id).tags == ["nul\ufffd", "twice"]
+        assert ids(client.runs(tag="nul\ufffd")) == [rank.run_id]
+        client.edit_run(rank.run_id, tags=["a\0", "b"])
+        assert [(one.name, one.runs) for one in client.run_counts().tags] == [("a\ufffd", 1), ("b", 1)]
+
+
+def test_deleted_runs_are_neither_listed_nor_counted(server: ServerInThread) -> None:
+    rank, other = falling(server, 0.4), falling(server, 0.4)
+    finish(rank)
+    renew(server)
+    assert server.http.delete(rank.path).status_code == 204
+    with Client(server.url, server.owner_token) as client:
+        assert ids(client.runs(order="attention")) == [other.run_id]
+        assert (client.run_counts().total, client.run_counts().levels["act"]) == (1, 1)
+    assert renew(server) == 0
+
+
+def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isentrope_server import digests
+
+    bad, good = falling(server, 0.4), falling(server, 0.4)
+    compute = digests.digest_of
+
+    def fail(connection: Connection, run: Run) -> RunDigest:
+        if run.id == bad.run_id:
+            raise ValueError("damaged")
+        return compute(connection, run)
+
+    monkeypatch.setattr(digests, "digest_of", fail)
+    pauses = RetryPauses()
+    assert [asyncio.run(renew_digests(server.backend, pauses, rest=0)) for _ in range(2)] == [1, 0]
+    assert digest_of(server, good).level is HealthLevel.ACT
+
+
+def test_a_page_of_the_list_is_one_query(server: ServerInThread) -> None:
+    for _ in range(5):
+        falling(server, 0.4)
+    renew(server)
+    engine, sent = server.backend.database.reading_engine, list[str]()
+
+    def note(connection: object, cursor: object, statement: str, *more: object) -> None:
+        if statement.startswith("SELECT") and "runs" in statement:
+            sent.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    server.http.get("/api/v1/runs", params={"order": "attention", "level": "act", "tag": "x", "q": "y"})
+    event.remove(engine, "before_cursor_execute", note)
+    assert len(sent) == 1
+
+
+def test_digests_are_renewed_in_the_background(make_server: MakeServer) -> None:
+    server = make_server(housekeeping_interval_seconds=0.02)
+    rank = falling(server, 0.4)
+    end = time.monotonic() + 10
+    with Client(server.url, server.owner_token) as client:
+        while (digest := client.run(rank.run_id).digest) is None or digest.level is HealthLevel.NO_DATA:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    assert digest.level is HealthLevel.ACT
