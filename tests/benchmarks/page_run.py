@@ -46,7 +46,6 @@ def main(run: str, pace: float, steps: int) -> None:
             loss.backward()
             optimizer.step()
             probe.log({"reward/mean": rewards.mean(), "train/loss": loss.detach()})
-            ids = token_ids
             probe.step(step, optimizer, rescore=partial(scored, probe, policy, token_ids))
             print(step, time.time(), flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -77,6 +78,14 @@ def card(*children: Any, title: Content = None, beside: Any = None, name: str = 
 def symbol(letter: str, below: str) -> list[Any]:
     """A letter with an index, as S_c."""
     return [html.I(letter), html.Sub(below)]
+
+
+def with_symbols(words: str) -> list[Any]:
+    """A sentence of the server's, in which A and S_c are written as in the papers."""
+    pieces: list[Any] = []
+    for piece in re.split(r"\b(A|S_c)\b(?= [<>≤≥])", words):
+        pieces.append(html.I("A") if piece == "A" else html.Span(symbol("S", "c")) if piece == "S_c" else piece)
+    return pieces
 
 
 Key: TypeAlias = tuple[str, str, str]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dash import html
+from dash import dcc, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components import kpi_cards
 from isentrope_dashboard.components.basics import chart_card, choice, row
+from isentrope_dashboard.components.health_line import health_line
 from isentrope_dashboard.components.kpi_cards import Readings
 from isentrope_dashboard.figures import overview
 from isentrope_dashboard.figures.chart import EMPTY, Scale
-from isentrope_dashboard.figures.overview import Mark, Shown
-from isentrope_dashboard.formatting import control_markers
+from isentrope_dashboard.figures.overview import NEXT_STEPS, Forecast, Mark, Shown
+from isentrope_dashboard.formatting import control_markers, short_label
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import Alert, RunDetail, SeriesAnswer, Status
+from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion
-from isentrope_wire.metrics import TIME_STEP_SECONDS, TOKEN_COUNT
+from isentrope_wire.diagnosis.health import Diagnosis
+from isentrope_wire.metrics import ENTROPY_MEAN, TIME_STEP_SECONDS, TOKEN_COUNT
 
 CHART_POINTS = 600
 FIRST_STEPS = 10
@@ -30,14 +34,15 @@ LAST_STEPS = 20
 BEFORE_CONTROL = 20
 """Steps shown before the control, in the window that begins with it."""
 
-TALL, SHORT = 328, 230
+TALL, SHORT = 325, 227
 
 
 async def read(client: AsyncClient, view: View) -> Values:
     """What the overview shows."""
     run_id = view.run_id or ""
-    run, history, alerts = await asyncio.gather(
+    run, diagnosis, history, alerts = await asyncio.gather(
         client.ask(calls.run(run_id)),
+        client.ask(calls.diagnosis(run_id)),
         client.newest(calls.control_history(run_id), 50),
         client.newest(calls.alerts(run_id), 50),
     )
@@ -64,10 +69,13 @@ async def read(client: AsyncClient, view: View) -> Values:
         smooth=view.smooth,
         is_live=run.status == Status.RUNNING,
         marks=marks(history, alerts),
-        early_level=readings[0].early,
+        early_level=diagnosis.early_level,
+        forecasts=forecasts(diagnosis, history, charted) if run.status == Status.RUNNING else [],
     )
+    suggestion = diagnosis.suggestion
     return {
-        "health": "",
+        "health": health_line(diagnosis, run),
+        "suggestion": None if suggestion is None else suggestion.control,
         "kpis": kpi_cards.kpi_cards(*readings),
         "chart-entropy": overview.entropy_figure(charted.series, shown),
         "chart-reward": overview.reward_figure(charted.series, shown),
@@ -118,6 +126,59 @@ def marks(history: Sequence[ControlVersion], alerts: Sequence[Alert]) -> list[Ma
     return sorted([*controls, *alarms], key=lambda mark: mark.step)
 
 
+def forecasts(diagnosis: Diagnosis, history: Sequence[ControlVersion], charted: SeriesAnswer) -> list[Forecast]:
+    """Where the entropy goes: at its present slope, and with the suggested control; for some steps after a control was
+    applied, where it would have gone without it, and where it was predicted to go with it."""
+    entropy = charted.series.get(ENTROPY_MEAN, EMPTY)
+    newest = next((item for item in history if item.version > 0 and item.applied_step is not None), None)
+    if newest is not None and newest.verdict is not None and newest.applied_step in entropy.step:
+        start = newest.applied_step
+        if (diagnosis.step or 0) - start <= NEXT_STEPS:
+            at = entropy.value[entropy.step.index(start)]
+            slopes, clipped = newest.verdict.slope, newest.verdict.clip_fraction
+            return [
+                *_forecast("without it", start, at, slopes.before),
+                *_forecast("predicted", start, at, slopes.predicted, clip_fraction=clipped.predicted, helps=True),
+            ]
+    if diagnosis.step is None:
+        return []
+    level, slope, suggestion = diagnosis.entropy, diagnosis.slope, diagnosis.suggestion
+    ends = (diagnosis.slope_low, diagnosis.slope_high)
+    lines = _forecast("unchanged", diagnosis.step, level, slope, ends)
+    before = None if suggestion is None else suggestion.change_before
+    after = None if suggestion is None else suggestion.change_after
+    if suggestion is not None and slope is not None and before is not None and after is not None:
+        # What the prediction says of the control, on the course that was observed.
+        gained = after - before
+        label = f"with {short_label(Control.from_document(suggestion.control), None)}"
+        lines += _forecast(
+            label, diagnosis.step, level, slope + gained, clip_fraction=suggestion.clip_fraction, helps=True
+        )
+    return lines
+
+
+def _forecast(
+    label: str,
+    start: int,
+    entropy: float | None,
+    slope: float | None,
+    ends: tuple[float | None, float | None] = (None, None),
+    *,
+    clip_fraction: float | None = None,
+    helps: bool = False,
+) -> list[Forecast]:
+    """One line; none where its numbers are not known."""
+    if entropy is None or slope is None or not math.isfinite(entropy + slope):
+        return []
+    low, high = ends
+    return [
+        Forecast(
+            label=label, start=start, entropy=entropy, slope=slope, slope_low=low, slope_high=high,
+            clip_fraction=clip_fraction, helps=helps,
+        )
+    ]  # fmt: skip
+
+
 def layout(values: Values) -> Component:
     """The overview's left column; the control card is mounted beside it."""
     charts: list[tuple[str, str, Any, int, Mapping[str, Any]]] = [
@@ -140,6 +201,7 @@ def layout(values: Values) -> Component:
     return html.Div(
         [
             html.Div(values["health"], id="health", className="health-place"),
+            dcc.Store(id="suggestion", data=values["suggestion"]),
             html.Div(
                 [
                     html.Div(values["kpis"], id="kpis", className="kpis"),
@@ -174,6 +236,7 @@ PART = Part(
     name="overview",
     shows={
         "health": "children",
+        "suggestion": "data",
         "kpis": "children",
         "chart-entropy": "figure",
         "chart-reward": "figure",
