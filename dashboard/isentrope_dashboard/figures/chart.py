@@ -31,7 +31,7 @@ SMOOTHED_STEPS = 9
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers within [low, high], at most `most`."""
     span = high - low
-    if not (math.isfinite(span) and span > 0):
+    if not (math.isfinite(span) and span > 1e-9 * max(abs(low), abs(high))):
         return [low] if math.isfinite(low) else []
     raw = span / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -46,7 +46,8 @@ def tick_texts(places: Sequence[float]) -> list[str]:
     distance = min((b - a for a, b in pairwise(places)), default=abs(places[0]) if places else 0)
     largest = max(map(abs, places), default=0)
     if largest and (largest < 1e-4 or distance >= 1e7):
-        return ["0" if place == 0 else f"{place:.1e}".replace("-", MINUS).replace(".0e", "e") for place in places]
+        digits = max(1, math.ceil(math.log10(largest / distance)) + 1)
+        return ["0" if place == 0 else f"{place:.{digits}e}".replace("-", MINUS) for place in places]
     decimals = 0 if distance == 0 else max(0, -math.floor(math.log10(distance) + 1e-9))
     if round(distance, decimals) != round(distance, decimals + 1):
         decimals += 1  # steps of 2.5

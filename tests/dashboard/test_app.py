@@ -1,0 +1,109 @@
+"""What the dashboard serves, seen without a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import re
+from typing import Any
+
+import dash
+import httpx
+import pytest
+from fastapi import FastAPI
+from plotly.offline import get_plotlyjs_version
+
+from isentrope_dashboard import app as dashboard
+from isentrope_dashboard.access import Credentials
+from tests.dashboard.conftest import Site
+
+OUTSIDE = re.compile(r"""(?:src|href)\s*=\s*["'](?:https?:)?//""")
+
+
+@pytest.fixture
+def http(site: Site) -> httpx.Client:
+    return site.server.http
+
+
+def attached(monkeypatch: pytest.MonkeyPatch) -> dash.Dash:
+    """The Dash application that `attach` makes."""
+    made: list[dash.Dash] = []
+
+    def keep(*arguments: Any, **named: Any) -> dash.Dash:
+        made.append(dash.Dash(*arguments, **named))
+        return made[-1]
+
+    monkeypatch.setattr(dashboard, "Dash", keep)
+    dashboard.attach(FastAPI())
+    return made[0]
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/some-run", "/runs/a%2Fb%20c", "/compare"])
+def test_a_page_has_an_address(http: httpx.Client, path: str) -> None:
+    answer = http.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 200
+    assert '<html lang="en">' in answer.text
+
+
+def test_an_address_without_a_page_is_not_found_and_a_browser_is_shown_so(http: httpx.Client) -> None:
+    shown = http.get("/nonsense", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (shown.status_code, "<title>Isentrope</title>" in shown.text) == (404, True)
+    answer = http.get("/nonsense", headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
+
+
+def test_nothing_in_the_page_comes_from_outside(http: httpx.Client) -> None:
+    page = http.get("/").text
+    assert not OUTSIDE.search(page)
+    scripts = re.findall(r'<script src="([^"]+)"', page)
+    assert len(scripts) > 5
+    assert all(script.startswith("/") and not script.startswith("//") for script in scripts)
+    assert not re.search(r"https?://", http.get("/_dash-layout").text)
+    for asset in dashboard.ASSETS.rglob("*"):
+        if asset.suffix in (".css", ".js", ".svg"):
+            text = asset.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+            assert not re.search(r"https?://|//cdn|@import", text), asset.name
+
+
+def test_every_inline_script_has_a_hash_that_the_policy_names(http: httpx.Client) -> None:
+    answer = http.get("/")
+    inline = [
+        body
+        for attributes, body in re.findall(r"<script([^>]*)>(.*?)</script>", answer.text, re.DOTALL)
+        if body.strip() and "application/json" not in attributes
+    ]
+    assert inline
+    policy = answer.headers["content-security-policy"]
+    for body in inline:
+        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert not re.search(r"\son\w+\s*=", answer.text), "inline event handlers need 'unsafe-inline'"
+    assert "unsafe-eval" not in policy
+
+
+def test_the_smaller_plotly_is_served_and_of_the_version_that_dash_expects(http: httpx.Client) -> None:
+    address = "/_dash-component-suites/plotly/package_data/plotly.min.js"
+    served = http.get(address, headers={"Accept-Encoding": "gzip"})
+    assert served.headers["content-encoding"] == "gzip"
+    assert f"plotly.js (cartesian - minified) v{get_plotlyjs_version()}\n" in served.text[:100]
+    assert http.get(address, headers={"If-None-Match": served.headers["etag"]}).status_code == 304
+
+
+def test_every_callback_is_asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
+    callbacks = attached(monkeypatch).callback_map
+    on_the_server = [spec["callback"] for spec in callbacks.values() if "callback" in spec]
+    assert len(on_the_server) >= 4
+    assert all(inspect.iscoroutinefunction(callback) for callback in on_the_server)
+
+
+def test_two_applications_in_one_process_do_not_share_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = attached(monkeypatch), attached(monkeypatch)
+    assert set(first.callback_map) == set(second.callback_map)
+
+
+def test_credentials_are_forwarded_and_never_printed() -> None:
+    credentials = Credentials(session_cookies={"isentrope_session_a": "s3cret"}, authorization="Bearer other")
+    assert credentials.headers() == {"Cookie": "isentrope_session_a=s3cret", "Authorization": "Bearer other"}
+    assert "s3cret" not in repr(credentials)
+    assert "other" not in repr(credentials)
