@@ -72,7 +72,10 @@
       if (ends.every((end) => typeof end === "number")) show({ zoom: ends.map((end) => Number(end.toPrecision(7))).join("~") });
     });
     plot.on("plotly_doubleclick", () => show({ zoom: null }));
-    plot.on("plotly_click", (event) => setProps("chosen-step", { data: event.points[0].x }));
+    plot.on("plotly_click", (event) => {
+      const point = event.points.find((other) => !other.xaxis || other.xaxis._id === "x");
+      if (point && run()) openStep(stepAt(plot, point.x));
+    });
     plot.on("plotly_hover", (event) => {
       zooming().filter((other) => other !== plot && other._fullLayout).forEach((other) => {
         window.Plotly.Fx.hover(other, [{ xval: event.points[0].x, curveNumber: other.data.findIndex((t) => t.hovertemplate) }].filter((p) => p.curveNumber >= 0));
@@ -80,6 +83,12 @@
     });
     plot.on("plotly_unhover", () => zooming().filter((other) => other !== plot).forEach((other) => window.Plotly.Fx.unhover(other)));
   }
+  function stepAt(plot, place) {
+    const known = plot.layout.meta;
+    return Math.round(known ? known.step[Math.max(0, known.x.findIndex((x) => x >= place - 1e-9))] : place);
+  }
+  // A step is looked at where one step is shown: on the tab that is open, or else among its tokens.
+  const openStep = (step) => show({ step, tab: document.querySelector(".step-bar") ? new URLSearchParams(location.search).get("tab") : "tokens" }, true);
   function save(kind, card) {
     const plot = card.querySelector(".js-plotly-plot");
     const name = document.title.split(" · ")[0].replace(/[^\w.-]+/g, "-") + "-" + card.dataset.name.toLowerCase().replace(/[^\w]+/g, "-");
@@ -154,6 +163,20 @@
       tab(shown, before) {
         const tab = (shown && shown.query.find(([name]) => name === "tab") || [])[1] || "overview";
         return tab !== before ? tab : no_update();
+      },
+      // What people hold or type in stays theirs.
+      stepFacts(facts) {
+        const free = (id) => !document.activeElement || document.activeElement.id !== id;
+        const held = document.querySelector("#step-slider:active, #step-slider :active");
+        return [facts.last, facts.marks, held ? no_update() : facts.step, facts.last, free("step-number") ? facts.step : no_update(),
+          facts.follows, facts.previous === null, facts.next === null];
+      },
+      chooseStep(slider, number, follow, _previous, _next, facts) {
+        const id = window.dash_clientside.callback_context.triggered_id;
+        const step = { "step-slider": slider, "step-number": number, "step-previous": facts.previous, "step-next": facts.next }[id];
+        if (id === "step-follow") follow !== facts.follows && show({ step: follow ? null : facts.step });
+        else if (typeof step === "number" && step !== facts.step) show({ step });
+        return no_update();
       },
       openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = "/runs/" + encodeURIComponent(id)), no_update()),
       title: (words) => (words && (document.title = words), no_update()),

@@ -319,8 +319,9 @@ class Chart:
         self.layout[name] = {"range": [low, high], "tickvals": places, "ticktext": written(places), **more}
 
     def figure(self) -> dict[str, Any]:
-        """The chart as JSON."""
-        return {"data": self.data, "layout": {**self.layout, "template": theme.template(self.scheme)}}
+        """The chart as JSON. A click on it chooses a step: `meta` has the steps of places that are no steps."""
+        places = {"meta": {"x": self.scale.places, "step": self.scale.steps}} if self.scale.steps else {}
+        return {"data": self.data, "layout": {**self.layout, **places, "template": theme.template(self.scheme)}}
 
     def _shape(self, **shape: Any) -> None:
         self.layout.setdefault("shapes", []).append({"type": "line", **shape})

@@ -44,7 +44,6 @@ def shell() -> dmc.MantineProvider:
         [
             dcc.Store(id=views.STORE),
             dcc.Store(id=live.NEWS, data=0),
-            dcc.Store(id="chosen-step"),
             dcc.Store(id=PATH),
             dcc.Store(id=TITLE),
             dmc.NotificationContainer(id=NOTIFICATIONS, position="bottom-right", sendNotifications=[]),

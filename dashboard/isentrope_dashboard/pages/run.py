@@ -19,7 +19,7 @@ from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import row, spacer
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import overview
+from isentrope_dashboard.pages import distributions, overview, steps
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS
@@ -46,6 +46,7 @@ class Tab:
 
 TABS: Mapping[str, Tab] = {
     "overview": Tab(label="Overview", parts=[overview.PART], tools=overview.tools),
+    "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=overview.tools),
 }
 
 
@@ -104,10 +105,11 @@ async def _tools(client: AsyncClient, view: View) -> Any:
 
 def register(app: Dash, api: Api) -> None:
     """Open tabs, and keep what is open up to date."""
-    STATE.register(app, api)
+    # Tabs may share a part.
+    for part in {part.name: part for part in (STATE, *(part for tab in TABS.values() for part in tab.parts))}.values():
+        part.register(app, api)
+    steps.register(app)
     for tab in TABS.values():
-        for part in tab.parts:
-            part.register(app, api)
         if tab.register is not None:
             tab.register(app, api)
 

@@ -1,0 +1,207 @@
+"""The tab of distributions: histograms on one axis, thresholds, panels, and the step that is chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from isentrope_dashboard.figures import pull
+from isentrope_dashboard.figures.chart import Scale
+from isentrope_dashboard.figures.distributions import (
+    MAXIMUM_BINS,
+    QUANTITIES,
+    OneStep,
+    heat_figure,
+    levels,
+    on_common_axis,
+    quantile,
+    thresholds,
+)
+from isentrope_dashboard.figures.overview import Mark, Shown
+from isentrope_dashboard.pages import distributions, steps
+from isentrope_wire.answers import HistogramColumns
+from isentrope_wire.control import Control
+from isentrope_wire.reports import LIKELY_CAUSE, StepReport
+from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.made_answers import columns, version
+from tests.dashboard.made_answers import histograms as made
+
+SHOWN = Shown(scheme="light", scale=Scale(), first=1, last=9, is_live=False)
+
+
+def symmetric(*rows: tuple[float, list[int]]) -> HistogramColumns:
+    """One histogram over [-reach, reach] per step."""
+    reaches = [reach for reach, _ in rows]
+    return made(range(1, len(rows) + 1), [-reach for reach in reaches], reaches, [counts for _, counts in rows])
+
+
+def test_wide_bins_are_spread_evenly_over_narrow_ones() -> None:
+    axis = on_common_axis(symmetric((1.0, [4, 0, 2, 2]), (2.0, [8, 4, 4, 0])))
+    assert axis.edges.tolist() == [-2, -1.5, -1, -0.5, 0, 0.5, 1]
+    assert (8 * axis.shares[0]).tolist() == [0, 0, 4, 0, 2, 2]
+    assert (16 * axis.shares[1]).tolist() == [4, 4, 2, 2, 2, 2]
+
+
+def test_no_token_is_lost_but_in_the_tails() -> None:
+    rng = np.random.default_rng(5)
+    rows = symmetric(*[(2.0 ** int(k), rng.integers(1, 50, 64).tolist()) for k in rng.integers(-2, 3, 30)])
+    axis = on_common_axis(rows)
+    assert len(axis.edges) - 1 <= MAXIMUM_BINS
+    assert axis.shares.sum(axis=1) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_one_far_token_does_not_coarsen_the_axis() -> None:
+    far = [0] * 64
+    far[32:34], far[-1] = [5000, 4999], 1
+    axis = on_common_axis(symmetric((0.5, [20] * 64), (64.0, far)))
+    assert float(axis.edges[1] - axis.edges[0]) <= 4 / MAXIMUM_BINS * 2
+
+
+def test_a_step_that_counted_nothing_is_a_gap() -> None:
+    axis = on_common_axis(symmetric((1.0, [0, 0]), (1.0, [1, 3])))
+    assert np.isnan(axis.shares[0]).all()
+    assert axis.shares[1].tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, -1.0), (0.25, -0.5), (0.5, 0.0), (1.0, 1.0), (0.01, -0.98)])
+def test_quantiles_of_a_uniform_distribution_are_linear(share: float, expected: float) -> None:
+    assert quantile(share, [10] * 8, -1.0, 1.0) == pytest.approx(expected)
+
+
+def test_a_bright_bin_does_not_set_the_colours() -> None:
+    counts = [1] * 31 + [9000] + [10] * 32
+    figure = heat_figure(
+        QUANTITIES[0], symmetric((1.0, counts), (1.0, counts)), OneStep(step=1, histogram=None), [], SHOWN
+    )
+    heat = figure["data"][0]
+    cells = [cell for row in heat["z"] for cell in row if cell is not None]
+    assert max(cells) > 90
+    assert heat["zmax"] < 5
+
+
+def test_missing_steps_are_empty_columns() -> None:
+    found = made([1, 2, 3, 9, 10], [0.0] * 5, [1.0] * 5, [[1, 3]] * 5)
+    heat = heat_figure(QUANTITIES[3], found, OneStep(step=1, histogram=None), [], SHOWN)["data"][0]
+    assert [x for x, cell in zip(heat["x"], heat["z"][0], strict=True) if cell is None] == [4, 8]
+
+
+def test_thresholds_are_those_of_the_method_that_was_active() -> None:
+    vocab_centered, discriminator = QUANTITIES[:2]
+    history = [
+        version(2, "APPLIED", Control(method="clip_b", mu_low=1.0, mu_high=2.0), 6),
+        version(1, "APPLIED", Control(method="clip_v", mu_high=2.0), 4),
+        version(0, "APPLIED", Control(), 0),
+    ]
+    series = {
+        "control/mu_high": columns([4, 5, 6, 7], [2.0, 2.0, 2.0, 2.0]),
+        "control/mu_low": columns([6, 7], [1.0, 1.0]),
+        "score/vocab_centered_std": columns(range(1, 8), [0.25] * 7),
+        "score/discriminator_std": columns(range(1, 8), [0.5] * 7),
+        "score/discriminator_mean": columns(range(1, 8), [0.125] * 7),
+    }
+    upper = thresholds(vocab_centered, series, history)
+    assert [(limit.symbol, limit.value.step, limit.value.value) for limit in upper] == [("µ₊", [4, 5], [0.5, 0.5])]
+    both = thresholds(discriminator, series, history)
+    assert [(limit.symbol, limit.value.step, limit.value.value) for limit in both] == [
+        ("µ₊", [6, 7], [1.125, 1.125]), ("µ₋", [6, 7], [-0.375, -0.375]),
+    ]  # fmt: skip
+    assert levels(OneStep(step=7, histogram=None, mean=0.125, std=0.5), both) == [
+        (1.125, "µ₊ 2.00", "upper"), (-0.375, "µ₋ 1.00", "upper"),
+    ]  # fmt: skip
+    assert [value for value, _, _ in levels(OneStep(step=3, histogram=None, mean=0.125, std=0.5), both)] == [
+        0.625,
+        -0.375,
+    ]
+
+
+def test_labels_keep_their_order_and_their_distance() -> None:
+    assert pull.apart([0.5, 0.1, 0.52], 0.1) == pytest.approx([0.5, 0.1, 0.6])
+    assert pull.apart([1.0, 1.0, 2.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+
+
+def test_a_panel_says_why_it_is_absent() -> None:
+    ratios, mechanisms = pull.PANELS["ratios"], pull.PANELS["mechanisms"]
+    assert pull.absent(ratios, {}) == ratios.needs
+    assert pull.absent(ratios, {"ratio/mean": columns([1, 2], [1.0, 1.0002])}) == ratios.rest
+    assert pull.absent(ratios, {"ratio/max": columns([1, 2], [1.0, 1.2])}) == ""
+    assert pull.absent(mechanisms, {"change/by_policy_loss": columns([1], [0.1])}) == mechanisms.needs
+    assert pull.absent(mechanisms, {"change/by_entropy_bonus": columns([1], [0.1])}) == ""
+
+
+def test_slider_marks_have_labels_where_there_is_room() -> None:
+    found = [
+        Mark(step=50, label="Watch", kind="watch"),
+        Mark(step=52, label="v1 · µ₊ 1"),
+        Mark(step=52, label="Act", kind="act"),
+    ]
+    assert steps.labelled(found, 1, 100) == [{"value": 50, "label": "Watch"}, {"value": 52, "label": None}]
+    assert steps.labelled(found[1:], 1, 100) == [{"value": 52, "label": "v1"}]
+
+
+def test_the_tab_shows_the_chosen_step(site: Site) -> None:
+    run = site.run(20)
+    values = site.values(distributions.PART, f"/runs/{run}?tab=distributions&step=7")
+    figure = values["chart-token-entropy"]
+    report = site.client.step(run, 7)
+    reported = next(known for known in report.histograms if known.name == "entropy/token")
+    bars = next(trace for trace in figure["data"] if trace["type"] == "bar")
+    assert bars["name"] == "step 7"
+    shares = [tokens / sum(reported.counts) for tokens in reported.counts if tokens]
+    assert bars["x"] == pytest.approx([math.sqrt(share) for share in shares[: len(bars["x"])]], abs=1e-5)
+    heat = figure["data"][0]
+    assert heat["x"] == list(range(1, 21))
+    for column in zip(*heat["z"], strict=True):
+        assert sum(cell or 0 for cell in column) == pytest.approx(100, abs=1)
+    hidden = {name for name in distributions.ORDER if values[f"place-{name}"]}
+    assert {"ratios", "kl", "samples", "mechanisms"} <= hidden
+    assert not hidden & {"quadrants", "covariance", "difficulty", "vocab-centered"}
+
+
+def test_an_unreported_step_is_the_nearest_reported_one(site: Site) -> None:
+    run = site.run(10)
+    facts = site.values(steps.PART, f"/runs/{run}?step=99")["step-facts"]
+    assert (facts["first"], facts["last"], facts["step"], facts["previous"], facts["next"]) == (1, 10, 10, 9, None)
+    assert site.values(steps.PART, f"/runs/{run}?step=4")["step-facts"]["follows"] is False
+    assert site.values(steps.PART, f"/runs/{run}")["step-facts"]["follows"] is True
+
+
+def test_a_run_without_reports_shows_what_would_make_panels_appear(site: Site) -> None:
+    run = site.run(0)
+    values = site.values(distributions.PART, f"/runs/{run}?tab=distributions")
+    assert all(values[f"place-{name}"] for name in distributions.ORDER)
+    assert pull.PANELS["kl"].needs in str(values["not-shown"])
+
+
+def test_the_likely_cause_is_named_in_its_step_only(site: Site) -> None:
+    def marked(report: StepReport) -> StepReport:
+        return replace(report, labels={**report.labels, LIKELY_CAUSE: "mask: <b>"}) if report.step == 3 else report
+
+    run = site.run(4, change=marked)
+    assert "mask: <b>" in str(site.values(distributions.PART, f"/runs/{run}?step=3")["likely-cause"])
+    assert site.values(distributions.PART, f"/runs/{run}?step=4")["likely-cause"] == []
+
+
+@pytest.mark.browser
+def test_a_step_is_chosen_by_keys_by_click_and_followed(site: Site, open_page: OpenPage) -> None:
+    run = site.run(30)
+    page = open_page(f"/runs/{run}?tab=distributions")
+    number = page.get_by_role("textbox", name="Step", exact=True)
+    expect(number).to_have_value("30")
+    page.get_by_role("button", name="Previous step").click()
+    expect(number).to_have_value("29")
+    assert "step=29" in page.url
+    page.locator("#step-slider [role=slider]").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(number).to_have_value("28")
+    page.locator("#chart-quadrants .nsewdrag").first.click(position={"x": 20, "y": 60})
+    page.wait_for_function("() => Number(document.querySelector('#step-number').value) < 10")
+    page.get_by_label("Follow live").check()
+    expect(number).to_have_value("30")
+    site.more(run, 1)
+    expect(number).to_have_value("31")
+    assert "step=" not in page.url
+    page.wait_for_function("() => document.querySelector('#chart-probability .js-plotly-plot').data[0].x.at(-1) === 31")
