@@ -129,7 +129,8 @@ def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
     def open_address(
         address: str, *, scheme: Scheme = "light", width: int = 1440, height: int = 900, token: str | None = None
     ) -> Page:
-        window.clear_cookies()
+        if token is not None:
+            window.clear_cookies()
         page = window.new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
@@ -144,4 +145,5 @@ def open_page(site: Site, window: BrowserContext) -> Iterator[OpenPage]:
     problems = [problem for watched in opened for problem in watched.problems]
     for watched in opened:
         watched.page.close()
+    window.clear_cookies()
     assert problems == []

@@ -30,7 +30,8 @@
   const state = (name) => document.body.setAttribute("data-connection", name);
   async function ask() {
     const id = run();
-    if (document.hidden || !id || Date.now() - live.updated < LEAST_BETWEEN_UPDATES) return;
+    const ended = /revoked|deleted/.test(document.body.getAttribute("data-connection"));
+    if (document.hidden || !id || ended || !document.getElementById("run-state") || Date.now() - live.updated < LEAST_BETWEEN_UPDATES) return;
     if (live.asked && Date.now() - live.asked < SLOW_ANSWER) return;
     live.asked = Date.now();
     try {
@@ -112,9 +113,9 @@
     if (saving) {
       save(saving.dataset.save, saving.closest(".chart"));
       saving.closest("details").open = false;
-    } else document.querySelectorAll("details.save[open]").forEach((menu) => menu.contains(event.target) || (menu.open = false));
+    } else document.querySelectorAll("details.menu[open]").forEach((menu) => menu.contains(event.target) || (menu.open = false));
     const going = event.target.closest("[data-tab]");
-    if (going) event.preventDefault(), setProps({ param: "tab" }, { value: going.dataset.tab });
+    if (going) event.preventDefault(), show({ tab: going.dataset.tab }, true);
     if (event.target.closest("#sign-out")) fetch("/logout", { method: "POST" }).then(() => (location.href = "/"));
     // Mantine has switched the document by then.
     if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
@@ -155,7 +156,7 @@
         const before = JSON.stringify(live.view);
         const chosen = context.triggered_id && context.inputs_list[0].find((input) => input.id.param === context.triggered_id.param);
         const param = chosen && chosen.id.param;
-        if (param) change({ [param]: chosen.value || null, ...(param === "x" || param === "window" ? { zoom: null } : {}) }, param === "tab");
+        if (param) change({ [param]: chosen.value || null, ...(param === "x" || param === "window" ? { zoom: null } : {}) });
         live.view = view();
         return JSON.stringify(live.view) === before ? no_update() : live.view;
       },
@@ -178,6 +179,7 @@
         else if (typeof step === "number" && step !== facts.step) show({ step });
         return no_update();
       },
+      openTab: (name) => (show({ tab: name }, true), no_update()),
       openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = "/runs/" + encodeURIComponent(id)), no_update()),
       title: (words) => (words && (document.title = words), no_update()),
     },

@@ -136,7 +136,7 @@ def chart_card(
                 [html.Button(kind, type="button", **{"data-save": kind.lower()}) for kind in ("PNG", "SVG", "CSV")]
             ),
         ],
-        className="save",
+        className="menu",
     )
     head = row(heading, spacer(), keys(shown), beside, menu, name="card-head")
     return html.Section(

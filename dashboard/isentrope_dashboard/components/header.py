@@ -139,20 +139,21 @@ def _duration(passed: float) -> str:
 def who_am_i(name: str, scope: str) -> list[Component]:
     """The token's name and what it allows, and the way out."""
     initials = "".join(part[0] for part in name.replace(".", " ").replace("-", " ").split()[:2]).upper() or "?"
-    menu = dmc.Menu(
-        [
-            dmc.MenuTarget(
-                dmc.UnstyledButton(
+    return [
+        html.Details(
+            [
+                html.Summary(
                     row(
                         dmc.Avatar(initials, size=24, radius="xl", color="iris"),
                         text(name, "wide"),
                         chip(scope, "wide"),
                     ),
                     **{"aria-label": f"Signed in as {name}, scope {scope}"},
-                )
-            ),
-            dmc.MenuDropdown([dmc.MenuItem("Access tokens", href="/access"), dmc.MenuItem("Sign out", id="sign-out")]),
-        ],
-        position="bottom-end",
-    )
-    return [menu]
+                ),
+                html.Div(
+                    [html.A("Access tokens", href="/access"), html.Button("Sign out", type="button", id="sign-out")]
+                ),
+            ],
+            className="menu",
+        )
+    ]

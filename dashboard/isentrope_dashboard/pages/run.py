@@ -16,7 +16,7 @@ from isentrope.client.connection import AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import row, spacer
+from isentrope_dashboard.components.basics import spacer
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import distributions, overview, steps
@@ -26,6 +26,7 @@ from isentrope_wire.metrics import TIME_STEP_SECONDS
 
 TAB = "tab"
 """Id of the store with the name of the tab that is open."""
+TABS_BAR = "tabs"
 TAB_BODY = "tab-body"
 PACE_STEPS = 20
 OTHER_RUNS = 50
@@ -79,10 +80,12 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     tabs = dmc.Tabs(
         [dmc.TabsList([dmc.TabsTab(tab.label, value=name) for name, tab in TABS.items()])],
         value=view.tab if view.tab in TABS else "overview",
-        id={"param": "tab"},
+        id=TABS_BAR,
         className="tabs",
     )
-    bar = row(tabs, spacer(), html.Div(tools, id="tab-tools"), name="bar")
+    bar = html.Nav(
+        [tabs, spacer(), html.Div(tools, id="tab-tools")], className="row bar", **{"aria-label": "Tabs and view"}
+    )
     body = html.Div(body, id=TAB_BODY)
     stores = [dcc.Store(id=TAB, data=view.tab)]
     middle = [*header.run_middle(run, others)[:-1], state]
@@ -93,7 +96,9 @@ async def tab_body(client: AsyncClient, view: View) -> Component:
     """What the open tab shows."""
     tab = TABS.get(view.tab, TABS["overview"])
     parts = await asyncio.gather(*(part.component(client, view) for part in tab.parts))
-    return html.Div(list(parts), className=f"tab-page tab-{view.tab if view.tab in TABS else 'overview'}")
+    name = view.tab if view.tab in TABS else "overview"
+    # The id is the one that the tab's `aria-controls` names.
+    return html.Div(list(parts), className=f"tab-page tab-{name}", id=f"{TABS_BAR}-panel-{name}", role="tabpanel")
 
 
 async def _tools(client: AsyncClient, view: View) -> Any:
@@ -121,13 +126,19 @@ def register(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(
+        ClientsideFunction("isentrope", "openTab"),
+        Output(TABS_BAR, "id"),
+        Input(TABS_BAR, "value"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
         ClientsideFunction("isentrope", "openRun"), Output(header.RUN_SELECT, "id"), Input(header.RUN_SELECT, "value")
     )
 
     @app.callback(
         Output(TAB_BODY, "children"),
         Output("tab-tools", "children"),
-        Output({"param": "tab"}, "value"),
+        Output(TABS_BAR, "value"),
         Input(TAB, "data"),
         State(views.STORE, "data"),
         prevent_initial_call=True,
