@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
+from isentrope_server.control.diagnosis import measured
 from isentrope_server.control.state import active_control
 from isentrope_server.store import run_list, runs
 from isentrope_server.store.reports import series, steps
@@ -26,9 +27,10 @@ from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.run_list import DueRun, StoredDigest
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
-from isentrope_wire.answers import DigestControl, HealthLevel, RunDigest, Status
+from isentrope_wire.answers import DigestControl, RunDigest, Status
 from isentrope_wire.control import Control, Hold
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, NEWEST_STEPS, REWARD_MEAN, ShareLost
+from isentrope_wire.diagnosis.health import diagnose
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 LINE_PARTS = 36
 """Numbers in a line: a pixel or two for each."""
@@ -111,11 +113,11 @@ def digest_of(connection: Connection, run: Run) -> RunDigest:
     found = series.read(connection, run.key, [ENTROPY_MEAN, REWARD_MEAN], StepRange())
     entropies, rewards = found[ENTROPY_MEAN], found[REWARD_MEAN]
     first, last = _ends(found)
-    level, share_lost = _health(entropies)
+    diagnosis = diagnose(measured(connection, run, with_sums=False))
     return RunDigest(
-        level=level,
-        share_lost=share_lost,
-        steps_to_three_quarters_lost=None,
+        level=diagnosis.level,
+        share_lost=diagnosis.share_lost,
+        steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
         entropy=_newest(entropies),
         reward=_newest(rewards),
         entropy_line=line(entropies, first, last),
@@ -124,19 +126,6 @@ def digest_of(connection: Connection, run: Run) -> RunDigest:
         reason=_last_line(run.error) if run.status is Status.FAILED else "",
         seconds_per_step=steps.seconds_per_step(connection, run.key),
     )
-
-
-def _health(entropies: Series) -> tuple[HealthLevel, float | None]:
-    finite = entropies.values[np.isfinite(entropies.values)].tolist()
-    if not finite:
-        return HealthLevel.NO_DATA, None
-    lost = ShareLost()
-    for entropy in [*finite[:EARLY_STEPS], *finite[max(EARLY_STEPS, len(finite) - NEWEST_STEPS) :]]:
-        lost.add(entropy)
-    share = lost.share
-    if share is None or share < 0.25:
-        return HealthLevel.HEALTHY, share
-    return HealthLevel.ACT if share >= 0.5 else HealthLevel.WATCH, share
 
 
 def _ends(found: Mapping[str, Series]) -> tuple[int, int]:

@@ -9,10 +9,11 @@ import pytest
 from isentrope.client.client import Client
 from isentrope_wire.answers import HealthLevel
 from isentrope_wire.control import Control
-from isentrope_wire.reports import Alert, AlertLevel, StepReport
+from isentrope_wire.control_answers import VerdictState
+from isentrope_wire.reports import Alert, AlertLevel, ControlOutcome, OutcomeState, StepReport
 from isentrope_wire.what_if import WhatIfSums
 from tests.server.in_thread import ServerInThread
-from tests.server.rank import Rank
+from tests.server.rank import Rank, step_report
 from tests.wire.test_diagnosis import collapse, sums
 
 
@@ -89,3 +90,73 @@ def test_a_resumed_run_is_as_old_as_its_first_attempt(server: ServerInThread) ->
         found = client.diagnosis(first.run_id)
     assert (found.level, found.lost_in_steps) == (HealthLevel.ACT, 60)
     assert found.early_level == pytest.approx(0.6)
+
+
+@pytest.fixture(scope="module")
+def cured(server: ServerInThread) -> Rank:
+    """Falls by 0.01 nats a step until clip_v is applied at step 31, stays level to step 60; clip_b is pushed then."""
+    rank = Rank(server)
+    for step in range(1, 31):
+        send_step(rank, step, 1.0 - 0.01 * step, what_if=sums(-4.0))
+    with Client(server.url, server.owner_token) as client:
+        client.set_control(rank.run_id, method="clip_v", mu_low=1.4, mu_high=1.4, scope="decreasing", reason="collapse")
+        applied = ControlOutcome(version=1, state=OutcomeState.APPLIED, at=1.0, step=31)
+        for step in range(31, 61):
+            scalars = {"entropy/mean": 0.7, "clip/fraction": 0.15}
+            outcomes = (applied,) if step == 31 else ()
+            rank.send(step_report(step, scalars, control_version=1, outcomes=outcomes))
+        client.set_control(rank.run_id, method="none")
+    return rank
+
+
+def test_a_push_is_predicted_when_it_is_made(server: ServerInThread, cured: Rank) -> None:
+    with Client(server.url, server.owner_token) as client:
+        what_if = client.what_if(cured.run_id, step=30, mu_low=1.4, mu_high=1.4, scope="decreasing", method="clip_v")
+        none, clipped, begun = client.control_history(cured.run_id)
+    assert clipped.predicted is not None
+    assert clipped.predicted.steps == 10
+    assert clipped.predicted.clip_fraction == pytest.approx(what_if.clip_fraction)
+    assert clipped.predicted.change == pytest.approx(what_if.predicted_change)
+    assert (none.predicted, begun.predicted) == (None, None)
+
+
+def test_an_applied_control_gets_its_verdict(server: ServerInThread, cured: Rank) -> None:
+    with Client(server.url, server.owner_token) as client:
+        none, clipped, begun = client.control_history(cured.run_id)
+        diagnosis = client.diagnosis(cured.run_id)
+        control = client.control(cured.run_id)
+    assert (none.verdict, begun.verdict) == (None, None)
+    verdict = clipped.verdict
+    assert verdict is not None
+    assert (verdict.version, verdict.state, verdict.steps) == (1, VerdictState.HOLDS, 20)
+    assert verdict.slope.before == pytest.approx(-0.01)
+    assert verdict.slope.realised == pytest.approx(0.0)
+    assert verdict.clip_fraction.realised == pytest.approx(0.15)
+    assert diagnosis.verdict == verdict
+    assert control.active is not None
+    assert control.active.verdict == verdict
+    assert diagnosis.level == HealthLevel.HOLDING
+    assert (
+        diagnosis.message
+        == "Entropy has held at 0.700 nats for 29 steps; before the push it fell by 0.0100 nats a step."
+    )
+
+
+def test_a_replaced_control_is_judged_by_what_there_is(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for step in range(1, 21):
+        send_step(rank, step, 1.0 - 0.01 * step)
+    with Client(server.url, server.owner_token) as client:
+        for version, first in ((1, 21), (2, 28)):
+            client.set_control(rank.run_id, method="clip_v", mu_low=version)
+            applied = ControlOutcome(version=version, state=OutcomeState.APPLIED, at=1.0, step=first)
+            for step in range(first, first + 7):
+                outcomes = (applied,) if step == first else ()
+                scalars = {"entropy/mean": 1.0 - 0.01 * step}
+                rank.send(step_report(step, scalars, control_version=version, outcomes=outcomes))
+        second, first_version, _ = client.control_history(rank.run_id)
+    assert first_version.verdict is not None
+    assert second.verdict is not None
+    assert (first_version.verdict.state, first_version.verdict.steps) == (VerdictState.TOO_WEAK, 7)
+    assert (second.verdict.state, second.verdict.steps) == (VerdictState.PENDING, 6)
+    assert first_version.predicted is None  # no step had what-if sums

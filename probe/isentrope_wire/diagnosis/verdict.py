@@ -90,7 +90,7 @@ def verdict_on(
     before = _slope(entropies, applied - WINDOW, applied)
     after = _slope(entropies, applied, end)
     steps = sum(applied < step <= end for step in entropies)
-    is_over = steps >= VERDICT_STEPS or (replaced_at is not None and end == replaced_at and steps >= LEAST_POINTS - 1)
+    is_over = steps >= VERDICT_STEPS or (replaced_at is not None and end == replaced_at and steps >= LEAST_POINTS)
     clipped = _mean(clip_fractions, applied, end - 1)
     predicted = version.predicted
     state = VerdictState.PENDING

@@ -4,7 +4,6 @@ lost."""
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -13,12 +12,10 @@ from sqlalchemy import Connection
 
 from isentrope_server.api import dependencies
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
-from isentrope_server.control import effects
 from isentrope_server.control.requests import ControlRequest, Requested, control_from, request_control
-from isentrope_server.control.state import current_control
+from isentrope_server.control.versions import control_version, judged, predict, run_control
 from isentrope_server.errors import PreconditionFailed, PreconditionRequired
 from isentrope_server.store import controls
-from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import ErrorBody, Page
@@ -27,12 +24,9 @@ from isentrope_wire.control_answers import (
     ControlVersion,
     MethodDescription,
     ParameterDescription,
-    PredictedEffect,
-    RankOutcome,
     RunControl,
 )
 from isentrope_wire.methods import METHODS, Method, Parameter
-from isentrope_wire.numbers import plain_json
 
 router = APIRouter(tags=["control"])
 
@@ -90,7 +84,7 @@ async def put_control(
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
         idempotency_key=idempotency_key,
         # Read before the transaction: the writer waits for nothing that is not its own.
-        predicted=await read_of(backend, run, lambda connection: effects.predict(connection, run, control)),
+        predicted=await read_of(backend, run, lambda connection: predict(connection, run, control)),
     )
     requested = await backend.write(lambda transaction: _request(transaction, run, request))
     if not requested.is_new:
@@ -115,54 +109,12 @@ async def list_history(
 
 def _history(connection: Connection, run: Run, before: int | None, limit: int) -> list[ControlVersion]:
     found = controls.page(connection, run.key, before_version=before, limit=limit)
-    return effects.judged(connection, run, [control_version(item) for item in found])
+    return judged(connection, run, [control_version(item) for item in found])
 
 
 def _request(transaction: Transaction, run: Run, request: ControlRequest) -> Requested:
     check_still_there(transaction.connection, run)
     return request_control(transaction, run, request, time.time())
-
-
-def run_control(connection: Connection, run: Run) -> RunControl:
-    """The newest version and the active one."""
-    found = current_control(connection, run)
-    active = [] if found.active is None else [control_version(found.active)]
-    newest, *active = effects.judged(connection, run, [control_version(found.newest), *active])
-    outcomes = [
-        RankOutcome(
-            incarnation=outcome.incarnation,
-            rank=outcome.rank,
-            state=outcome.state,
-            step=outcome.step,
-            at=outcome.at,
-            code=outcome.code,
-            message=outcome.message,
-        )
-        for outcome in found.outcomes
-    ]
-    fields_of_newest = {field.name: getattr(newest, field.name) for field in fields(ControlVersion)}
-    return RunControl(**fields_of_newest, active=active[0] if active else None, outcomes=outcomes)
-
-
-def control_version(item: ControlItem) -> ControlVersion:
-    """One version as users read it, without a verdict."""
-    document: dict[str, Any] = {name: plain_json(value) for name, value in item.document.items()}
-    return ControlVersion(
-        **document,
-        version=item.version,
-        state=item.state,
-        author=item.author,
-        requested_at=item.requested_at,
-        requested_step=item.requested_step,
-        expires_at=item.expires_at,
-        applied_step=item.applied_step,
-        applied_at=item.applied_at,
-        ended_at=item.ended_at,
-        code=item.code,
-        message=item.message,
-        predicted=None if item.predicted is None else PredictedEffect(**item.predicted),
-        verdict=None,
-    )
 
 
 def _etag(version: int) -> str:

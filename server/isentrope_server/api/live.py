@@ -12,12 +12,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from isentrope_server.api.control import control_version
 from isentrope_server.api.dependencies import BackendDep, PrincipalDep, ReportCursor, RunDep, read_of, report_cursor
 from isentrope_server.api.metrics import current_cursor
 from isentrope_server.api.responses import json_text
 from isentrope_server.api.runs import describe
 from isentrope_server.backend import Backend
+from isentrope_server.control.versions import control_version
 from isentrope_server.errors import NotFound
 from isentrope_server.security.tokens import Principal
 from isentrope_server.store import controls, runs

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -13,24 +10,21 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from isentrope_server.api import dependencies
-from isentrope_server.api.control import control_version, run_control
 from isentrope_server.api.dependencies import BackendDep, Body, PrincipalDep, RunDep, check_still_there, read_of
 from isentrope_server.api.responses import json_answer
 from isentrope_server.backend import Backend
-from isentrope_server.control.effects import STEPS_READ, finite, judged, newest, newest_sums
+from isentrope_server.control.diagnosis import alert_answer, measured
+from isentrope_server.control.versions import run_control
 from isentrope_server.errors import Conflict
 from isentrope_server.security.tokens import Principal
-from isentrope_server.store import access, controls, removal, run_list, runs, streams
-from isentrope_server.store.reports import attachments, series
-from isentrope_server.store.reports.attachments import StoredAlert
-from isentrope_server.store.reports.series import Series, StepRange
+from isentrope_server.store import access, removal, run_list, runs, streams
+from isentrope_server.store.reports import attachments
 from isentrope_server.store.run_list import RunFilter
 from isentrope_server.store.runs import Run
 from isentrope_server.store.streams import StoredGap
 from isentrope_server.store.writer import RunChanged, Transaction
 from isentrope_wire.answers import (
     Alert,
-    AlertCause,
     Gap,
     HealthLevel,
     NameCount,
@@ -42,13 +36,10 @@ from isentrope_wire.answers import (
     RunSummary,
     Status,
 )
-from isentrope_wire.control_answers import RunControl, Verdict
-from isentrope_wire.diagnosis.course import CAUSE_STEPS, DIRECTIONS, change_parts
-from isentrope_wire.diagnosis.health import Diagnosis, Measured, diagnose
-from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET, METRICS
+from isentrope_wire.diagnosis.health import Diagnosis, diagnose
 from isentrope_wire.numbers import plain_json
 from isentrope_wire.numbers import read as read_answer
-from isentrope_wire.reports import NAME_CHARACTERS, AlertLevel
+from isentrope_wire.reports import NAME_CHARACTERS
 
 router = APIRouter(tags=["runs"])
 
@@ -274,19 +265,6 @@ async def list_gaps(
     )
 
 
-def _alert(alert: StoredAlert) -> Alert:
-    return Alert(
-        step=alert.step,
-        recorded_at=alert.recorded_at,
-        kind=alert.kind,
-        level=AlertLevel(alert.level),
-        message=alert.message,
-        cause=None if alert.cause is None else AlertCause(**alert.cause),
-        evidence=dict(alert.evidence),
-        suggestion=None if alert.suggestion is None else dict(alert.suggestion),
-    )
-
-
 @router.get("/runs/{run_id}/alerts")
 async def list_alerts(
     run: RunDep,
@@ -304,12 +282,9 @@ async def list_alerts(
     )
     items = found[:limit]
     return Page(
-        items=[_alert(item) for item in items],
+        items=[alert_answer(item) for item in items],
         next_cursor=dependencies.encode(items[-1].position, items[-1].number) if len(found) > limit else None,
     )
-
-
-_CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
 
 
 @router.get("/runs/{run_id}/diagnosis")
@@ -318,57 +293,4 @@ async def get_diagnosis(run: RunDep, backend: BackendDep) -> Diagnosis:
 
     The level is that of the newest steps, by the rules of the alerts; a control that helps ends it.
     """
-    return await read_of(backend, run, lambda connection: diagnose(_measured(connection, run)))
-
-
-def _measured(connection: Connection, run: Run) -> Measured:
-    control = run_control(connection, run)
-    first_step = _first_step(connection, run)
-    about_the_run = Measured(
-        status=run.status,
-        error=run.error,
-        step=run.step,
-        first_step=first_step,
-        newest=control,
-        active=control.active,
-        verdict=_newest_verdict(connection, run, control),
-    )
-    if run.step is None or first_step is None:
-        return about_the_run
-    early = series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first_step, last=first_step + STEPS_READ))
-    names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
-    last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
-    entropies = last[ENTROPY_MEAN]
-    return replace(
-        about_the_run,
-        early_entropies=list(islice(finite(early[ENTROPY_MEAN]).values(), EARLY_STEPS)),
-        entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
-        parts=_last_parts(last),
-        sums=newest_sums(connection, run),
-        gain=newest(last[ENTROPY_GAIN]),
-        target=finite(last[HOLD_TARGET]).get(run.step),
-        alert=next(map(_alert, attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
-    )
-
-
-def _newest_verdict(connection: Connection, run: Run, control: RunControl) -> Verdict | None:
-    """On the newest applied control."""
-    if control.applied_step is not None:
-        return control.verdict
-    applied = controls.newest_applied(connection, run.key)
-    return None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
-
-
-def _first_step(connection: Connection, run: Run) -> int | None:
-    """The lowest step that any attempt of the run reported."""
-    firsts = (incarnation.first_step for incarnation in streams.incarnations(connection, run.key))
-    return min((first for first in firsts if first is not None), default=None)
-
-
-def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
-    """The parts of the unit prediction over the last steps that have some."""
-    steps: dict[int, dict[str, float]] = {}
-    for name in _CHANGES:
-        for step, value in finite(last[name]).items():
-            steps.setdefault(step, {})[name] = value
-    return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]
+    return await read_of(backend, run, lambda connection: diagnose(measured(connection, run)))

@@ -1,22 +1,26 @@
-"""What controls do to a run's entropy: the prediction that is stored with a pushed version, and the verdicts on them."""
+"""Versions of a run's control as users read them, with what each was predicted to do and the verdict on what it did."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from sqlalchemy import Connection
 
+from isentrope_server.control.state import current_control
 from isentrope_server.store import controls
+from isentrope_server.store.controls import ControlItem
 from isentrope_server.store.reports import attachments, series
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion, PredictedEffect, Verdict
+from isentrope_wire.control_answers import ControlVersion, PredictedEffect, RankOutcome, RunControl, Verdict
 from isentrope_wire.diagnosis.course import WINDOW
 from isentrope_wire.diagnosis.verdict import PREDICTION_STEPS, VERDICT_STEPS, predicted_effect, verdict_on
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET
+from isentrope_wire.numbers import plain_json
 from isentrope_wire.what_if import WhatIfSums
 
 STEPS_READ = 3 * WINDOW
@@ -84,3 +88,45 @@ def finite(one: Series) -> dict[int, float]:
 def newest(one: Series) -> float | None:
     """The newest finite value; None without one."""
     return next(reversed(finite(one).values()), None)
+
+
+def run_control(connection: Connection, run: Run) -> RunControl:
+    """The newest version and the active one."""
+    found = current_control(connection, run)
+    active = [] if found.active is None else [control_version(found.active)]
+    newest, *active = judged(connection, run, [control_version(found.newest), *active])
+    outcomes = [
+        RankOutcome(
+            incarnation=outcome.incarnation,
+            rank=outcome.rank,
+            state=outcome.state,
+            step=outcome.step,
+            at=outcome.at,
+            code=outcome.code,
+            message=outcome.message,
+        )
+        for outcome in found.outcomes
+    ]
+    fields_of_newest = {field.name: getattr(newest, field.name) for field in fields(ControlVersion)}
+    return RunControl(**fields_of_newest, active=active[0] if active else None, outcomes=outcomes)
+
+
+def control_version(item: ControlItem) -> ControlVersion:
+    """One version as users read it, without a verdict."""
+    document: dict[str, Any] = {name: plain_json(value) for name, value in item.document.items()}
+    return ControlVersion(
+        **document,
+        version=item.version,
+        state=item.state,
+        author=item.author,
+        requested_at=item.requested_at,
+        requested_step=item.requested_step,
+        expires_at=item.expires_at,
+        applied_step=item.applied_step,
+        applied_at=item.applied_at,
+        ended_at=item.ended_at,
+        code=item.code,
+        message=item.message,
+        predicted=None if item.predicted is None else PredictedEffect(**item.predicted),
+        verdict=None,
+    )

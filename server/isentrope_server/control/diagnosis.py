@@ -1,0 +1,109 @@
+"""Reads what a run's diagnosis is made of: its first and last steps, its control and its newest alert.
+
+A page, a terminal and the digests of the list of runs show what `isentrope_wire.diagnosis.health.diagnose` makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+
+from sqlalchemy import Connection
+
+from isentrope_server.control.versions import (
+    STEPS_READ,
+    control_version,
+    finite,
+    judged,
+    newest,
+    newest_sums,
+    run_control,
+)
+from isentrope_server.store import controls, streams
+from isentrope_server.store.reports import attachments, series
+from isentrope_server.store.reports.attachments import StoredAlert
+from isentrope_server.store.reports.series import Series, StepRange
+from isentrope_server.store.runs import Run
+from isentrope_wire.answers import Alert, AlertCause
+from isentrope_wire.control_answers import RunControl, Verdict
+from isentrope_wire.diagnosis.course import CAUSE_STEPS, DIRECTIONS, change_parts
+from isentrope_wire.diagnosis.health import Measured
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET, METRICS
+from isentrope_wire.reports import AlertLevel
+
+_CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
+
+
+def measured(connection: Connection, run: Run, *, with_sums: bool = True) -> Measured:
+    """What a run's diagnosis is made of.
+
+    Args:
+        connection: that reads one consistent state.
+        run: the run.
+        with_sums: False: without what a suggestion is computed from.
+    """
+    control = run_control(connection, run)
+    first_step = _first_step(connection, run)
+    about_the_run = Measured(
+        status=run.status,
+        error=run.error,
+        step=run.step,
+        first_step=first_step,
+        newest=control,
+        active=control.active,
+        verdict=_newest_verdict(connection, run, control),
+    )
+    if run.step is None or first_step is None:
+        return about_the_run
+    early = series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first_step, last=first_step + STEPS_READ))
+    names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
+    last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
+    entropies = last[ENTROPY_MEAN]
+    return replace(
+        about_the_run,
+        early_entropies=list(islice(finite(early[ENTROPY_MEAN]).values(), EARLY_STEPS)),
+        entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
+        parts=_last_parts(last),
+        sums=newest_sums(connection, run) if with_sums else (),
+        gain=newest(last[ENTROPY_GAIN]),
+        target=finite(last[HOLD_TARGET]).get(run.step),
+        alert=next(map(alert_answer, attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
+    )
+
+
+def _newest_verdict(connection: Connection, run: Run, control: RunControl) -> Verdict | None:
+    """On the newest applied control."""
+    if control.applied_step is not None:
+        return control.verdict
+    applied = controls.newest_applied(connection, run.key)
+    return None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
+
+
+def _first_step(connection: Connection, run: Run) -> int | None:
+    """The lowest step that any attempt of the run reported."""
+    firsts = (incarnation.first_step for incarnation in streams.incarnations(connection, run.key))
+    return min((first for first in firsts if first is not None), default=None)
+
+
+def _last_parts(last: Mapping[str, Series]) -> list[dict[str, float]]:
+    """The parts of the unit prediction over the last steps that have some."""
+    steps: dict[int, dict[str, float]] = {}
+    for name in _CHANGES:
+        for step, value in finite(last[name]).items():
+            steps.setdefault(step, {})[name] = value
+    return [steps[step] for step in sorted(steps)[-CAUSE_STEPS:]]
+
+
+def alert_answer(alert: StoredAlert) -> Alert:
+    """One alert as users read it."""
+    return Alert(
+        step=alert.step,
+        recorded_at=alert.recorded_at,
+        kind=alert.kind,
+        level=AlertLevel(alert.level),
+        message=alert.message,
+        cause=None if alert.cause is None else AlertCause(**alert.cause),
+        evidence=dict(alert.evidence),
+        suggestion=None if alert.suggestion is None else dict(alert.suggestion),
+    )
