@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import uvicorn
 
 from isentrope_server.app import create_app
 from isentrope_server.backend import Backend
+from isentrope_server.ports import Port, listening_socket
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
@@ -85,7 +85,7 @@ class ServerInThread:
                 self._started.set_exception(RuntimeError("The server did not start."))
 
     async def _serve(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as bound:
+        with listening_socket("127.0.0.1", 0, Port.HTTP) as bound:
             port = bound.getsockname()[1]
             app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
             self._server = uvicorn.Server(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from isentrope_server.ports import Port, listening_socket
 from tests.server.test_process import grpc_port, up
 
 
@@ -41,3 +42,12 @@ def test_both_ports_listen_on_the_same_addresses(tmp_path: Path, host: str, reac
     assert http == grpc
     # Which address a name has is the system's to say.
     assert http == reached or (reached is None and len(http) == 1)
+
+
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_headers() -> None:
+    with (
+        listening_socket("127.0.0.1", 0, Port.HTTP) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
