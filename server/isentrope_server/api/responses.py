@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from http import HTTPStatus
 
 import numpy as np
@@ -77,7 +77,15 @@ async def _bug(request: Request, error: Exception) -> JSONResponse:
 
 _ITEMS_AT_ONCE = 1_000
 """Items encoded in one call, a millisecond of numbers. Answers in a list go one by one: a run's may be large."""
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _by_field(value: object) -> dict[str, object]:
+    if not isinstance(value, Answer):
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_by_field)
 
 
 def json_answer(answer: Answer) -> Response:
@@ -96,13 +104,13 @@ def json_text(answer: Answer) -> str:
 
 def _pieces(value: object) -> Iterator[str]:
     if isinstance(value, Answer):
-        yield from _object((field.name, getattr(value, field.name)) for field in fields(value))  # type: ignore[arg-type]
+        yield from _object(_by_field(value).items())
     elif isinstance(value, Mapping):
         yield from _object(value.items())
     elif isinstance(value, list) and value and isinstance(value[0], Answer):
         for index, inner in enumerate(value):
             yield "," if index else "["
-            yield from _pieces(inner)
+            yield _encoded(inner)
         yield "]"
     elif isinstance(value, list):
         yield "["
@@ -125,7 +133,7 @@ def _encoded(value: object) -> str:
     try:
         return _JSON.encode(value)
     except ValueError:  # a number that is not finite
-        return _JSON.encode(plain_json(value))
+        return _JSON.encode(plain_json(asdict(value) if isinstance(value, Answer) else value))  # type: ignore[call-overload]
 
 
 def numbers(values: NDArray[np.float64]) -> list[float | str]:
