@@ -82,7 +82,9 @@ def test_runs_are_listed(server: RunningServer, run: str) -> None:
     table = isentrope_command(server, "runs", "--query", run)
     assert table.stdout.splitlines()[0].split()[:3] == ["id", "name", "project"]
     assert table.stdout.splitlines()[1].split()[:3] == [run, "countdown", "demo"]
-    as_json = json.loads(isentrope_command(server, "runs", "--query", run, "--json").stdout)
+    assert run not in isentrope_command(server, "runs", "--query", run, "--tag", "no such tag").stdout
+    options = ("--query", run, "--project", "demo", "--project", "other", "--order", "attention", "--json")
+    as_json = json.loads(isentrope_command(server, "runs", *options).stdout)
     assert [(item["id"], item["step"]) for item in as_json] == [(run, 4)]
 
 

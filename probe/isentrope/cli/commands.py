@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isentrope.cli.printing import age_in_words, as_json_text, cell, control_line, print_table, step_in_words
+from isentrope.cli.printing import (
+    age_in_words,
+    as_json_text,
+    cell,
+    control_line,
+    health_in_words,
+    print_table,
+    step_in_words,
+)
+from isentrope_wire.answers import HealthLevel, RunOrder, Status
 from isentrope_wire.control import TARGETS, Hold, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, name_and_value
@@ -41,28 +50,61 @@ url_option = click.option("--url", default=None, help="The server's address.  [d
 
 
 @click.command()
-@click.option("--project", default=None, help="Only runs of this project.")
+@click.option("--project", "projects", multiple=True, help="Only runs of this project; may be repeated.")
 @click.option(
     "--status",
-    type=click.Choice(["running", "finished", "failed", "ended", "silent"]),
-    default=None,
-    help="Only runs with this status.",
+    "statuses",
+    type=click.Choice([str(status) for status in Status]),
+    multiple=True,
+    help="Only runs with this status; may be repeated.",
 )
-@click.option("--query", "-q", default=None, help="Only runs with this text in id, name or project.")
+@click.option("--tag", "tags", multiple=True, help="Only runs with this tag; may be repeated.")
+@click.option(
+    "--level",
+    "levels",
+    type=click.Choice([str(level) for level in HealthLevel]),
+    multiple=True,
+    help="Only running runs of this level of health; may be repeated.",
+)
+@click.option("--query", "-q", default=None, help="Only runs with this text in id, name, project, a tag or the error.")
+@click.option(
+    "--order",
+    type=click.Choice([str(order) for order in RunOrder]),
+    default=str(RunOrder.NEWEST),
+    show_default=True,
+    help="The newest first, or those that need a person.",
+)
 @as_json_option
 @url_option
-def runs(project: str | None, status: str | None, query: str | None, as_json: bool, url: str | None) -> None:
-    """List runs, newest first."""
+def runs(
+    projects: tuple[str, ...],
+    statuses: tuple[str, ...],
+    tags: tuple[str, ...],
+    levels: tuple[str, ...],
+    query: str | None,
+    order: str,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """List runs with their health."""
     with _client(url) as client:
-        found = client.runs(project=project, status=status, q=query)
+        found = client.runs(project=projects, status=statuses, tag=tags, level=levels, q=query, order=order)
     if as_json:
         click.echo(as_json_text([asdict(run) for run in found]))
         return
     rows = [
-        [run.id, run.name, run.project, run.status, step_in_words(run), age_in_words(run.last_report_at)]
+        [
+            run.id,
+            run.name,
+            run.project,
+            run.status,
+            *health_in_words(run),
+            step_in_words(run),
+            age_in_words(run.last_report_at),
+        ]
         for run in found
     ]
-    print_table(["id", "name", "project", "status", "step", "last report"], rows)
+    print_table(["id", "name", "project", "status", "health", "entropy lost", "step", "last report"], rows)
 
 
 @click.command()

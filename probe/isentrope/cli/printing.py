@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from isentrope_wire.answers import Status
 from isentrope_wire.control import ControlFields, Hold
 from isentrope_wire.numbers import plain_json, printable
 
@@ -39,6 +40,15 @@ def control_line(item: ControlVersion) -> str:
         words.append(f"({item.code}: {item.message})")
     words.append(f"by {item.author}" + (f", because: {item.reason}" if item.reason else ""))
     return " ".join(words)
+
+
+def health_in_words(run: RunSummary) -> tuple[str, str]:
+    """The level of a running run, and the share of its early entropy that is lost: `act`, `52 %`."""
+    if run.digest is None:
+        return "-", "-"
+    lost = run.digest.share_lost
+    level = str(run.digest.level) if run.status is Status.RUNNING else "-"
+    return level, "-" if lost is None else f"{100 * lost:.0f} %"
 
 
 def step_in_words(run: RunSummary) -> str:
