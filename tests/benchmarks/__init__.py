@@ -12,6 +12,7 @@ By themselves, `python -m tests.benchmarks.NAME`:
 - `storage.py`: bytes and seconds of the store; `storage ingest`: what a flooded server takes (`storage_ingest.py`)
 - `ingest_databases.py`: reports a second on SQLite and PostgreSQL
 - `performance_fit.py`: how often the entropy-performance fit is right, on series of known truth
+- `run_list.py`: a page of the list of runs, and keeping its digests current
 - `soak.py`: whether memory stays flat
 - `triton_compile.py`: what the Triton kernels compile to, no GPU needed
 - `gpu.py`: bandwidth on a device
