@@ -67,7 +67,8 @@ def measure(count: int, live: int, steps: int) -> Iterator[str]:
             _made(server, number, steps if number < live else 40, is_live=number < live) for number in range(count)
         ]
         live_ranks = ranks[:live]
-        asyncio.run(renew_digests(server.backend, rest=0))
+        while asyncio.run(renew_digests(server.backend, rest=0)):
+            pass
         yield f"| {count} runs, {live} of them live with {steps} steps | p50, ms | p95, ms |\n|---|---|---|"
         for name, query in PAGES.items():
             yield f"| {name} | {_milliseconds(partial(server.http.get, '/api/v1/runs', params=query))} |"
@@ -77,7 +78,9 @@ def measure(count: int, live: int, steps: int) -> Iterator[str]:
             for rank in live_ranks:
                 rank.send(_report(steps + extra))
             started = time.process_time()
-            renewed = asyncio.run(renew_digests(server.backend, rest=0))
+            renewed = 0
+            while some := asyncio.run(renew_digests(server.backend, rest=0)):
+                renewed += some
             seconds.append(time.process_time() - started)
             assert renewed == live
         each = statistics.median(seconds) / max(1, live)
