@@ -167,7 +167,7 @@ def completions_of(
     rows = logprobs.shape[0] if logprobs.dim() == 2 else None
     for name, numbers in completions.items():
         if name not in known:
-            raise InputError(f"completions takes {' and '.join(known)}, got {name!r}.")
+            raise InputError(f"completions takes {', '.join(known)}, got {name!r}.")
         if rows is None:
             raise InputError(
                 "completions needs one row per sequence, [batch, tokens]. Leave it out where sequences are packed."

@@ -64,10 +64,11 @@ from isentrope.scores import TokenScores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
-from isentrope.statistics.contributions import Tokenizer, TokenTexts
+from isentrope.statistics.contributions import REWARD
 from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.spread import COMPLETIONS
+from isentrope.statistics.texts import Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
 from isentrope.trackers.base import Trackers
@@ -123,7 +124,8 @@ class Probe:
             tags: words to find the run by; at most 50 of 100 characters.
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
-            tokenizer: its `decode` gives the text of the tokens shown. Default: their ids are shown.
+            tokenizer: its `decode` gives the texts of the top contributing tokens, and of rollouts around them; both are
+                reported. Default: no text is, only the ids of the top contributing tokens.
             trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
                 "tensorboard" or "tensorboard:FOLDER", a run of theirs, a SummaryWriter, a function of (step, scalars); or
                 several. Default: `ISENTROPE_TRACKERS`, or none.
@@ -390,8 +392,8 @@ class Probe:
                 follow each other make a group.
             old_entropies: entropies of the old policy at the same positions, same shape, in nats, for the method
                 `entropy_ratio_clip`.
-            completions: numbers of each sequence, [batch], reported by the sign of its advantage: "truncated" (True where
-                the length limit ended it) and "repetition" (any measure of it).
+            completions: numbers of each sequence, [batch]: "truncated" (True where the length limit ended it) and
+                "repetition" (any measure of it), reported by the sign of its advantage; "reward", shown with the rollout.
 
         Returns:
             The log-probs with the same values. The very same tensor when no intervention is active.
@@ -434,7 +436,7 @@ class Probe:
                 next((difference.exp() for difference in differences.values()), None),
                 differences=differences | ({} if reference is None else differences_of(own, {"reference": reference})),
                 completions=self._optional(
-                    "completions", lambda: completions_of(completions, scores.logprobs, COMPLETIONS)
+                    "completions", lambda: completions_of(completions, scores.logprobs, (*COMPLETIONS, REWARD))
                 )
                 or {},
                 token_ids=self._optional("token_ids", lambda: token_ids_of(scores)),

@@ -18,7 +18,7 @@ from isentrope.plain_state import plain, rebuilt
 from isentrope.scores import TokenScores
 from isentrope.statistics.alerts import AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
-from isentrope.statistics.contributions import TOP_TOKENS, with_texts
+from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS, top_shares_binned
 from isentrope.statistics.global_step import GlobalStep, read_ranks
 from isentrope.statistics.mismatch import TOKEN_HASH, Epochs, likely_cause
@@ -38,6 +38,7 @@ from isentrope.statistics.step import (
     unit_prediction,
 )
 from isentrope.statistics.sums import StepSums
+from isentrope.statistics.texts import TokenTexts, rollouts_of, with_texts
 from isentrope.statistics.tokens import THRESHOLD_SOURCES, TokenBatch
 from isentrope.statistics.what_if import WHAT_IF
 from isentrope_wire.control import Control, Method
@@ -98,15 +99,15 @@ class ReportBuilder:
 
     def __init__(
         self,
-        text_of: Callable[[int], str | None] = lambda token_id: None,
+        texts: TokenTexts | None = None,
         transport_scalars: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """
         Args:
-            text_of: the text of a token id; None: not known. Called off the training thread.
+            texts: of tokens; None: not known. Called off the training thread.
             transport_scalars: metrics of the reports' way to the server at the moment a report is built.
         """
-        self._text_of = text_of
+        self._texts = TokenTexts(None) if texts is None else texts
         self._transport_scalars = transport_scalars
         self.latest: StepReport | None = None
         self._calibration = Calibration()
@@ -184,6 +185,10 @@ class ReportBuilder:
         measured = sums if sums is not None and sums.tokens and sums.basis is not None else None
         counted = None if measured is None else measured[WHAT_IF]
         what_if = None if counted is None or measured is None else counted.scaled(measured.scale)
+        found = None if measured is None else measured[CONTRIBUTIONS]
+        scale = 1.0 if measured is None else measured.scale
+        tokens = () if found is None else with_texts(found.tokens, scale, self._texts)
+        rollouts = () if found is None else rollouts_of(found.rows, scale, self._texts)
         control = closed.control
         scalars = self._scalars(sums, closed)
         report = StepReport(
@@ -211,7 +216,8 @@ class ReportBuilder:
             | hold_labels(closed.action)
             | ({} if what_if is None else {"what_if/source": closed.what_if_source}),
             what_if=what_if,
-            tokens=() if measured is None else with_texts(measured[TOP_TOKENS], measured.scale, self._text_of),
+            tokens=tokens,
+            rollouts=rollouts,
         )
         if sums is not None:
             with self._lock:

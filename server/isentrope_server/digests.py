@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,24 +19,27 @@ from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
-from isentrope_server.control.diagnosis import measured
+from isentrope_server.control.diagnosis import first_step, newest_verdict
 from isentrope_server.control.state import active_control
-from isentrope_server.store import run_list, runs
+from isentrope_server.control.versions import STEPS_READ, finite
+from isentrope_server.store import run_list
 from isentrope_server.store.reports import series, steps
 from isentrope_server.store.reports.series import Series, StepRange
-from isentrope_server.store.run_list import DueRun, StoredDigest
+from isentrope_server.store.run_list import StoredDigest
 from isentrope_server.store.runs import Run
 from isentrope_server.store.writer import Transaction
 from isentrope_wire.answers import DigestControl, RunDigest, Status
 from isentrope_wire.control import Control, Hold
-from isentrope_wire.diagnosis.health import diagnose
-from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.diagnosis.health import Measured, diagnose
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, HOLD_TARGET, REWARD_MEAN
+from isentrope_wire.numbers import read
 
 LINE_PARTS = 36
 """Numbers in a line: a pixel or two for each."""
 _DIGITS = 4
 """Significant ones in a line."""
-_RUNS_IN_A_ROUND = 1_000
+_NAMES = (ENTROPY_MEAN, REWARD_MEAN, HOLD_TARGET)
+_RUNS_IN_A_ROUND = 200
 _RUNS_AT_ONCE = 20
 """Stored in one transaction."""
 _REST = 4.0
@@ -59,12 +62,13 @@ async def _keep(backend: Backend) -> None:
     pauses = RetryPauses(backend.settings.housekeeping_interval_seconds)
     while True:
         await asyncio.sleep(backend.settings.housekeeping_interval_seconds)
-        if backend.on_duty:
-            await attempt(renew_digests(backend, pauses), what="Renewing digests of runs")
+        renewed: int | None = _RUNS_IN_A_ROUND
+        while renewed == _RUNS_IN_A_ROUND and backend.on_duty:
+            renewed = await attempt(renew_digests(backend, pauses), what="Renewing digests of runs")
 
 
 async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, rest: float = _REST) -> int:
-    """Compute the digests that are older than their runs, the oldest first.
+    """Compute digests that are older than their runs, the oldest first, at most 200.
 
     Args:
         pauses: of earlier calls; a run whose digest can't be computed is skipped for a while.
@@ -79,12 +83,12 @@ async def renew_digests(backend: Backend, pauses: RetryPauses | None = None, *, 
         lambda connection: run_list.due(connection, limit=_RUNS_IN_A_ROUND, silent_after_seconds=silent_after)
     )
     pauses.keep_only({run.key for run in due})
-    renewed = 0
     due = [run for run in due if not pauses.is_paused(run.key)]
+    renewed = 0
     for start in range(0, len(due), _RUNS_AT_ONCE):
         started = time.monotonic()
         found = [
-            await pauses.attempt(run.key, backend.read(partial(_read, run, silent_after)), what=f"A digest of {run.id}")
+            await pauses.attempt(run.key, backend.read(partial(_read, run)), what=f"A digest of {run.id}")
             for run in due[start : start + _RUNS_AT_ONCE]
         ]
         digests = [digest for digest in found if digest is not None]
@@ -98,33 +102,100 @@ def _store(digests: list[StoredDigest], transaction: Transaction) -> None:
     run_list.store(transaction.connection, digests, time.time())
 
 
-def _read(due: DueRun, silent_after_seconds: float, connection: Connection) -> StoredDigest | None:
-    run = runs.find(connection, due.id, silent_after_seconds=silent_after_seconds)
-    if run is None:  # deleted meanwhile
-        return None
-    digest = digest_of(connection, run)
+def _read(run: Run, connection: Connection) -> StoredDigest:
+    digest, basis = digest_of(connection, run)
     return StoredDigest(
-        run_key=run.key, status=run.status, position=run.last_position, level=digest.level, digest=asdict(digest)
+        run_key=run.key,
+        status=run.status,
+        # As it was when the run was found: what came since is looked at in the next round.
+        position=run.last_position,
+        level=digest.level,
+        digest=asdict(digest),
+        basis=None if basis is None else asdict(basis),
     )
 
 
-def digest_of(connection: Connection, run: Run) -> RunDigest:
-    """Compute a run's digest."""
-    found = series.read(connection, run.key, [ENTROPY_MEAN, REWARD_MEAN], StepRange())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What a digest has from all steps of a run, so that the next one is computed from the newest steps alone."""
+
+    timeline: int
+    """The run's timeline version: when it has risen, all steps are read again."""
+    control_version: int
+    first_step: int
+    last_step: int
+    """The last one of the lines."""
+    early_entropies: list[float]
+
+    def serves(self, run: Run) -> bool:
+        """Whether the lines are at most half a part behind the run."""
+        behind = (run.step or 0) - self.last_step
+        is_short = 2 * LINE_PARTS * behind <= self.last_step - self.first_step
+        return is_short and behind >= 0 and run.timeline_version == self.timeline and run.status is Status.RUNNING
+
+
+def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
+    """Compute a run's digest.
+
+    Returns:
+        The digest, and what the next one needs; None before the run's first step.
+    """
+    old = None if run.digest is None else read(RunDigest, run.digest)
+    basis = None if run.basis is None else Basis(**run.basis)
+    if old is not None and basis is not None and basis.serves(run):
+        found = series.read(connection, run.key, _NAMES, StepRange(first=(run.step or 0) - STEPS_READ))
+    else:
+        old = None
+        found = series.read(connection, run.key, _NAMES, StepRange())
+        basis = _basis(connection, run, found)
     entropies, rewards = found[ENTROPY_MEAN], found[REWARD_MEAN]
-    first, last = _ends(found)
-    diagnosis = diagnose(measured(connection, run, with_sums=False))
-    return RunDigest(
+    diagnosis = diagnose(_measured(connection, run, found, basis))
+    if old is not None:
+        lines = old.entropy_line, old.reward_line
+    else:
+        first, last = _ends(found)
+        lines = line(entropies, first, last), line(rewards, first, last)
+    is_same_control = old is not None and basis is not None and basis.control_version == run.control_version
+    digest = RunDigest(
         level=diagnosis.level,
         share_lost=diagnosis.share_lost,
         steps_to_three_quarters_lost=diagnosis.steps_to_three_quarters_lost,
-        entropy=_newest(entropies),
-        reward=_newest(rewards),
-        entropy_line=line(entropies, first, last),
-        reward_line=line(rewards, first, last),
-        control=_control(connection, run),
+        entropy=_newest(entropies, None if old is None else old.entropy),
+        reward=_newest(rewards, None if old is None else old.reward),
+        entropy_line=lines[0],
+        reward_line=lines[1],
+        control=old.control if old is not None and is_same_control else _control(connection, run),
         reason=_last_line(run.error) if run.status is Status.FAILED else "",
         seconds_per_step=steps.seconds_per_step(connection, run.key),
+    )
+    return digest, None if basis is None else replace(basis, control_version=run.control_version)
+
+
+def _basis(connection: Connection, run: Run, found: Mapping[str, Series]) -> Basis | None:
+    first = first_step(connection, run)
+    if run.step is None or first is None:
+        return None
+    return Basis(
+        timeline=run.timeline_version,
+        control_version=run.control_version,
+        first_step=first,
+        last_step=run.step,
+        early_entropies=list(finite(found[ENTROPY_MEAN]).values())[:EARLY_STEPS],
+    )
+
+
+def _measured(connection: Connection, run: Run, found: Mapping[str, Series], basis: Basis | None) -> Measured:
+    """What the level of a run is made of; its cause and a suggestion take more."""
+    entropies = found[ENTROPY_MEAN]
+    last = entropies.steps >= (run.step or 0) - STEPS_READ
+    return Measured(
+        status=run.status,
+        step=run.step,
+        first_step=None if basis is None else basis.first_step,
+        early_entropies=() if basis is None else basis.early_entropies,
+        entropies=dict(zip(entropies.steps[last].tolist(), entropies.values[last].tolist(), strict=True)),
+        target=None if run.step is None else finite(found[HOLD_TARGET]).get(run.step),
+        verdict=newest_verdict(connection, run),
     )
 
 
@@ -154,8 +225,8 @@ def line(one: Series, first: int, last: int) -> list[float | None]:
     ]
 
 
-def _newest(one: Series) -> float | None:
-    return float(one.values[-1]) if len(one.values) else None
+def _newest(one: Series, earlier: float | None) -> float | None:
+    return float(one.values[-1]) if len(one.values) else earlier
 
 
 def _control(connection: Connection, run: Run) -> DigestControl | None:

@@ -10,7 +10,8 @@ import torch
 
 import isentrope
 from isentrope.errors import ConfigurationError
-from isentrope.statistics.contributions import MOST, TEXT_CHARACTERS, TOP_TOKENS
+from isentrope.statistics.contributions import CONTRIBUTIONS, MOST
+from isentrope.statistics.texts import TEXT_CHARACTERS
 from isentrope_wire.codec import decode_payload, encode_payload
 from isentrope_wire.reports import StepReport
 from tests.probe.statistics.test_step_summary import batch_of, sums_of
@@ -123,8 +124,8 @@ def test_flattened_tokens_have_a_position_and_no_row_and_no_token_gives_no_name(
 
 def test_the_tokens_of_all_ranks_are_the_largest_of_all() -> None:
     batches = [batch_of(4, 6, seed) for seed in (1, 2)]
-    tokens = sums_of([batches[0]], [], [batches[1]])[TOP_TOKENS]
-    whole = sums_of(batches)[TOP_TOKENS]
+    tokens = sums_of([batches[0]], [], [batches[1]])[CONTRIBUTIONS].tokens
+    whole = sums_of(batches)[CONTRIBUTIONS].tokens
     assert [token.contribution for token in tokens] == [token.contribution for token in whole]
     assert {token.rank for token in tokens} == {0, 2}
     assert [t.sequence if t.rank == 0 else (t.sequence or 0) + 4 for t in tokens] == [t.sequence for t in whole]

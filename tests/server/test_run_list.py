@@ -89,6 +89,32 @@ def test_digest_has_the_newest_values_and_a_line_over_the_whole_run(server: Serv
     assert digest.share_lost == pytest.approx(0.6, abs=0.04)
 
 
+def test_a_digest_from_the_newest_steps_is_that_of_all_steps(server: ServerInThread) -> None:
+    """A long run's lines are kept for some steps; the rest, and the lines of a resumed run, are always new."""
+    rank = falling(server, 0.8, steps=400, started_at=1.0)
+    renew(server)
+    lines = digest_of(server, rank).entropy_line
+    for step in range(401, 405):
+        rank.report(step, entropy__mean=0.3 - 0.01 * step / 400, reward__mean=0.9)
+    rank.report(405, entropy__mean=0.25)
+    renew(server)
+    digest = digest_of(server, rank)
+    assert (digest.entropy, digest.reward, digest.entropy_line) == (0.25, 0.9, lines)
+    with Client(server.url, server.owner_token) as client:
+        diagnosis = client.diagnosis(rank.run_id)
+    assert digest.level == diagnosis.level == HealthLevel.WATCH
+    assert digest.share_lost == diagnosis.share_lost
+    assert digest.steps_to_three_quarters_lost == diagnosis.steps_to_three_quarters_lost
+    falling(server, 0.8, run_id=rank.run_id, incarnation="second", started_at=2.0, steps=380)
+    renew(server)
+    assert digest_of(server, rank).entropy == pytest.approx(0.8)
+    finish(rank := Rank(server, run_id=rank.run_id, incarnation="third", started_at=3.0))
+    renew(server)
+    ended = digest_of(server, rank)
+    assert len(ended.entropy_line) == LINE_PARTS
+    assert ended.entropy_line[-1] == pytest.approx(0.8, abs=0.01)
+
+
 def test_parts_of_a_line_without_a_value_are_null(server: ServerInThread) -> None:
     rank = Rank(server)
     scalars: Mapping[int, Mapping[str, float]] = {
@@ -252,7 +278,7 @@ def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
     bad, good = falling(server, 0.4), falling(server, 0.4)
     compute = digests.digest_of
 
-    def fail(connection: Connection, run: Run) -> RunDigest:
+    def fail(connection: Connection, run: Run) -> tuple[RunDigest, digests.Basis | None]:
         if run.id == bad.run_id:
             raise ValueError("damaged")
         return compute(connection, run)
@@ -282,7 +308,7 @@ def test_a_page_of_the_list_is_one_query(server: ServerInThread) -> None:
 def test_digests_are_renewed_in_the_background(make_server: MakeServer) -> None:
     server = make_server(housekeeping_interval_seconds=0.02)
     rank = falling(server, 0.4)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     with Client(server.url, server.owner_token) as client:
         while (digest := client.run(rank.run_id).digest) is None or digest.level is HealthLevel.NO_DATA:
             assert time.monotonic() < end

@@ -21,34 +21,28 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from isentrope.cli import frame as commands
-from isentrope.cli.watch import Health, Look, Numbers, RunReader, _draw_until_quit, frame, numbers_of
+from isentrope.cli.watch import Look, Numbers, RunReader, _draw_until_quit, frame, numbers_of
 from isentrope.client.calls import Call
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
-from isentrope_wire import reports
-from isentrope_wire.answers import Alert, AlertCause, Status
-from isentrope_wire.control import Control
-from isentrope_wire.control_answers import State
-from isentrope_wire.reports import AlertLevel
-from tests.dashboard.made_answers import alert, gap, run_control, run_detail, version
+from isentrope_wire.answers import HealthLevel, Status
+from isentrope_wire.diagnosis.health import Measured, diagnose
+from tests.dashboard.made_answers import gap, run_detail
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
 from tests.system.running_server import clean_environment
+from tests.wire.test_diagnosis import collapse, run, sums
+from tests.wire.test_verdict import judge
 
-SUGGESTED = Control(method="clip_v", mu_low=1.0, mu_high=1.5, scope="decreasing")
-CAUSE = AlertCause(quadrant="change/negative_low", mechanism=None, changes={}, message="Tokens with A < 0 pull most.")
-COLLAPSE: Alert = replace(
-    alert(40, "collapse", "Entropy has lost 52 %", AlertLevel.ACT), cause=CAUSE, suggestion=SUGGESTED.to_document()
-)
+COLLAPSED = diagnose(run(collapse, 41, sums=[sums(-4.0)], gain=0.5, parts=[{"change/negative_low": -0.3}]))
 MEASURED = {
-    "entropy/mean": 0.48,
-    "entropy/share_lost": 0.52,
     "entropy/predicted_change": -0.002,
     "entropy/observed_change": math.nan,
     "reward/mean": 0.25,
     "clip/fraction": 0.125,
 }
-LOOK = Look(run=run_detail(step=41, planned_steps=150), latest=MEASURED, early_level=1.0)
+LOOK = Look(run=run_detail(step=41, planned_steps=150), diagnosis=COLLAPSED, latest=MEASURED)
+NO_STEP = Look(run=run_detail(), diagnosis=diagnose(Measured()))
 
 
 def text_of(numbers: Numbers, *, width: int = 120, height: int | None = 40, note: str = "") -> str:
@@ -62,37 +56,39 @@ def text_of(numbers: Numbers, *, width: int = 120, height: int | None = 40, note
 
 
 @pytest.mark.parametrize(
-    ("look", "health"),
-    [
-        (LOOK, Health.HEALTHY),
-        (replace(LOOK, alerts=[alert(3, "prediction", "R² fell"), alert(2, "explosion", "Rises")]), Health.WATCH),
-        (replace(LOOK, alerts=[COLLAPSE, alert(2, "collapse", "Lost a quarter")]), Health.ACT),
-        (replace(LOOK, run=run_detail(step=41, status=Status.SILENT)), Health.WATCH),
-        (replace(LOOK, latest={"entropy/mean": math.nan}), Health.WATCH),
-        (Look(run=run_detail()), Health.NO_DATA),
-    ],
-    ids=["healthy", "watch", "act", "silent", "nan", "no data"],
+    ("level", "word"),
+    [("no_data", "No data yet"), ("healthy", "Healthy"), ("watch", "Watch"), ("act", "Act"), ("holding", "Holding")],
 )
-def test_health_is_that_of_the_newest_alert(look: Look, health: Health) -> None:
-    numbers = numbers_of(look)
-    assert numbers.health == health
-    assert f"{health}  {numbers.message}" in text_of(numbers)
+def test_the_health_line_is_that_of_the_diagnosis(level: str, word: str) -> None:
+    look = replace(LOOK, diagnosis=replace(COLLAPSED, level=HealthLevel(level)))
+    assert f"{word}  {COLLAPSED.message}" in text_of(numbers_of(look))
 
 
 def test_a_frame_shows_what_was_measured() -> None:
-    look = replace(LOOK, alerts=[COLLAPSE], gaps=[gap(3, 4, "disk full"), gap(9, 9, "disk full")])
-    shown = " ".join(text_of(numbers_of(look)).split())
+    look = replace(LOOK, gaps=[gap(3, 4, "disk full"), gap(9, 9, "disk full")])
+    shown = " ".join(text_of(numbers_of(look), width=160).split())
     for words in (
-        "Entropy has lost 52 % (step 40)",
-        "Cause: Tokens with A < 0 pull most.",
-        "Suggested: clip_v µ⁻ 1 µ⁺ 1.5 scope decreasing",
+        "Act Entropy has lost 58 % in 41 steps and halves again in 24.",
+        "Cause: Tokens with A < 0, S_c < 0 make 100 % of the pull.",
+        "Suggested: Clip_V µ 1.4 would stop it: clips 15.0 %, ΔH −0.0200 → 0.0040 nats a step.",
+        "(clip_v µ⁻ 1.4 µ⁺ 1.4 scope decreasing)",
         "step 41/150 records lost 3",
-        "entropy 0.48, early level 1 share lost 52.0%",
-        "predicted -0.002 observed nan",
-        "reward 0.25 clipped 12.5%",
+        "entropy 0.2415, early level 0.5707 share lost 57.7 %",
+        "predicted −0.002 observed nan",
+        "reward 0.25 clipped 12.5 %",
         "control none version 0 APPLIED",
     ):
         assert words in shown
+    assert "Verdict" not in shown
+
+
+def test_a_frame_shows_the_verdict_on_the_newest_control() -> None:
+    look = replace(LOOK, diagnosis=replace(COLLAPSED, verdict=judge(after=-0.003)))
+    shown = " ".join(text_of(numbers_of(look), width=160).split())
+    assert (
+        "Verdict: version 3 too weak: Clips as predicted, but too little; clips 12.0 % predicted, 12.0 % realised"
+        in shown
+    )
 
 
 def test_a_failed_run_shows_its_error() -> None:
@@ -102,7 +98,7 @@ def test_a_failed_run_shows_its_error() -> None:
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    shown = " ".join(text_of(numbers_of(Look(run=run_detail()))).split())
+    shown = " ".join(text_of(numbers_of(NO_STEP)).split())
     assert "status running last report never" in shown
     assert "entropy - share lost -" in shown
 
@@ -111,14 +107,7 @@ def test_what_was_not_measured_is_a_dash() -> None:
 def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
     lines = text_of(numbers_of(LOOK), width=width, height=height).splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) <= max(height, 20)
-
-
-def test_a_suggestion_that_is_requested_is_not_offered_again() -> None:
-    requested = version(3, "PENDING", SUGGESTED)
-    for newest, offered in ((requested, False), (replace(requested, state=State.REJECTED), True)):
-        look = replace(LOOK, run=run_detail(step=41, control=run_control(newest, None)), alerts=[COLLAPSE])
-        assert (numbers_of(look).suggestion is not None) == offered
+    assert len(lines) <= max(height, 26)
 
 
 def test_a_hostile_name_is_printed_harmlessly() -> None:
@@ -128,13 +117,12 @@ def test_a_hostile_name_is_printed_harmlessly() -> None:
 
 
 @pytest.fixture
-def run(server: ServerInThread) -> Rank:
-    """Five steps, the last with a collapse alert and its suggestion."""
+def watched(server: ServerInThread) -> Rank:
+    """40 steps in which 2.5 % of the entropy is lost each, with a cure in the last."""
     rank = Rank(server)
-    for step in range(1, 5):
-        rank.report(step, entropy__mean=1.0 / step)
-    raised = reports.Alert(kind="collapse", level=AlertLevel.ACT, message="Entropy has lost 80 %", suggestion=SUGGESTED)
-    rank.send(replace(step_report(5, {"entropy/mean": 0.2, "reward/mean": math.nan}), alerts=(raised,)))
+    for step in range(1, 41):
+        scalars = {"entropy/mean": collapse(step), "reward/mean": math.nan}
+        rank.send(replace(step_report(step, scalars), what_if=sums(-4.0) if step == 40 else None))
     return rank
 
 
@@ -143,24 +131,27 @@ def command_line(server: ServerInThread, *arguments: str) -> Result:
     return CliRunner().invoke(commands.main, ["watch", *arguments], env=environment)
 
 
-def test_without_a_terminal_one_frame_is_printed(server: ServerInThread, run: Rank) -> None:
-    result = command_line(server, run.run_id)
+def test_without_a_terminal_one_frame_is_printed(server: ServerInThread, watched: Rank) -> None:
+    result = command_line(server, watched.run_id)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Act  Entropy has lost 80 % (step 5)" in result.stdout
+    assert "Act  Entropy has lost 57 % in 40 steps and halves again in 24." in result.stdout
     assert "Entropy, nats  ⠤ entropy" in result.stdout
     assert "\x1b" not in result.stdout
 
 
-def test_numbers_are_printed_as_json(server: ServerInThread, run: Rank) -> None:
-    numbers = json.loads(command_line(server, run.run_id, "--json").stdout)
-    assert (numbers["health"], numbers["entropy"], numbers["reward"], numbers["step"]) == ("Act", 0.2, "NaN", "5")
-    assert numbers["early_level"] == 0.5
-    assert numbers["suggestion"]["mu_high"] == 1.5
+def test_numbers_are_printed_as_json(server: ServerInThread, watched: Rank) -> None:
+    numbers = json.loads(command_line(server, watched.run_id, "--json").stdout)
+    diagnosis = numbers["diagnosis"]
+    assert (diagnosis["level"], numbers["reward"], numbers["step"]) == ("act", "NaN", "40")
+    assert diagnosis["early_level"] == pytest.approx(collapse(2))
+    assert diagnosis["suggestion"]["control"]["mu_high"] == 1.4
 
 
-def test_only_new_points_are_transferred(server: ServerInThread, run: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_points_are_transferred(
+    server: ServerInThread, watched: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Client(server.url, server.owner_token) as client:
-        reader = RunReader(client, run.run_id)
+        reader = RunReader(client, watched.run_id)
         paths: list[str] = []
 
         def ask(call: Call[Any]) -> Any:
@@ -169,10 +160,10 @@ def test_only_new_points_are_transferred(server: ServerInThread, run: Rank, monk
 
         monkeypatch.setattr(client, "ask", ask)
         reader.read()
-        assert paths == [run.run_id, "series"]
-        run.report(6, entropy__mean=0.1)
-        assert numbers_of(reader.read()).entropy == 0.1
-        assert list(reader.series["entropy/mean"]) == [1, 2, 3, 4, 5, 6]
+        assert paths == [watched.run_id, "diagnosis", "series"]
+        watched.report(41, entropy__mean=0.1)
+        assert numbers_of(reader.read()).diagnosis.step == 41
+        assert list(reader.series["entropy/mean"]) == [*range(1, 42)]
 
 
 class Terminal:
@@ -214,27 +205,27 @@ def watching(server: ServerInThread, run_id: str) -> Iterator[Terminal]:
         os.close(ours)
 
 
-def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, run: Rank) -> None:
-    with watching(server, run.run_id) as terminal, Client(server.url, server.owner_token) as client:
+def test_the_suggestion_is_pushed_after_a_confirmation(server: ServerInThread, watched: Rank) -> None:
+    with watching(server, watched.run_id) as terminal, Client(server.url, server.owner_token) as client:
         terminal.wait_for("q quits")
         terminal.press("p")
-        terminal.wait_for("Push clip_v µ⁻ 1 µ⁺ 1.5 scope decreasing? y/n")
+        terminal.wait_for("Push clip_v µ⁻ 1.4 µ⁺ 1.4 scope decreasing? y/n")
         terminal.press("n")
         terminal.wait_for("Nothing was pushed.")
-        assert client.control(run.run_id).version == 0
+        assert client.control(watched.run_id).version == 0
         # A control that changed meanwhile is never overwritten.
         terminal.press("p")
         terminal.wait_for("y/n")
-        client.set_control(run.run_id, method="clip_b", mu_low=2.0, reason="another person")
+        client.set_control(watched.run_id, method="clip_b", mu_low=2.0, reason="another person")
         terminal.press("y")
         terminal.wait_for("the control changed meanwhile")
         terminal.press("p")
         terminal.wait_for("y/n")
         terminal.press("y")
         terminal.wait_for("Pushed version 2")
-        pushed, other = client.control_history(run.run_id)[:2]
-        assert (pushed.version, pushed.mu_high, pushed.scope) == (2, 1.5, "decreasing")
-        assert "Entropy has lost 80 %" in pushed.reason
+        pushed, other = client.control_history(watched.run_id)[:2]
+        assert (pushed.version, pushed.mu_high, pushed.scope) == (2, 1.4, "decreasing")
+        assert "Entropy has lost 57 %" in pushed.reason
         assert (other.version, other.method) == (1, "clip_b")
         terminal.press("q")
         assert terminal.process.wait(timeout=30) == 0
@@ -260,7 +251,7 @@ class Answers:
 def test_a_lost_server_is_shown_and_waited_for(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isentrope.cli.watch._REFRESH_SECONDS", 0.0)
     console = Console(file=StringIO(), force_terminal=True, width=120, height=40)
-    back = replace(LOOK, latest={"entropy/mean": 0.123})
+    back = replace(LOOK, latest={"reward/mean": 0.123})
     answers = Answers(ApiError("gives no answer", None, "unreachable"), back)
     keys = iter(["", "", "q"])
     with Client(server.url, server.owner_token) as client:

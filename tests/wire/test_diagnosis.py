@@ -79,7 +79,7 @@ def test_a_collapse_in_numbers() -> None:
         (lambda step: math.nan, 9, HealthLevel.WATCH, "The entropy of step 9 is NaN."),
         (collapse, 2, HealthLevel.HEALTHY, "Entropy is 0.578 nats; its pace is known from the 5th step on."),
         (lambda step: math.nan if step == 60 else 0.6, 60, HealthLevel.WATCH, "The entropy of step 60 is NaN."),
-        (lambda step: 0.0, 60, HealthLevel.HEALTHY, "is level at 0.000 nats."),
+        (lambda step: 0.0, 60, HealthLevel.HEALTHY, "Entropy is level, at 0.000 nats."),
     ],
 )  # fmt: skip
 def test_level_and_sentence_of_a_course(

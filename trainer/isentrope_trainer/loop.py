@@ -72,6 +72,7 @@ def train(
             rollouts.mask,
             sampler_logprobs=rollouts.sampler_logprobs,
             groups=config.group_size,
+            completions={"reward": rewards.reshape(-1)},
         )
         loss = policy_gradient_loss(logprobs, advantages, rollouts.mask)
         if bonus is not None:

@@ -16,8 +16,6 @@ import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
 
 import plotext
 from rich.columns import Columns
@@ -30,21 +28,19 @@ from rich.text import Text
 from isentrope.cli.printing import age_in_words, control_in_words, step_in_words
 from isentrope.client.client import Client
 from isentrope.client.connection import ApiError, ControlConflict
-from isentrope_wire.answers import Alert, Gap, RunDetail, SeriesAnswer, SeriesColumns, Status
+from isentrope_wire.answers import Gap, HealthLevel, RunDetail, SeriesAnswer, Status
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import RunControl, State
+from isentrope_wire.control_answers import RunControl, Verdict
+from isentrope_wire.diagnosis.health import Diagnosis, Suggestion
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_PREDICTED_CHANGE,
-    ENTROPY_SHARE_LOST,
     HOLD_TARGET,
     REWARD_MEAN,
-    EarlyLevel,
 )
-from isentrope_wire.numbers import printable
-from isentrope_wire.reports import AlertLevel
+from isentrope_wire.numbers import MINUS, percent, printable
 
 Series = Mapping[str, Mapping[int, float]]
 """Metric -> step -> value."""
@@ -52,23 +48,16 @@ Series = Mapping[str, Mapping[int, float]]
 _CHARTED = (ENTROPY_MEAN, HOLD_TARGET, ENTROPY_PREDICTED_CHANGE, ENTROPY_OBSERVED_CHANGE)
 _POINTS = 300
 """Of each series, at first; a terminal has no more columns to show. Three times as many are read again, reduced."""
-_ALERTS = 100
-"""The newest ones, among which the newest of a collapse or an explosion is looked for."""
 _REFRESH_SECONDS = 1.0
-_STEPS_OF_EARLY_LEVEL = 50
-"""The early level is read from this many steps after the first: not every step need have measured the entropy."""
 
-
-class Health(StrEnum):
-    """What the health line says."""
-
-    NO_DATA = "No data yet"
-    HEALTHY = "Healthy"
-    WATCH = "Watch"
-    ACT = "Act"
-
-
-_STYLES = {Health.NO_DATA: "dim", Health.HEALTHY: "green", Health.WATCH: "yellow", Health.ACT: "bold red"}
+_HEALTH = {
+    HealthLevel.NO_DATA: ("No data yet", "dim"),
+    HealthLevel.HEALTHY: ("Healthy", "green"),
+    HealthLevel.WATCH: ("Watch", "yellow"),
+    HealthLevel.ACT: ("Act", "bold red"),
+    HealthLevel.HOLDING: ("Holding", "cyan"),
+}
+"""The word of each level, and its style."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +65,15 @@ class Look:
     """What the server answered about a run."""
 
     run: RunDetail
+    diagnosis: Diagnosis
     latest: Mapping[str, float] = field(default_factory=dict)
     """The newest value of each metric."""
-    alerts: Sequence[Alert] = ()
-    """Newest first."""
     gaps: Sequence[Gap] = ()
-    early_level: float | None = None
-    """Of the entropy, in nats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """What a frame shows. Entropies in nats, changes in nats a step, shares in [0, 1]; None: not measured."""
+    """What a frame shows. Changes in nats a step, shares in [0, 1]; None: not measured."""
 
     run: str
     name: str
@@ -97,15 +83,7 @@ class Numbers:
     step: str
     """The newest step, with the planned ones where they are known."""
     last_report_at: float | None
-    health: Health
-    message: str
-    """Why the health is what it is."""
-    cause: str
-    suggestion: dict[str, Any] | None
-    """The control that would stop it, where the newest control does not ask for it already."""
-    share_lost: float | None
-    entropy: float | None
-    early_level: float | None
+    diagnosis: Diagnosis
     predicted_change: float | None
     observed_change: float | None
     reward: float | None
@@ -117,11 +95,6 @@ class Numbers:
 def numbers_of(look: Look) -> Numbers:
     """The numbers of a frame."""
     run, latest = look.run, look.latest
-    alert = next((one for one in look.alerts if one.kind in ("collapse", "explosion")), None)
-    health, message = _health(run, latest.get(ENTROPY_MEAN), alert)
-    suggestion = alert.suggestion if alert else None
-    if suggestion is not None and _is_requested(Control.from_document(suggestion), run.control):
-        suggestion = None
     return Numbers(
         run=run.id,
         name=run.name,
@@ -129,13 +102,7 @@ def numbers_of(look: Look) -> Numbers:
         error=run.error,
         step=step_in_words(run),
         last_report_at=run.last_report_at,
-        health=health,
-        message=message,
-        cause=alert.cause.message if alert and alert.cause else "",
-        suggestion=suggestion,
-        share_lost=latest.get(ENTROPY_SHARE_LOST),
-        entropy=latest.get(ENTROPY_MEAN),
-        early_level=look.early_level,
+        diagnosis=look.diagnosis,
         predicted_change=latest.get(ENTROPY_PREDICTED_CHANGE),
         observed_change=latest.get(ENTROPY_OBSERVED_CHANGE),
         reward=latest.get(REWARD_MEAN),
@@ -143,24 +110,6 @@ def numbers_of(look: Look) -> Numbers:
         control=run.control,
         lost_records=sum(gap.last_seq - gap.first_seq + 1 for gap in look.gaps),
     )
-
-
-def _health(run: RunDetail, entropy: float | None, alert: Alert | None) -> tuple[Health, str]:
-    if run.step is None:
-        return Health.NO_DATA, "The run has not reported a step so far."
-    if alert is not None:
-        health = Health.ACT if alert.level == AlertLevel.ACT else Health.WATCH
-        return health, f"{alert.message} (step {alert.step})"
-    if entropy is not None and not math.isfinite(entropy):
-        return Health.WATCH, f"The entropy of the newest step is {_number(entropy)}."
-    if run.status == Status.SILENT:
-        return Health.WATCH, "The run is silent: its process is frozen, ended or cut off."
-    return Health.HEALTHY, "No collapse and no explosion so far."
-
-
-def _is_requested(control: Control, newest: RunControl) -> bool:
-    same = {**control.to_document(), "reason": ""} == {**newest.control.to_document(), "reason": ""}
-    return same and newest.state not in (State.REJECTED, State.EXPIRED)
 
 
 def frame(numbers: Numbers, series: Series, *, width: int, height: int | None, note: str = "") -> RenderableType:
@@ -173,11 +122,17 @@ def frame(numbers: Numbers, series: Series, *, width: int, height: int | None, n
         height: of the terminal, in lines; the charts take what the texts leave. None: of no terminal.
         note: the last lines: the keys, a question, an answer, that the server is lost.
     """
-    style = _STYLES[numbers.health]
-    health = Text.assemble((f"{numbers.health}  ", style), printable(numbers.message))
-    for name, text in (("Cause", printable(numbers.cause)), ("Suggested", _suggested(numbers.suggestion))):
+    diagnosis = numbers.diagnosis
+    word, style = _HEALTH[diagnosis.level]
+    health = Text.assemble((f"{word}  ", style), printable(diagnosis.message))
+    below_it = {
+        "Cause": diagnosis.cause.message if diagnosis.cause else "",
+        "Suggested": _suggested(diagnosis.suggestion),
+        "Verdict": _verdict_in_words(diagnosis.verdict),
+    }
+    for name, text in below_it.items():
         if text:
-            health.append(f"\n{name}: ", style="bold").append(text)
+            health.append(f"\n{name}: ", style="bold").append(printable(text))
     title = Text(printable(f"{numbers.name}  {numbers.run}"))
     texts: list[RenderableType] = [Panel(health, title=title, title_align="left", border_style=style), _facts(numbers)]
     below = [Text("\n".join(map(printable, note.split("\n"))), style="bold")] if note else []
@@ -187,8 +142,8 @@ def frame(numbers: Numbers, series: Series, *, width: int, height: int | None, n
     if room >= 6 and series.get(ENTROPY_MEAN):
         size = (width // 2 - 1 if width >= 100 else width, min(room, 24))
         entropy = {"entropy": series[ENTROPY_MEAN], "target": series.get(HOLD_TARGET, {})}
-        if numbers.early_level is not None:
-            entropy["early level"] = dict.fromkeys(series[ENTROPY_MEAN], numbers.early_level)
+        if diagnosis.early_level is not None:
+            entropy["early level"] = dict.fromkeys(series[ENTROPY_MEAN], diagnosis.early_level)
         changes = {
             "observed": series.get(ENTROPY_OBSERVED_CHANGE, {}),
             "predicted": series.get(ENTROPY_PREDICTED_CHANGE, {}),
@@ -200,8 +155,24 @@ def frame(numbers: Numbers, series: Series, *, width: int, height: int | None, n
     return Group(*texts, *charts, *below)
 
 
-def _suggested(suggestion: Mapping[str, Any] | None) -> str:
-    return "" if suggestion is None else printable(control_in_words(Control.from_document(suggestion)))
+def _suggested(suggestion: Suggestion | None) -> str:
+    """The effect, and the document that is pushed."""
+    return "" if suggestion is None else f"{suggestion.message} ({_control_of(suggestion)})"
+
+
+def _control_of(suggestion: Suggestion) -> str:
+    return control_in_words(Control.from_document(suggestion.control))
+
+
+def _verdict_in_words(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    words = [f"version {verdict.version} {verdict.state.replace('_', ' ')}: {verdict.message.rstrip('.')}"]
+    for name, compared, show in (("clips", verdict.clip_fraction, _percent), ("slope", verdict.slope, _number)):
+        known = {"predicted": compared.predicted, "realised": compared.realised}
+        shown = [f"{show(value)} {when}" for when, value in known.items() if value is not None]
+        words += [f"{name} {', '.join(shown)}"] if shown else []
+    return "; ".join(words)
 
 
 def _facts(numbers: Numbers) -> Table:
@@ -210,11 +181,12 @@ def _facts(numbers: Numbers) -> Table:
     status = ": ".join([numbers.status, *numbers.error.strip().splitlines()[-1:]])
     active = control.active
     running = "" if active is None or active.version == control.version else f"; version {active.version} is active"
-    of_early = "" if numbers.early_level is None else f", early level {_number(numbers.early_level)}"
+    diagnosis = numbers.diagnosis
+    of_early = "" if diagnosis.early_level is None else f", early level {_number(diagnosis.early_level)}"
     rows = [
         ("status", status, "last report", age_in_words(numbers.last_report_at)),
         ("step", numbers.step, "records lost", str(numbers.lost_records)),
-        ("entropy", f"{_number(numbers.entropy)}{of_early}", "share lost", _percent(numbers.share_lost)),
+        ("entropy", f"{_number(diagnosis.entropy)}{of_early}", "share lost", _percent(diagnosis.share_lost)),
         ("predicted", _number(numbers.predicted_change), "observed", _number(numbers.observed_change)),
         ("reward", _number(numbers.reward), "clipped", _percent(numbers.clip_fraction)),
         ("control", control_in_words(control), f"version {control.version}", f"{control.state}{running}"),
@@ -229,11 +201,11 @@ def _facts(numbers: Numbers) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else f"{value:.4g}".replace("-", MINUS)
 
 
 def _percent(value: float | None) -> str:
-    return f"{100 * value:.1f}%" if value is not None and math.isfinite(value) else _number(value)
+    return "-" if value is None else percent(value, 1)
 
 
 def _chart(title: str, lines: Mapping[str, Mapping[int, float]], width: int, height: int) -> Text:
@@ -273,20 +245,18 @@ class RunReader:
         self._client = client
         self._run = run
         self._cursor: str | None = None
-        self._early_level: float | None = None
         self.look = self.read()
 
     def read(self) -> Look:
         """The run as it is now."""
         run = self._client.run(self._run)
+        diagnosis = self._client.diagnosis(self._run)
         answer = self._client.series(self._run, _CHARTED, since=self._cursor, points=_POINTS)
         if self._merge(answer) or self._cursor is None:
             latest = {metric.name: metric.value for metric in self._client.latest(self._run)}
-            alerts = self._client.alerts(self._run, limit=_ALERTS)
-            gaps = self._client.gaps(self._run)
-            self.look = Look(run=run, latest=latest, alerts=alerts, gaps=gaps, early_level=self._read_early_level())
+            self.look = Look(run=run, diagnosis=diagnosis, latest=latest, gaps=self._client.gaps(self._run))
         else:
-            self.look = replace(self.look, run=run)
+            self.look = replace(self.look, run=run, diagnosis=diagnosis)
         longest = max(map(len, self.series.values()), default=0)
         self._cursor = None if longest > 3 * _POINTS else answer.cursor
         return self.look
@@ -294,28 +264,10 @@ class RunReader:
     def _merge(self, answer: SeriesAnswer) -> bool:
         """Add the points that are new; whether there are any."""
         if answer.reset:
-            self.series, self._early_level = {}, None
+            self.series = {}
         for name, columns in answer.series.items():
             self.series.setdefault(name, {}).update(zip(columns.step, columns.value, strict=True))
         return answer.reset or any(columns.step for columns in answer.series.values())
-
-    def _read_early_level(self) -> float | None:
-        entropies = self.series.get(ENTROPY_MEAN)
-        if self._early_level is None and entropies:
-            end = min(entropies) + _STEPS_OF_EARLY_LEVEL
-            self._early_level = early_level_of(
-                self._client.series(self._run, ENTROPY_MEAN, to_step=end).series[ENTROPY_MEAN]
-            )
-        return self._early_level
-
-
-def early_level_of(entropies: SeriesColumns) -> float | None:
-    """The early level of the entropy from the run's first steps, in nats; None before there are enough of them."""
-    early = EarlyLevel()
-    for value in entropies.value:
-        if math.isfinite(value):
-            early.add(value)
-    return early.level
 
 
 def watch_run(client: Client, run: str, *, live: bool, quiet: bool) -> Numbers:
@@ -377,18 +329,17 @@ def _draw_until_quit(client: Client, reader: RunReader, console: Console, presse
 
 def _question(numbers: Numbers) -> tuple[Numbers | None, str]:
     """What is asked about, if there is something, and the line to show."""
-    if numbers.suggestion is None:
-        return None, "There is no suggested control that is not requested already."
-    if numbers.status not in (Status.RUNNING, Status.SILENT):
-        return None, f"The run is {numbers.status}: no control reaches it."
+    suggestion = numbers.diagnosis.suggestion
+    if suggestion is None:
+        return None, "No control is suggested."
     ends = " It ends the hold." if numbers.control.hold else ""
-    return numbers, f"Push {_suggested(numbers.suggestion)}?{ends} y/n"
+    return numbers, f"Push {_control_of(suggestion)}?{ends} y/n"
 
 
 def _push(client: Client, asked: Numbers) -> str:
     """Push the suggestion on the version that was shown beside it; the line to show."""
-    document: dict[str, Any] = Control.from_document(asked.suggestion or {}).to_document()
-    document["reason"] = document["reason"] or f"isentrope watch: {asked.message}"
+    assert asked.diagnosis.suggestion is not None
+    document = asked.diagnosis.suggestion.control
     try:
         item = client.set_control(asked.run, **document, if_version=asked.control.version)
     except ControlConflict as error:

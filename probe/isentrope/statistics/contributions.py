@@ -1,157 +1,285 @@
-"""Top contributing tokens of a step: the largest |g S_c|, each with its id, its text and the numbers that explain it.
+"""What contributes most to a step's change of entropy, by |g S_c|: its top tokens, and the rows that hold most of it.
 
-A clipped token is among them too, marked as clipped: its contribution is what it would have been.
+Both are chosen and gathered on the device, in one go, and read on the host later. Of a row that is longer than WINDOW
+tokens, those around its largest are taken. A clipped token counts as what it would have been. `texts.py` makes of the
+numbers what a report holds.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Protocol
+import math
+from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from isentrope.errors import ConfigurationError
-from isentrope.guard import Guard
-from isentrope.statistics.moments import flat
+from isentrope.statistics.moments import device_constant, flat, zeros
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.reports import DrivingToken
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int
 
 MOST = 16
 """How many tokens a step names."""
 
-TEXT_CHARACTERS = 40
-"""Of a token's text; 16 tokens then stay below 4 KiB whatever their script."""
+ROWS = 6
+"""How many rows a step shows."""
 
-_FIELDS = ("g S_c", "token_id", "sequence", "position", "log p", "H", "S_c", "A", "kept", "valid")
-"""Of each token in the vector; -1 where id, sequence or position is not known."""
+WINDOW = 160
+"""How many tokens of a row it shows at most."""
+
+REWARD = "reward"
+"""Under this name `gate` takes the rewards of sequences among the completions' numbers."""
+
+_FIELDS = ("g S_c", "code", "log p", "S_c", "H", "A", "sequence", "position")
+"""Of a token in the vector. A code is 4 id + state: 1 where the token was kept, 3 where it was clipped, 0 or 2 where it does
+not count. Id, sequence and position are -1 where not known."""
+
+_OF_A_ROW = ("sum of |g S_c|", "reward", "first", "left")
+"""Infinite: the reward is not known. `first` is the position at which the window begins; from there on, `left` tokens are left."""
+
+_OF_A_WINDOW = _FIELDS[:4]
 
 
-def top_tokens(tokens: StepTokens) -> Tensor:
-    """The _FIELDS of this rank's MOST tokens by |g S_c|; zeros where it has fewer."""
-    sizes = tokens.effects.abs() - tokens.behind_all
-    chosen = sizes.topk(min(MOST, sizes.numel())).indices
-    rows = tokens.of(chosen) | _places(tokens.batches, chosen)
-    rows["kept"] = rows["valid"] if tokens.factors is None else tokens.kept.index_select(0, chosen)
-    found = torch.stack([rows[name] for name in _FIELDS], dim=1).reshape(-1)
-    size = MOST * len(_FIELDS)
-    return found if len(found) == size else torch.cat([found, found.new_zeros(size - len(found))])
+class Row(NamedTuple):
+    """A row of a step that contributes much, as its rank measured it."""
+
+    rank: int
+    absolute_effect: float
+    """Sum of |g S_c| over all its tokens."""
+    reward: float
+    """Infinite: not known."""
+    first: int
+    """Position of the first of the numbers below."""
+    left: int
+    """How many tokens the row has from there on."""
+    largest: DrivingToken
+    """Its token with the largest |g S_c|."""
+    effects: Sequence[float]
+    """g S_c of WINDOW tokens; likewise the next three. What lies beyond the row's end does not count."""
+    codes: Sequence[float]
+    logprobs: Sequence[float]
+    vocab_centered_scores: Sequence[float]
 
 
-def _read(numbers: Sequence[float], rank: int) -> tuple[DrivingToken, ...]:
-    rows = [
-        dict(zip(_FIELDS, numbers[first : first + len(_FIELDS)], strict=True))
-        for first in range(0, len(numbers), len(_FIELDS))
+class Contributions(NamedTuple):
+    """What contributes most, largest first; tokens without their texts, and by the gradient's own scale."""
+
+    tokens: tuple[DrivingToken, ...]
+    rows: tuple[Row, ...]
+
+    def merge(self, other: Contributions) -> Contributions:
+        tokens = sorted((*self.tokens, *other.tokens), key=lambda token: -abs(token.contribution))
+        rows = sorted((*self.rows, *other.rows), key=lambda row: -row.absolute_effect)
+        return Contributions(tuple(tokens[:MOST]), tuple(rows[:ROWS]))
+
+
+def id_and_kept(code: float) -> tuple[int, bool | None]:
+    """Token id, and whether the token was kept; None: it does not count."""
+    token_id, state = divmod(int(code), 4)
+    return token_id, {1: True, 3: False}.get(state)
+
+
+def measure_contributions(tokens: StepTokens) -> list[Tensor]:
+    """Top tokens, then of each row its largest token, numbers of its own, and its window."""
+    sizes = tokens.effects.abs()
+    top = sizes.topk(min(MOST, sizes.numel())).indices
+    rows = _Rows(tokens.batches, tokens.valid.device)
+    totals, peaks = rows.totals_and_peaks(sizes)
+    largest = totals.topk(min(ROWS, len(totals)))
+    start, width = rows.starts_and_widths(largest.indices)
+    peak = peaks.index_select(0, largest.indices)
+    first = peak - WINDOW // 2
+    if isinstance(width, int):
+        first.clamp_(0, max(width - WINDOW, 0))
+    else:
+        first = torch.minimum(first, width - WINDOW).clamp_(min=0)
+    left, steps = width - first, _steps(first.device)
+    chosen = torch.cat([top, start + peak, ((start + first).unsqueeze(1) + steps).reshape(-1)])
+    if not isinstance(width, int) or width < WINDOW:
+        chosen.clamp_(max=sizes.numel() - 1)
+    found = _gathered(tokens, chosen)
+    named = len(top) + len(peak)
+    sequence, position = rows.places(chosen[:named])
+    windows = {name: found[name][named:].view(-1, WINDOW) for name in _OF_A_WINDOW}
+    # What lies beyond a row's end does not count.
+    if not isinstance(width, int):
+        windows["code"].mul_(steps < left.unsqueeze(1))
+    elif width < WINDOW:
+        windows["code"][:, width:].zero_()
+    of_named = torch.stack([*(found[name][:named] for name in _FIELDS[:6]), sequence, position], dim=1)
+    return [
+        *_filled(of_named[: len(top)], MOST * len(_FIELDS)),
+        *_filled(of_named[len(top) :], ROWS * len(_FIELDS)),
+        *_filled(largest.values, ROWS),
+        *_filled(rows.rewards(largest.indices), ROWS),
+        *_filled(first, ROWS),
+        *_filled(left, ROWS),
+        *(part for name in _OF_A_WINDOW for part in _filled(windows[name], ROWS * WINDOW)),
     ]
-    return tuple(
-        DrivingToken(
-            rank=rank,
-            sequence=int(row["sequence"]) if row["sequence"] >= 0 else None,
-            position=int(row["position"]),
-            token_id=int(row["token_id"]) if row["token_id"] >= 0 else None,
-            text=None,
-            logprob=row["log p"],
-            entropy=row["H"],
-            vocab_centered_score=row["S_c"],
-            advantage=row["A"],
-            contribution=-row["g S_c"],
-            kept=bool(row["kept"]),
-        )
-        for row in rows
-        if row["valid"]
-    )
 
 
-def _largest(*ranks: tuple[DrivingToken, ...]) -> tuple[DrivingToken, ...]:
-    found = sorted((token for tokens in ranks for token in tokens), key=lambda token: -abs(token.contribution))
-    return tuple(found[:MOST])
-
-
-TOP_TOKENS = Sum(size=MOST * len(_FIELDS), measure=top_tokens, read=_read, merge=_largest)
-"""The MOST tokens of all ranks, largest first; without their texts."""
-
-
-def with_texts(
-    tokens: Sequence[DrivingToken], scale: float, text_of: Callable[[int], str | None]
-) -> tuple[DrivingToken, ...]:
-    """The same tokens with the text of their ids.
-
-    Args:
-        scale: Factor of their contributions (`StepSums.scale`).
-        text_of: The text that a token id stands for; None: not known.
-    """
-
-    def text(token_id: int | None) -> str | None:
-        found = None if token_id is None else text_of(token_id)
-        # Half a character can't be written to the spool.
-        return None if found is None else found[:TEXT_CHARACTERS].encode(errors="replace").decode()
-
-    return tuple(replace(token, contribution=scale * token.contribution, text=text(token.token_id)) for token in tokens)
-
-
-def _places(batches: Sequence[TokenBatch], chosen: Tensor) -> dict[str, Tensor]:
-    """Token id, sequence and position of the chosen tokens, -1 where not known; made on the device.
-
-    Args:
-        chosen: Which tokens of the step.
-    """
-    batches = [batch for batch in batches if batch.mask.numel()]
-    ids = unknown = torch.full_like(chosen, -1)
+def _gathered(tokens: StepTokens, chosen: Int[Tensor, " chosen"]) -> dict[str, Tensor]:
+    """The fields of some tokens but for their places."""
+    found = tokens.of(chosen)
+    batches = [batch for batch in tokens.batches if batch.mask.numel()]
     if any(batch.token_ids is not None for batch in batches):
         ids = flat([_or_unknown(batch.token_ids, batch.mask) for batch in batches]).index_select(0, chosen)
-    widths = {batch.mask.shape[-1] if batch.mask.dim() == 2 else 0 for batch in batches}
-    if len(widths) == 1 and (width := widths.pop()):
-        return {"token_id": ids, "sequence": chosen // width, "position": chosen % width}
-    if len(batches) == 1:
-        return {"token_id": ids, "sequence": unknown, "position": chosen}
-    sequences, positions, sequences_before = [], [], 0
-    for batch in batches:
-        rows, width = batch.mask.shape if batch.mask.dim() == 2 else (0, batch.mask.numel())
-        index = torch.arange(batch.mask.numel(), device=chosen.device)
-        sequences.append(index // width + sequences_before if rows else torch.full_like(index, -1))
-        positions.append(index % width)
-        sequences_before += rows
-    sequence, position = (torch.cat(parts).index_select(0, chosen) for parts in (sequences, positions))
-    return {"token_id": ids, "sequence": sequence, "position": position}
+        code = torch.add(found["valid"], ids, alpha=4)
+    else:
+        code = found["valid"] - 4
+    if tokens.factors is not None:
+        code.add_(~tokens.kept.index_select(0, chosen), alpha=2)
+    return found | {"code": code}
+
+
+@cache
+def _steps(device: torch.device) -> Tensor:
+    """0, 1, 2 ... of a window."""
+    return device_constant(range(WINDOW), device).long()
+
+
+@cache
+def _no_rewards(device: torch.device) -> Tensor:
+    return device_constant([math.inf] * ROWS, device)
 
 
 def _or_unknown(token_ids: Tensor | None, mask: Tensor) -> Tensor:
     return torch.full_like(mask, -1, dtype=torch.int64) if token_ids is None else token_ids.long()
 
 
-class Tokenizer(Protocol):
-    """The part of a tokenizer that is used."""
+def _filled(numbers: Tensor, size: int) -> list[Tensor]:
+    """The numbers, and zeros where they are fewer."""
+    missing = size - numbers.numel()
+    return [numbers.reshape(-1), *([zeros(missing, numbers.device)] if missing else [])]
 
-    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+class _Block(NamedTuple):
+    """Rows of one width that follow each other."""
+
+    rows: int
+    width: int
+    sequence: int
+    """Number of the first row among the rank's; -1: the tokens of this `gate` call are not in rows, they are one."""
 
 
-class TokenTexts:
-    """Text of token ids; None without a tokenizer, or where it fails."""
+class _Rows:
+    """Where the rows of a step are among its tokens. Their shapes are known; what is chosen of them is not, and stays on
+    the device."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, batches: Sequence[TokenBatch], device: torch.device) -> None:
         """
         Args:
-            tokenizer: None: no texts.
-
-        Raises:
-            ConfigurationError: The tokenizer has no `decode`.
+            batches: Of the step.
+            device: Of its tokens.
         """
-        if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
-            raise ConfigurationError(
-                f"tokenizer must have decode([id]) -> str, got {type(tokenizer).__name__}. Pass none to see ids only."
-            )
-        self._tokenizer = tokenizer
-        self._guard = Guard()
+        self._batches, self._device = [batch for batch in batches if batch.mask.numel()], device
+        self._blocks: list[_Block] = []
+        sequences = 0
+        for batch in self._batches:
+            if batch.mask.dim() != 2:
+                self._blocks.append(_Block(1, batch.mask.numel(), -1))
+                continue
+            rows, width = batch.mask.shape
+            last = self._blocks[-1] if self._blocks else None
+            if last is not None and last.sequence >= 0 and last.width == width:
+                self._blocks[-1] = last._replace(rows=last.rows + rows)
+            else:
+                self._blocks.append(_Block(rows, width, sequences))
+            sequences += rows
+        only = self._blocks[0]
+        self._width = only.width if len(self._blocks) == 1 and only.sequence == 0 else None
+        """Of all rows; None: they differ, or the tokens are not in rows."""
 
-    def __call__(self, token_id: int) -> str | None:
-        if self._tokenizer is None or self._guard.failures:
-            return None
-        with self._guard.protect("naming tokens"):
-            text = self._tokenizer.decode([token_id])
-            return text if isinstance(text, str) else None
+    @cached_property
+    def _table(self) -> Int[Tensor, "3 rows"]:
+        """Where each row begins, its width and its number."""
+        columns, start = [], 0
+        for block in self._blocks:
+            index = torch.arange(block.rows, device=self._device)
+            width = torch.full_like(index, block.width)
+            sequence = index + block.sequence if block.sequence >= 0 else torch.full_like(index, -1)
+            columns.append(torch.stack([index * block.width + start, width, sequence]))
+            start += block.rows * block.width
+        return torch.cat(columns, dim=1)
+
+    def totals_and_peaks(self, sizes: Float64[Tensor, " tokens"]) -> tuple[Tensor, Tensor]:
+        """Of each row the sum of the sizes, and the position of the largest."""
+        totals, peaks, start = [], [], 0
+        for block in self._blocks:
+            end = start + block.rows * block.width
+            of_rows = sizes[start:end].view(block.rows, block.width)
+            totals.append(of_rows.sum(1))
+            peaks.append(of_rows.argmax(1))
+            start = end
+        return flat(totals), flat(peaks)
+
+    def starts_and_widths(self, rows: Int[Tensor, " chosen"]) -> tuple[Tensor, Tensor | int]:
+        """Where some rows begin among the step's tokens, and their widths."""
+        if self._width is not None:
+            return rows * self._width, self._width
+        start, width, _ = self._table.index_select(1, rows).unbind()
+        return start, width
+
+    def places(self, chosen: Int[Tensor, " chosen"]) -> tuple[Tensor, Tensor]:
+        """Sequence and position of some tokens."""
+        if self._width is not None:
+            return chosen // self._width, chosen % self._width
+        row = torch.searchsorted(self._table[0].contiguous(), chosen, right=True) - 1
+        start, _, sequence = self._table.index_select(1, row).unbind()
+        return sequence, chosen - start
+
+    def rewards(self, rows: Int[Tensor, " chosen"]) -> Tensor:
+        """Of some rows, infinite where a `gate` call was not given them."""
+        rewards = [batch.completions.get(REWARD) for batch in self._batches]
+        known = [reward for reward in rewards if reward is not None]
+        if len(known) < len(rewards):
+            return _no_rewards(self._device)[: len(rows)]
+        return flat(known).double().index_select(0, rows)
+
+
+def _token(numbers: Sequence[float], rank: int) -> DrivingToken | None:
+    """The token of _FIELDS; None where it does not count."""
+    row = dict(zip(_FIELDS, numbers, strict=True))
+    token_id, kept = id_and_kept(row["code"])
+    if kept is None:
         return None
+    return DrivingToken(
+        rank=rank,
+        sequence=int(row["sequence"]) if row["sequence"] >= 0 else None,
+        position=int(row["position"]),
+        token_id=token_id if token_id >= 0 else None,
+        text=None,
+        logprob=row["log p"],
+        entropy=row["H"],
+        vocab_centered_score=row["S_c"],
+        advantage=row["A"],
+        contribution=-row["g S_c"],
+        kept=kept,
+    )
+
+
+def _read(numbers: Sequence[float], rank: int) -> Contributions:
+    size = len(_FIELDS)
+    named = [_token(numbers[place * size :][:size], rank) for place in range(MOST + ROWS)]
+    of_rows, windows = numbers[len(named) * size :], numbers[len(named) * size + len(_OF_A_ROW) * ROWS :]
+    rows = []
+    for row, largest in enumerate(named[MOST:]):
+        total, reward, first, left = of_rows[row : len(_OF_A_ROW) * ROWS : ROWS]
+        if largest is not None and total > 0:
+            own = [windows[(field * ROWS + row) * WINDOW :][:WINDOW] for field in range(len(_OF_A_WINDOW))]
+            rows.append(Row(rank, total, reward, int(first), int(left), largest, *own))
+    return Contributions(tuple(token for token in named[:MOST] if token is not None), tuple(rows))
+
+
+CONTRIBUTIONS = Sum(
+    size=(MOST + ROWS) * len(_FIELDS) + ROWS * (len(_OF_A_ROW) + WINDOW * len(_OF_A_WINDOW)),
+    measure=measure_contributions,
+    read=_read,
+    merge=Contributions.merge,
+)
+"""Of all ranks."""

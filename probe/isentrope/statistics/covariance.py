@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from isentrope.statistics.moments import Covariance, device_constant
+from isentrope.statistics.moments import Covariance, device_constant, zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum, covariance
 from isentrope.statistics.tokens import StepTokens, TokenBatch
 from isentrope_wire.metrics import (
@@ -299,7 +299,7 @@ def groups(most: int) -> Sum[Groups]:
                 columns.append(_sequences(tokens, slice(first, last), batch, batch.group_ids))
             first = last
         if not columns:
-            return tokens.ones.new_zeros(1 + most * _FIELDS)
+            return zeros(1 + most * _FIELDS, tokens.ones.device)
         return _by_group(columns[0] if len(columns) == 1 else torch.cat(columns, dim=1), most)
 
     def read(numbers: Sequence[float], rank: int) -> Groups:

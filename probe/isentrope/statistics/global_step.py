@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.statistics.contributions import TOP_TOKENS
+from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import (
     ADVANTAGE_DISCRIMINATOR,
     ADVANTAGE_LOGPROB,
@@ -38,7 +38,7 @@ SUMS = (
     ADVANTAGE_DISCRIMINATOR,
     TOP_MEANS,
     GROUPS,
-    TOP_TOKENS,
+    CONTRIBUTIONS,
     WHAT_IF,
 )
 """Everything measured in a step."""

@@ -13,6 +13,7 @@ from operator import add
 import torch
 from torch import Tensor
 
+from isentrope.statistics.moments import zeros
 from isentrope.statistics.sums import Metrics, StepSums, Sum
 from isentrope.statistics.tokens import StepTokens
 from isentrope_wire.metrics import (
@@ -83,7 +84,7 @@ def binned(
     def measure(tokens: StepTokens) -> Tensor:
         found = values(tokens)
         if found is None:
-            return tokens.ones.new_zeros(2 * bins)
+            return zeros(2 * bins, tokens.ones.device)
         value, counts = found
         place = (value.abs() if signed else value).clamp(2.0**lowest, 2.0**highest * (1 - 1e-12)).log2()
         place = place.sub_(lowest).mul_(BINS_PER_OCTAVE).long()
@@ -141,7 +142,7 @@ def _sequences(tokens: StepTokens, of: str | None) -> Tensor:
             found = numbers @ torch.stack([advantages > 0, advantages < 0], dim=1).double()
             sums = found if sums is None else sums + found
         first = last
-    return tokens.ones.new_zeros(4) if sums is None else sums.reshape(-1)
+    return zeros(4, tokens.ones.device) if sums is None else sums.reshape(-1)
 
 
 def _of_sequences(of: str | None, names: tuple[str, str]) -> Sum[Sequence[float]]:

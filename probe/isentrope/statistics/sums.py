@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.statistics.moments import Covariance, Moments
+from isentrope.statistics.moments import Covariance, Moments, device_number, zeros
 from isentrope.statistics.tokens import ADVANTAGES, LOSS_GRADIENT, StepTokens
 from isentrope_wire.metrics import TOKEN_GRADIENT_NOT_FINITE
 
@@ -129,9 +129,12 @@ class Layout:
             device: Where the vector is to be made.
         """
         # Filled on the device; copying Python numbers there would wait for it.
-        parts = [torch.full((), number, dtype=torch.float64, device=device) for number in header]
+        device = torch.device("cpu") if device is None else device
+        step, *others = header
+        parts = [torch.full((), step, dtype=torch.float64, device=device)]
+        parts += [device_number(number, device) for number in others]
         if tokens is None:
-            parts.append(torch.zeros(self.size - len(header), dtype=torch.float64, device=device))
+            parts.append(zeros(self.size - len(header), device))
         else:
             for one in self.sums:
                 measured = one.measure(tokens)

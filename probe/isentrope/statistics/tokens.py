@@ -18,7 +18,7 @@ from torch import Tensor
 
 from isentrope.scores import TokenScores
 from isentrope.scores.loss_gradient import LossGradient
-from isentrope.statistics.moments import ThresholdStatistics, flat
+from isentrope.statistics.moments import ThresholdStatistics, device_number, finite, flat
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float64, Int, Shaped
@@ -182,7 +182,7 @@ class StepTokens:
         # The last three are overwritten below; until then they are the mask in float64.
         values = torch.stack([*rows, *ratios, mask, mask, mask])
         self.mask = mask
-        self.valid = mask & values.sum(0).isfinite()
+        self.valid = mask & finite(values.sum(0))
         """True where the mask is and all numbers are finite."""
         # Padding may hold anything, NaN included: nothing outside `valid` enters a sum.
         self._values = values.masked_fill_(~self.valid, 0.0)
@@ -401,12 +401,12 @@ class StepTokens:
     @cached_property
     def one(self) -> Float64[Tensor, ""]:
         """1, a scalar."""
-        return torch.ones_like(self.count)
+        return device_number(1.0, self.count.device)
 
     @cached_property
     def none(self) -> Float64[Tensor, ""]:
-        """0, a scalar."""
-        return torch.zeros_like(self.count)
+        """0, a scalar; not to be changed in place."""
+        return device_number(0.0, self.count.device)
 
     def total(self, name: str) -> Float64[Tensor, ""]:
         """Sum of a row."""

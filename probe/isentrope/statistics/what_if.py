@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from isentrope.statistics.moments import ThresholdStatistics, device_constant, threshold_statistics
+from isentrope.statistics.moments import ThresholdStatistics, device_constant, finite, threshold_statistics
 from isentrope.statistics.sums import Sum
 from isentrope.statistics.tokens import CODES, StepTokens
 from isentrope_wire.what_if import CELLS, EDGES, BinSums, TokenGroup, WhatIfSums
@@ -37,7 +37,7 @@ def measure_what_if(tokens: StepTokens) -> list[Tensor]:
     means, spreads = _centres(tokens)
     centred = torch.stack([tokens["S*"] - means, tokens["S_c"]])
     # Thresholds of no token reach none: what lies in the centre is beyond nothing.
-    centred.masked_fill_(~(spreads * EDGES[-1]).isfinite(), 0.0)
+    centred.masked_fill_(~finite(spreads * EDGES[-1]), 0.0)
     cells = _bins(centred.abs(), spreads).add_(centred.sign_(), alpha=len(EDGES)).add_(_FIRST_BIN)
     cells = cells.add_(tokens.codes, alpha=3 * len(EDGES)).long()
     sources = torch.stack([tokens.ones, tokens.effects]).unsqueeze(1).expand(2, 2, -1)
@@ -63,8 +63,7 @@ def _centres(tokens: StepTokens) -> tuple[Tensor, Float64[Tensor, "scores _"]]:
         for one in statistics
     ]
     if len(columns) == 1:
-        means, *spreads = columns[0]
-        return means.nan_to_num(), torch.stack(spreads).unsqueeze(1)
+        return columns[0][0].nan_to_num(), columns[0][1:].unsqueeze(1)
     sizes = [batch.mask.numel() for batch in tokens.batches]
     table = torch.cat(
         [column.unsqueeze(1).expand(-1, size) for column, size in zip(columns, sizes, strict=True)], dim=1

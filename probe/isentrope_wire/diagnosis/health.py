@@ -224,6 +224,13 @@ class _Course:
     def is_near_target(self) -> bool:
         return self.target is not None and OVER_LEFT <= self.entropy / self.target <= 1 / OVER_LEFT
 
+    @property
+    def is_level(self) -> bool:
+        """Whether the slope is so near 0 that not even the ends of its interval halve the entropy within the run's age."""
+        if self.slope is None:
+            return False
+        return max(-self.slope.low, self.slope.high) * self.age <= math.log(2) * self.entropy
+
     def steps_until(self, goal: float) -> float | None:
         """Steps until the entropy is at a goal that lies ahead of it; 0 where it is past it."""
         if self.slope is None or self.entropy <= 0 or self.slope.value == 0:
@@ -300,7 +307,7 @@ def _suggestion(course: _Course, level: HealthLevel, measured: Measured, why: st
     if mu > 0.1:  # as a person types it: never a weaker one
         mu = math.floor(round(mu * 10, 6)) / 10
     control = Control(method=cheapest.method, mu_low=mu, mu_high=mu, scope=cheapest.scope, reason=why)
-    if measured.newest is not None and _asks_for(measured.newest, control):
+    if measured.newest is not None and _asks_for(measured.newest, control, measured.verdict):
         return None
     effect = predicted_effect(control, measured.sums, 1.0)
     assert effect is not None
@@ -324,9 +331,16 @@ def _suggestion(course: _Course, level: HealthLevel, measured: Measured, why: st
     )
 
 
-def _asks_for(newest: ControlVersion, control: Control) -> bool:
-    """Whether the newest version clips what `control` would, or nearly: thresholds read from ten steps scatter."""
-    if newest.state in (State.REJECTED, State.EXPIRED) or newest.method != control.method:
+def _asks_for(newest: ControlVersion, control: Control, verdict: Verdict | None) -> bool:
+    """Whether the newest version clips what `control` would, or nearly: thresholds read from ten steps scatter.
+
+    So does a hold, until its verdict is that it does not lead the entropy to its target.
+    """
+    if newest.state in (State.REJECTED, State.EXPIRED):
+        return False
+    if newest.hold is not None:
+        return verdict is None or verdict.version != newest.version or verdict.state != VerdictState.TOO_WEAK
+    if newest.method != control.method:
         return False
     enough = 1.25 * (control.mu_low or 0.0) + 0.1
     clipping = all(mu is not None and mu <= enough for mu in (newest.mu_low, newest.mu_high))
@@ -375,12 +389,15 @@ def _course_in_words(course: _Course, level: HealthLevel, measured: Measured) ->
         before = measured.verdict.slope.before
         past = "" if not before else f"; before the push it {_moves(before, past=True)}"
         return f"Entropy has held at {_nats(course.entropy)} nats for {since} steps{past}."
-    lost = course.share_lost or 0.0
+    lost = course.share_lost
+    if lost is None:
+        return f"Entropy {_moves(course.slope.value) if course.direction else 'is level'}, at {_nats(course.entropy)} nats."
     so_far = f"Entropy has {_change_in_words(course, over='in').partition(' ')[2]}"
     if course.direction == 0:
-        if abs(lost) < _SLIGHT or course.early is None:
-            return f"Entropy is level at {_nats(course.entropy)} nats{_from_early(course)}."
-        return f"{so_far} and is level over the last {WINDOW}, at {_nats(course.entropy)} nats."
+        if course.is_level and abs(lost) < _SLIGHT:
+            return f"Entropy is level at {_nats(course.entropy)} nats{_from_early(lost)}."
+        trend = "is level" if course.is_level else "has no clear trend"
+        return f"{so_far} and {trend} over the last {WINDOW}, at {_nats(course.entropy)} nats."
     if course.direction * lost > 0:  # it comes back
         return f"{so_far} and {_moves(course.slope.value)} now."
     goal = course.steps_until(course.entropy / 2 if course.direction < 0 else course.entropy * 2)
@@ -415,10 +432,7 @@ def _change_in_words(course: _Course, *, over: str) -> str:
     return f"Entropy {'lost' if lost >= 0 else 'gained'} {percent(abs(lost))} {over} {course.age} steps"
 
 
-def _from_early(course: _Course) -> str:
-    lost = course.share_lost
-    if lost is None:
-        return ""
+def _from_early(lost: float) -> str:
     if abs(lost) < 0.005:
         return ", as at the start"
     return f", {percent(abs(lost))} {'below' if lost > 0 else 'above'} its early level"

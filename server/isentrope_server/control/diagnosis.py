@@ -26,7 +26,7 @@ from isentrope_server.store.reports.attachments import StoredAlert
 from isentrope_server.store.reports.series import Series, StepRange
 from isentrope_server.store.runs import Run
 from isentrope_wire.answers import Alert, AlertCause
-from isentrope_wire.control_answers import RunControl, Verdict
+from isentrope_wire.control_answers import Verdict
 from isentrope_wire.diagnosis.course import CAUSE_STEPS, DIRECTIONS, change_parts
 from isentrope_wire.diagnosis.health import Measured
 from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD_TARGET, METRICS
@@ -35,28 +35,22 @@ from isentrope_wire.reports import AlertLevel
 _CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
 
 
-def measured(connection: Connection, run: Run, *, with_sums: bool = True) -> Measured:
-    """What a run's diagnosis is made of.
-
-    Args:
-        connection: that reads one consistent state.
-        run: the run.
-        with_sums: False: without what a suggestion is computed from.
-    """
+def measured(connection: Connection, run: Run) -> Measured:
+    """What a run's diagnosis is made of, read on a connection that reads one consistent state."""
     control = run_control(connection, run)
-    first_step = _first_step(connection, run)
+    first = first_step(connection, run)
     about_the_run = Measured(
         status=run.status,
         error=run.error,
         step=run.step,
-        first_step=first_step,
+        first_step=first,
         newest=control,
         active=control.active,
-        verdict=_newest_verdict(connection, run, control),
+        verdict=control.verdict if control.applied_step is not None else newest_verdict(connection, run),
     )
-    if run.step is None or first_step is None:
+    if run.step is None or first is None:
         return about_the_run
-    early = series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first_step, last=first_step + STEPS_READ))
+    early = series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first, last=first + STEPS_READ))
     names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
     last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
     entropies = last[ENTROPY_MEAN]
@@ -65,22 +59,20 @@ def measured(connection: Connection, run: Run, *, with_sums: bool = True) -> Mea
         early_entropies=list(islice(finite(early[ENTROPY_MEAN]).values(), EARLY_STEPS)),
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         parts=_last_parts(last),
-        sums=newest_sums(connection, run) if with_sums else (),
+        sums=newest_sums(connection, run),
         gain=newest(last[ENTROPY_GAIN]),
         target=finite(last[HOLD_TARGET]).get(run.step),
         alert=next(map(alert_answer, attachments.newest_alerts(connection, run.key, kinds=DIRECTIONS, limit=1)), None),
     )
 
 
-def _newest_verdict(connection: Connection, run: Run, control: RunControl) -> Verdict | None:
+def newest_verdict(connection: Connection, run: Run) -> Verdict | None:
     """On the newest applied control."""
-    if control.applied_step is not None:
-        return control.verdict
     applied = controls.newest_applied(connection, run.key)
     return None if applied is None else judged(connection, run, [control_version(applied)])[0].verdict
 
 
-def _first_step(connection: Connection, run: Run) -> int | None:
+def first_step(connection: Connection, run: Run) -> int | None:
     """The lowest step that any attempt of the run reported."""
     firsts = (incarnation.first_step for incarnation in streams.incarnations(connection, run.key))
     return min((first for first in firsts if first is not None), default=None)

@@ -52,14 +52,6 @@ class RunFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DueRun:
-    """A run whose digest is older than its newest report or status."""
-
-    key: int
-    id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDigest:
     """A digest, and what it was computed from."""
 
@@ -70,6 +62,7 @@ class StoredDigest:
     level: HealthLevel
     digest: dict[str, Any]
     """The fields of a `RunDigest`."""
+    basis: dict[str, Any] | None
 
 
 def page(
@@ -138,20 +131,12 @@ def count(connection: Connection, wanted: RunFilter, *, silent_after_seconds: fl
     )
 
 
-def due(connection: Connection, *, limit: int, silent_after_seconds: float) -> list[DueRun]:
+def due(connection: Connection, *, limit: int, silent_after_seconds: float) -> list[Run]:
     """Runs that changed since their digest was computed, the oldest digest first."""
-    status = status_at(silent_before(silent_after_seconds))
-    query = (
-        select(runs.c.key, runs.c.id)
-        .join(run_digests, run_digests.c.run_key == runs.c.key)
-        .where(
-            runs.c.state != DELETING,
-            or_(run_digests.c.position != runs.c.last_position, run_digests.c.status != status),
-        )
-        .order_by(run_digests.c.computed_at)
-        .limit(limit)
-    )
-    return [DueRun(key=row.key, id=row.id) for row in connection.execute(query)]
+    before = silent_before(silent_after_seconds)
+    is_old = or_(run_digests.c.position != runs.c.last_position, run_digests.c.status != status_at(before))
+    query = described().where(is_old).order_by(run_digests.c.computed_at).limit(limit)
+    return [run_of(row, before) for row in connection.execute(query)]
 
 
 def store(connection: Connection, digests: Sequence[StoredDigest], now: float) -> None:
@@ -165,6 +150,7 @@ def store(connection: Connection, digests: Sequence[StoredDigest], now: float) -
             "new_position": one.position,
             "now": now,
             "new_digest": one.digest,
+            "new_basis": one.basis,
         }
         for one in digests
     ]
@@ -182,6 +168,7 @@ _REPLACED = (
         position=bindparam("new_position"),
         computed_at=bindparam("now"),
         digest=bindparam("new_digest"),
+        basis=bindparam("new_basis"),
     )
 )
 

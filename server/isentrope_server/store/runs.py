@@ -66,6 +66,8 @@ class Run:
     """Its place in a list of those that need a person first; 0 comes first."""
     digest: Mapping[str, Any] | None
     """The fields of a `RunDigest`; None: not computed yet."""
+    basis: Mapping[str, Any] | None
+    """What the digest was computed from, so that the next one takes less."""
 
     @property
     def ended(self) -> bool:
@@ -247,7 +249,9 @@ def described() -> Select[*tuple[Any, ...]]:
         select(func.count(streams.c.incarnation.distinct())).where(streams.c.run_key == runs.c.key).scalar_subquery()
     )
     return (
-        select(runs, incarnations.label("incarnations"), run_digests.c.attention, run_digests.c.digest)
+        select(
+            runs, incarnations.label("incarnations"), run_digests.c.attention, run_digests.c.digest, run_digests.c.basis
+        )
         .join(run_digests, run_digests.c.run_key == runs.c.key)
         .where(runs.c.state != DELETING)
     )

@@ -167,6 +167,7 @@ run_digests = Table(
     Column("position", BigInteger, nullable=False),
     Column("computed_at", Double, nullable=False),
     Column("digest", JSON(none_as_null=True)),  # isentrope_wire.answers.RunDigest
+    Column("basis", JSON(none_as_null=True)),  # isentrope_server.digests.Basis
     Index("ix_run_digests_attention_run_key", "attention", "run_key"),
 )
 

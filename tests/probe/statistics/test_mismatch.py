@@ -107,7 +107,7 @@ def test_truncation_and_repetition_are_reported_by_sign_where_the_loop_passes_th
     for name, numbers in (("truncated", truncated), ("repetition", repetition)):
         assert scalars[f"completion/{name}_positive"] == pytest.approx(float(numbers[positive].double().mean()))
         assert scalars[f"completion/{name}_negative"] == pytest.approx(float(numbers[~positive].double().mean()))
-    with pytest.raises(InputError, match="completions takes truncated and repetition, got 'length'"):
+    with pytest.raises(InputError, match="completions takes truncated, repetition, reward, got 'length'"):
         probe_and_transport()[0].gate(scores, drawn.advantages, completions={"length": truncated})
 
 

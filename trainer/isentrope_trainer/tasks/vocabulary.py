@@ -56,7 +56,7 @@ def encode_prompt(numbers: Sequence[int], target: int) -> list[int]:
 
 
 class WordTokenizer:
-    """Names tokens to the probe, which shows those that counted most."""
+    """Gives the probe the texts of top contributing tokens and of rollouts."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The words of any token ids, apart by one space."""

@@ -251,6 +251,7 @@ def upgrade() -> None:
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("computed_at", sa.Double(), nullable=False),
         sa.Column("digest", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("basis", sa.JSON(none_as_null=True), nullable=True),
         sa.ForeignKeyConstraint(
             ["run_key"], ["runs.key"], name=op.f("fk_run_digests_run_key_runs"), ondelete="CASCADE"
         ),

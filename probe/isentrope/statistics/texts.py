@@ -1,0 +1,170 @@
+"""Texts of a step's tokens: the top contributing ones by themselves, rollouts in running text. Made off the training
+thread, from what `contributions.py` measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol
+
+from isentrope.errors import ConfigurationError
+from isentrope.guard import Guard
+from isentrope.statistics.contributions import WINDOW, Row, id_and_kept
+from isentrope_wire.reports import DrivingToken, Rollout
+
+TEXT_CHARACTERS = 40
+"""Of a token's text; 16 tokens then stay below 4 KiB whatever their script."""
+
+ROLLOUT_TEXT_BYTES = 2048
+"""Of a rollout's texts, some three times what most languages need; 6 rollouts then stay below 24 KiB."""
+
+_TEXTS_REMEMBERED = 16_384
+_LONGEST_CHARACTER = 4
+"""Bytes, and so tokens."""
+_NO_CHARACTER = "\ufffd"
+"""What bytes that are no character are decoded to."""
+
+
+class Tokenizer(Protocol):
+    """The part of a tokenizer that is used."""
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class TokenTexts:
+    """Text of token ids; None without a tokenizer, or where it fails."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        """
+        Args:
+            tokenizer: None: no texts.
+
+        Raises:
+            ConfigurationError: The tokenizer has no `decode`.
+        """
+        if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+            raise ConfigurationError(
+                f"tokenizer must have decode([id]) -> str, got {type(tokenizer).__name__}. Pass none to see ids only."
+            )
+        self._tokenizer = tokenizer
+        self._guard = Guard()
+        self._alone = lru_cache(_TEXTS_REMEMBERED)(lambda token_id: self._decode([token_id]))
+
+    def __call__(self, token_id: int) -> str | None:
+        """The text of one token by itself."""
+        if self._tokenizer is None or self._guard.failures:
+            return None
+        with self._guard.protect("naming tokens"):
+            return self._alone(token_id)
+        return None
+
+    def running(self, token_ids: Sequence[int]) -> list[str] | None:
+        """The texts of tokens that follow each other, which join to the text of all.
+
+        A token that ends inside a character has none: the next one has the whole character.
+        """
+        if self._tokenizer is None or self._guard.failures:
+            return None
+        with self._guard.protect("naming tokens"):
+            alone = [self._alone(token_id) for token_id in token_ids]
+            return alone if "".join(alone) == self._decode(token_ids) else self._in_context(token_ids)
+        return None
+
+    def _in_context(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as what it adds to the one before: some tokenizers drop the space that begins a text."""
+        texts: list[str] = []
+        before, first, last = "", 0, 0
+        for end in range(1, len(token_ids) + 1):
+            text = self._decode(token_ids[first:end])
+            if text.endswith(_NO_CHARACTER) and end < len(token_ids) and end - last < _LONGEST_CHARACTER:
+                texts.append("")
+                continue
+            texts.append(text[len(before) :])
+            first, last = last, end
+            before = self._decode(token_ids[first:last])
+        return texts
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        """
+        Raises:
+            TypeError: The tokenizer gave something else.
+        """
+        assert self._tokenizer is not None
+        text = self._tokenizer.decode(token_ids)
+        if not isinstance(text, str):
+            raise TypeError(f"tokenizer.decode must return a str, got {type(text).__name__}.")
+        return text
+
+
+def with_texts(tokens: Sequence[DrivingToken], scale: float, texts: TokenTexts) -> tuple[DrivingToken, ...]:
+    """The same tokens with their contributions scaled and the text of their ids.
+
+    Args:
+        scale: Factor of their contributions (`StepSums.scale`).
+    """
+
+    def text(token_id: int | None) -> str | None:
+        found = None if token_id is None else texts(token_id)
+        return None if found is None else _cut(found)
+
+    return tuple(replace(token, contribution=scale * token.contribution, text=text(token.token_id)) for token in tokens)
+
+
+def rollouts_of(rows: Sequence[Row], scale: float, texts: TokenTexts) -> tuple[Rollout, ...]:
+    """The rows in running text; without those whose texts are not known.
+
+    Args:
+        scale: Factor of their contributions (`StepSums.scale`).
+    """
+    found = (_rollout(row, scale, texts) for row in rows)
+    return tuple(rollout for rollout in found if rollout is not None)
+
+
+def _rollout(row: Row, scale: float, texts: TokenTexts) -> Rollout | None:
+    ids, kept = zip(*map(id_and_kept, row.codes), strict=True)
+    counted = [place for place, state in enumerate(kept) if state is not None]
+    begin, end = counted[0], counted[-1] + 1
+    known = [place for place in range(begin, end) if ids[place] >= 0]
+    running = texts.running([ids[place] for place in known])
+    if running is None or not set(counted) <= set(known):
+        return None
+    cut = [""] * end
+    for place, text in zip(known, running, strict=True):
+        cut[place] = _cut(text)
+    peak = row.largest.position - row.first
+    size = sum(len(text.encode()) for text in cut)
+    cut_before, cut_after = begin == 0 and row.first > 0, end == WINDOW and row.left > WINDOW
+    while size > ROLLOUT_TEXT_BYTES:
+        if peak - begin >= end - 1 - peak:
+            size, begin, cut_before = size - len(cut[begin].encode()), begin + 1, True
+        else:
+            size, end, cut_after = size - len(cut[end - 1].encode()), end - 1, True
+
+    def shown(numbers: Sequence[float], factor: float = 1.0) -> tuple[float | None, ...]:
+        return tuple(
+            None if state is None else factor * number
+            for number, state in zip(numbers[begin:end], kept[begin:end], strict=True)
+        )
+
+    return Rollout(
+        rank=row.rank,
+        sequence=row.largest.sequence,
+        first_position=row.first + begin,
+        cut_before=cut_before,
+        cut_after=cut_after,
+        advantage=row.largest.advantage,
+        reward=row.reward if math.isfinite(row.reward) else None,
+        absolute_contribution=scale * row.absolute_effect,
+        texts=tuple(cut[begin:end]),
+        logprobs=shown(row.logprobs),
+        vocab_centered_scores=shown(row.vocab_centered_scores),
+        contributions=shown(row.effects, -scale),
+        kept=kept[begin:end],
+    )
+
+
+def _cut(text: str) -> str:
+    # Half a character can't be written to the spool.
+    return text[:TEXT_CHARACTERS].encode(errors="replace").decode()
