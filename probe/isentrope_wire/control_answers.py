@@ -200,8 +200,11 @@ class CurveColumns(Answer):
 
     mu: list[float]
     clip_fraction: list[float]
+    clip_fraction_std: list[float] | None
+    """How much it scatters over the steps; null where it is that of one step."""
     unit_predicted_change: list[Number]
     predicted_change: list[Number] | None
+    predicted_change_std: list[Number] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +217,13 @@ class WhatIfCurves(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAnswer(Answer):
-    """One step under thresholds it did not have. All its valid tokens count, also those that were clipped then."""
+    """A step, or the mean of several, under thresholds it did not have. All its valid tokens count, also those that were
+    clipped then."""
 
     step: int
+    """The newest of them."""
+    steps: int
+    """Number of steps that the numbers are means of."""
     method: ThresholdMethod
     scope: Scope
     mu_low: float | None
@@ -230,11 +237,14 @@ class WhatIfAnswer(Answer):
     """Whether max_fraction binds, so that moving the thresholds changes nothing."""
     clip_fraction: float
     """Share of the step's tokens that these thresholds would have clipped."""
+    clip_fraction_std: float | None
+    """How much that scatters over the steps; null where it is that of one step."""
     unit_predicted_change: Number
     """Of the tokens that are kept, in nats per unit gain."""
     predicted_change: Number | None
     """gain times the unit prediction, in nats a step: the effect once the optimiser's momentum has forgotten the gradients
     before these thresholds. Null while the gain is not known."""
+    predicted_change_std: Number | None
     gain: Number | None
     clip_fraction_bound: float
     """The true share differs by at most this much; 0 at a bin edge."""

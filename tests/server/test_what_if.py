@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import stdev
+
 import pytest
 from sqlalchemy import update
 
@@ -209,3 +211,26 @@ def test_sums_no_server_can_read_are_kept_aside_with_their_reason(server: Server
     reply = rank.push([pb.Record(seq=1, payload=payload, payload_hash=payload_hash(payload))])
     assert [refused.code for refused in reply.quarantined] == ["undecodable"]
     assert "upgrade the server" in reply.quarantined[0].message
+
+
+def test_several_steps_are_answered_by_their_mean_and_spread(server: ServerInThread) -> None:
+    rank = Rank(server)
+    for step, tokens, change_sum in ((1, 10, -4.0), (2, 10, -9.0), (4, 30, -4.0)):
+        send(rank, step, sums(tokens, change_sum=change_sum), gain=0.5)
+    send(rank, 3, None)
+    asked = {"mu_low": 1.0, "steps": 3, "curve": True}
+    found = server.http.get(f"{rank.path}/what-if", params=asked).json()
+    assert (found["step"], found["steps"], found["tokens"]) == (4, 3, 50)
+    assert found["clip_fraction"] == pytest.approx(6 / 50)
+    assert found["clip_fraction_std"] == pytest.approx(stdev([0.2, 0.2, 2 / 30]))
+    assert found["predicted_change"] == pytest.approx(0.5 * (-1.0 - 6.0 - 1.0) / 50)
+    assert found["predicted_change_std"] == pytest.approx(0.5 * stdev([-0.1, -0.6, -1 / 30]))
+    at_one = EDGES.index(1.0)
+    assert found["curve"]["low"]["clip_fraction_std"][at_one] == pytest.approx(found["clip_fraction_std"])
+    assert found["curve"]["low"]["predicted_change"][at_one] == pytest.approx(found["predicted_change"])
+    alone = server.http.get(f"{rank.path}/what-if", params={"mu_low": 1.0, "step": 2, "curve": True}).json()
+    assert (alone["steps"], alone["clip_fraction_std"], alone["curve"]["low"]["predicted_change_std"]) == (
+        1,
+        None,
+        None,
+    )

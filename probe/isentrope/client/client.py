@@ -295,6 +295,7 @@ class Client(Connection):
         scope: str = "all",
         method: str | None = None,
         step: int | None = None,
+        steps: int | None = None,
         max_fraction: float | None = None,
         denominator: str = "keep",
         curve: bool | None = None,
@@ -308,6 +309,7 @@ class Client(Connection):
             scope: On which tokens the thresholds act.
             method: clip_b or clip_v; None: the step's own, else clip_v.
             step: None: the newest that can answer.
+            steps: The mean over so many steps, the last of them `step`; None: one.
             max_fraction: At most this share of the tokens is clipped, those furthest beyond their threshold.
             denominator: keep, or shrink: the mean is over the tokens that are kept, not over all.
             curve: Also the columns over all thresholds; None: only when no threshold is given.
@@ -321,6 +323,7 @@ class Client(Connection):
                 scope=scope,
                 method=method,
                 step=step,
+                steps=steps,
                 max_fraction=max_fraction,
                 denominator=denominator,
                 curve=curve,

@@ -1,10 +1,13 @@
-"""What other thresholds would have done to a step."""
+"""What other thresholds would have done to a step, or to the mean of several."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from statistics import fmean, stdev
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -20,7 +23,7 @@ from isentrope_wire.control import Method, Scope
 from isentrope_wire.control_answers import CurveColumns, Denominator, ThresholdMethod, WhatIfAnswer, WhatIfCurves
 from isentrope_wire.methods import METHODS
 from isentrope_wire.metrics import ENTROPY_GAIN
-from isentrope_wire.what_if import EDGES, WhatIf, WhatIfCurve
+from isentrope_wire.what_if import EDGES, WhatIfCurve, WhatIfSums
 
 router = APIRouter(tags=["control"])
 
@@ -37,6 +40,11 @@ MaxFraction = Annotated[
         description="At most this share of the tokens is clipped, those furthest beyond their threshold.",
     ),
 ]
+Steps = Annotated[
+    int, Query(ge=1, le=50, description="The mean over so many steps that can answer, the last of them the step.")
+]
+_PASSED_OVER = 3
+"""Of so many times the wanted steps: not every step need have sums."""
 NOT_INCLUDED = ("epsilon_low", "epsilon_high", "zero_advantage")
 """Parameters of clip_b and clip_v that the answer ignores: two depend on the ratio, which the sums do not contain, and
 tokens with A = 0 change only what a mean divides by."""
@@ -47,6 +55,7 @@ async def get_what_if(
     run: RunDep,
     backend: BackendDep,
     step: StepParam = None,
+    steps: Steps = 1,
     mu_low: Mu = None,
     mu_high: Mu = None,
     scope: Scope = Scope.ALL,
@@ -60,6 +69,8 @@ async def get_what_if(
 ) -> WhatIfAnswer:
     """Clip fraction and predicted entropy change the step would have had; by default of the newest step.
 
+    Of several steps the means by their tokens, with the gain of the newest; steps without sums are passed over.
+
     Limits on the ratio and `zero_advantage` are ignored; a cap is counted over the step's own tokens, by the gate over those of the step
     before. Exact where a threshold is a bin edge (every 0.05 up to 5, then wider), linearly interpolated and bounded
     between.
@@ -67,14 +78,17 @@ async def get_what_if(
     404 `what_if_missing`: the step was reported without the sums that could answer.
     """
     wanted = (mu_low is None and mu_high is None) if curve is None else curve
-    found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step))
+    found, stored = await read_of(backend, run, lambda connection: _read(connection, run, step, steps))
     chosen = method or _own_method(stored)
-    thresholds = WhatIfCurve(found.sums, scope, METHODS[chosen])
-    asked = _Asked(thresholds, max_fraction, shrink=denominator == "shrink")
-    point = asked.at(mu_low, mu_high)
+    curves = [WhatIfCurve(one.sums, scope, METHODS[chosen]) for one in found]
     gain = _gain(stored)
+    tokens = [one.sums.tokens for one in found]
+    asked = _Asked(curves, tokens, gain, max_fraction, shrink=denominator == "shrink")
+    point = asked.at(mu_low, mu_high)
+    counted = reduce(WhatIfSums.merge, (one.sums for one in found))
     return WhatIfAnswer(
-        step=found.step,
+        step=found[0].step,
+        steps=len(found),
         method=chosen,
         scope=scope,
         mu_low=mu_low,
@@ -82,33 +96,76 @@ async def get_what_if(
         max_fraction=max_fraction,
         denominator=denominator,
         not_included=list(NOT_INCLUDED),
-        tokens=found.sums.tokens,
+        tokens=counted.tokens,
         capped=point.capped,
         clip_fraction=point.clip_fraction,
+        clip_fraction_std=point.clip_fraction_std,
         unit_predicted_change=point.unit_predicted_change,
-        predicted_change=None if gain is None else gain * point.unit_predicted_change,
+        predicted_change=point.predicted_change,
+        predicted_change_std=point.predicted_change_std,
         gain=gain,
         clip_fraction_bound=point.clip_fraction_bound,
         unit_predicted_change_bound=point.unit_predicted_change_bound,
-        unclipped_unit_predicted_change=thresholds.at(None, None).unit_predicted_change,
-        curve=_curves(asked, mu_low, mu_high, gain) if wanted else None,
-        sums=found.sums if sums else None,
+        unclipped_unit_predicted_change=asked.at(None, None).unit_predicted_change,
+        curve=_curves(asked, mu_low, mu_high) if wanted else None,
+        sums=counted if sums else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A step's sums and parameters, to be evaluated at thresholds."""
+class _Point:
+    """One pair of thresholds: the steps' means by tokens, and standard deviations, which one step has not."""
 
-    thresholds: WhatIfCurve
+    clip_fraction: float
+    clip_fraction_std: float | None
+    unit_predicted_change: float
+    predicted_change: float | None
+    predicted_change_std: float | None
+    clip_fraction_bound: float
+    unit_predicted_change_bound: float
+    capped: bool
+    """In every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The sums of steps and the parameters, to be evaluated at thresholds."""
+
+    steps: Sequence[WhatIfCurve]
+    tokens: Sequence[int]
+    gain: float | None
     max_fraction: float | None
     shrink: bool
 
-    def at(self, mu_low: float | None, mu_high: float | None) -> WhatIf:
-        return self.thresholds.at(mu_low, mu_high, max_fraction=self.max_fraction, shrink_denominator=self.shrink)
+    def at(self, mu_low: float | None, mu_high: float | None) -> _Point:
+        found = [
+            step.at(mu_low, mu_high, max_fraction=self.max_fraction, shrink_denominator=self.shrink)
+            for step in self.steps
+        ]
+        fractions = [one.clip_fraction for one in found]
+        units = [one.unit_predicted_change for one in found]
+        unit, unit_std = self._mean(units), _std(units)
+        return _Point(
+            clip_fraction=self._mean(fractions),
+            clip_fraction_std=_std(fractions),
+            unit_predicted_change=unit,
+            predicted_change=None if self.gain is None else self.gain * unit,
+            predicted_change_std=None if self.gain is None or unit_std is None else abs(self.gain) * unit_std,
+            clip_fraction_bound=self._mean([one.clip_fraction_bound for one in found]),
+            unit_predicted_change_bound=self._mean([one.unit_predicted_change_bound for one in found]),
+            capped=all(one.capped for one in found),
+        )
+
+    def _mean(self, values: Sequence[float]) -> float:
+        return values[0] if len(values) == 1 else fmean(values, self.tokens)
 
 
-def _read(connection: Connection, run: Run, step: int | None) -> tuple[StoredWhatIf, StoredStep]:
+def _std(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _read(connection: Connection, run: Run, step: int | None, count: int) -> tuple[list[StoredWhatIf], StoredStep]:
+    """The sums of up to `count` steps, newest first, and what else the newest of them reported."""
     found = attachments.find_what_if_sums(connection, run.key, step)
     if found is None and step is not None and steps.find(connection, run.key, step) is None:
         raise NotFound(f"Run {run.id} has no report of step {step}.", step=step)
@@ -120,7 +177,9 @@ def _read(connection: Connection, run: Run, step: int | None) -> tuple[StoredWha
             "not measure them.",
             step=step,
         )
-    return found, stored
+    before = range(found.step - 1, max(-1, found.step - _PASSED_OVER * count), -1)
+    earlier = (attachments.find_what_if_sums(connection, run.key, number) for number in before)
+    return [found, *islice((one for one in earlier if one is not None), count - 1)], stored
 
 
 def _own_method(stored: StoredStep) -> ThresholdMethod:
@@ -132,18 +191,24 @@ def _gain(stored: StoredStep) -> float | None:
     return gain if gain is not None and math.isfinite(gain) else None
 
 
-def _curves(asked: _Asked, mu_low: float | None, mu_high: float | None, gain: float | None) -> WhatIfCurves:
+def _curves(asked: _Asked, mu_low: float | None, mu_high: float | None) -> WhatIfCurves:
     return WhatIfCurves(
-        low=_columns([asked.at(mu, mu_high) for mu in EDGES], gain),
-        high=_columns([asked.at(mu_low, mu) for mu in EDGES], gain),
+        low=_columns([asked.at(mu, mu_high) for mu in EDGES]), high=_columns([asked.at(mu_low, mu) for mu in EDGES])
     )
 
 
-def _columns(points: Sequence[WhatIf], gain: float | None) -> CurveColumns:
-    units = [point.unit_predicted_change for point in points]
+def _columns(points: Sequence[_Point]) -> CurveColumns:
     return CurveColumns(
         mu=list(EDGES),
         clip_fraction=[point.clip_fraction for point in points],
-        unit_predicted_change=units,
-        predicted_change=None if gain is None else [gain * unit for unit in units],
+        clip_fraction_std=_known([point.clip_fraction_std for point in points]),
+        unit_predicted_change=[point.unit_predicted_change for point in points],
+        predicted_change=_known([point.predicted_change for point in points]),
+        predicted_change_std=_known([point.predicted_change_std for point in points]),
     )
+
+
+def _known(values: Sequence[float | None]) -> list[float] | None:
+    """All of them or none: they depend on the gain and the number of steps."""
+    found = [value for value in values if value is not None]
+    return found if len(found) == len(values) else None
