@@ -28,13 +28,13 @@ COLOURS: Final[Mapping[Scheme, Mapping[str, str]]] = {
         "text": "#e6e9ef", "muted": "#98a1b2", "faint": "#5d6675", "grid": "#20262f", "zero": "#3a4250", "card": "#161a21",
         "future": "rgba(152,161,178,.045)", "iris": "#8b9af8", "iris_soft": "rgba(139,154,248,.16)",
         "act": "#f0925a", "act_soft": "rgba(240,146,90,.10)", "hold": "#3cc7b0", "hold_soft": "rgba(60,199,176,.12)",
-        "upper": "#d9b44a", "observed": "#aeb6c4", "up": "#5aa7f0", "pill": "#5567e3", "pill_text": "#ffffff",
+        "upper": "#d9b44a", "upper_soft": "rgba(217,180,74,.16)", "observed": "#aeb6c4", "up": "#5aa7f0", "pill": "#5567e3", "pill_text": "#ffffff",
     },
     "light": {
         "text": "#1b2130", "muted": "#5b6475", "faint": "#98a1b2", "grid": "#eef0f4", "zero": "#c6ccd8", "card": "#ffffff",
         "future": "rgba(27,33,48,.028)", "iris": "#4456c8", "iris_soft": "rgba(68,86,200,.13)",
         "act": "#c2510c", "act_soft": "rgba(194,81,12,.08)", "hold": "#0a8572", "hold_soft": "rgba(10,133,114,.10)",
-        "upper": "#8f6b00", "observed": "#667085", "up": "#1f6fc4", "pill": "#4456c8", "pill_text": "#ffffff",
+        "upper": "#8f6b00", "upper_soft": "rgba(143,107,0,.13)", "observed": "#667085", "up": "#1f6fc4", "pill": "#4456c8", "pill_text": "#ffffff",
     },
 }  # fmt: skip
 """Iris is the only accent; `act` marks loss, `hold` what stops it, `upper` the upper threshold's side (and Watch)."""

@@ -19,7 +19,7 @@ from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import distributions, overview, steps
+from isentrope_dashboard.pages import control, distributions, overview, steps
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS
@@ -46,7 +46,9 @@ class Tab:
 
 
 TABS: Mapping[str, Tab] = {
-    "overview": Tab(label="Overview", parts=[overview.PART], tools=overview.tools),
+    "overview": Tab(
+        label="Overview", parts=[overview.PART, control.PART], tools=overview.tools, register=control.register
+    ),
     "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=overview.tools),
 }
 

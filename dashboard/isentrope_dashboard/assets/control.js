@@ -1,0 +1,178 @@
+// The control card without the server: handles, the numbers under the plot, the forecast in the entropy chart, a push that fails.
+(function () {
+  "use strict";
+  const SETTLED = 250; // milliseconds without a change, after which the server is asked
+  const ANSWER_WITHIN = 6000;
+  const NEXT_STEPS = 50;
+  const SIDES = ["low", "high"];
+  const IDS = { low: "control-mu-low", high: "control-mu-high" };
+  const setProps = (id, props) => window.dash_clientside.set_props(id, props);
+  const now = { preview: null, low: null, high: null, timer: null, pushing: null };
+
+  // ---- numbers ---------------------------------------------------------------------------------------------
+  const mu = (value) => (value === "" || value === null || value === undefined || !isFinite(value) || value < 0 ? null : Number(value));
+  const fixed = (value, digits) => (/[1-9]/.test(value.toFixed(digits)) ? value.toFixed(digits) : Math.abs(value).toFixed(digits)).replace("-", "−");
+  const percent = (share) => fixed(100 * share, 1) + "\u00a0%";
+  const small = (value) => fixed(value, value ? Math.min(8, Math.max(4, 1 - Math.floor(Math.log10(Math.abs(value))))) : 4);
+  const known = (value) => typeof value === "number" && isFinite(value);
+  // A column at a threshold: edges rise, and between two of them it is a straight line.
+  function at(column, edges, x) {
+    let right = edges.findIndex((edge) => edge >= x);
+    if (right < 0) return column[column.length - 1];
+    if (right === 0) return column[0];
+    const part = (x - edges[right - 1]) / (edges[right] - edges[right - 1]);
+    return column[right - 1] + part * (column[right] - column[right - 1]);
+  }
+  // What both sides do together: each curve has the other side off, so the shares add up, and so do the changes removed.
+  function together(preview, low, high) {
+    const exact = preview.exact;
+    if (exact.low === low && exact.high === high) return exact;
+    const total = { clipped: 0, variance: 0, change: preview.unclipped };
+    SIDES.forEach((side) => {
+      const threshold = side === "low" ? low : high, curve = preview.sides[side];
+      if (threshold === null) return;
+      total.clipped += at(curve.clipped, preview.mu, threshold);
+      total.change += at(curve.change, preview.mu, threshold) - preview.unclipped;
+      if (curve.clippedStd) total.variance += at(curve.clippedStd, preview.mu, threshold) ** 2;
+    });
+    return { clipped: total.clipped, clippedStd: Math.sqrt(total.variance), change: total.change };
+  }
+
+  // ---- the plot --------------------------------------------------------------------------------------------
+  function place() {
+    const handles = document.querySelector(".what-if .handles");
+    if (!handles) return;
+    handles.hidden = !now.preview;
+    if (!now.preview) return;
+    const { end, reach, panels, sides } = now.preview;
+    const part = (name, side) => handles.querySelector("." + name + "." + side);
+    const height = (panel, value) => {
+      const [low, high] = panel.range, [from, to] = panel.domain;
+      return 100 * (1 - from - (to - from) * Math.min(1, Math.max(0, (value - low) / (high - low))));
+    };
+    SIDES.forEach((side) => {
+      const sign = side === "low" ? -1 : 1, threshold = now[side], off = threshold === null;
+      const x = 50 + (50 * sign * (off ? end : Math.min(threshold, end))) / end;
+      handles.style.setProperty("--" + side, x + "%");
+      const handle = part("handle", side);
+      handle.querySelector(".pill").textContent = "‹ µ" + (side === "low" ? "₋ " : "₊ ") + (off ? "off" : threshold.toFixed(threshold * 10 % 1 ? 2 : 1)) + " ›";
+      handle.classList.toggle("off", off);
+      const inside = !off && threshold <= reach;
+      ["clipped", "change"].forEach((panel) => {
+        const dot = part("dot." + panel, side);
+        dot.hidden = !inside;
+        if (inside) dot.style.top = height(panels[panel], at(sides[side][panel], now.preview.mu, threshold)) + "%";
+      });
+      const share = part("share", side);
+      share.hidden = !inside;
+      if (inside) {
+        const clipped = at(sides[side].clipped, now.preview.mu, threshold);
+        share.textContent = percent(clipped);
+        share.style.top = height(panels.clipped, clipped) + "%";
+      }
+    });
+  }
+  // The line "with" of the next 50 steps, beside the unchanged one that the server draws.
+  function forecast() {
+    const plot = document.querySelector("#chart-entropy .js-plotly-plot");
+    if (!plot || !plot.data || !plot._fullLayout) return;
+    const preview = now.preview, drawn = plot.data.findIndex((trace) => trace.meta === "with");
+    const isNew = preview && preview.calibrated && known(preview.entropy) && preview.ahead && (preview.changed || preview.exact.low !== now.low || preview.exact.high !== now.high);
+    if (!isNew) return drawn >= 0 && window.Plotly.deleteTraces(plot, drawn);
+    const after = Math.max(0, preview.entropy + NEXT_STEPS * together(preview, now.low, now.high).change);
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim();
+    const text = ["", "<b>with " + preview.label + "</b>  " + fixed(after, 3)];
+    const same = drawn >= 0 && plot.data[drawn];
+    if (same && same.y[1] === after && same.x[0] === preview.ahead[0]) return;
+    if (same) return window.Plotly.restyle(plot, { x: [preview.ahead], y: [[preview.entropy, after]], text: [text] }, [drawn]);
+    window.Plotly.addTraces(plot, {
+      type: "scatter", mode: "lines+text", meta: "with", x: preview.ahead, y: [preview.entropy, after], text, textposition: "top left",
+      textfont: { color: ink, size: 11 }, line: { color: ink, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false,
+    });
+  }
+  function follow() {
+    const plot = document.querySelector("#chart-entropy .js-plotly-plot");
+    if (plot && plot.on && !plot.dataset.follows) {
+      plot.dataset.follows = "yes";
+      plot.on("plotly_afterplot", () => requestAnimationFrame(forecast)); // the server draws the chart without the line
+    }
+    forecast();
+  }
+
+  // ---- dragging: native shapes can be moved up and down, too, and report only where they were let go -------------------
+  function threshold(event, handles, side) {
+    const box = handles.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width - 0.5) * 2 * now.preview.end * (side === "low" ? -1 : 1);
+    return x > now.preview.reach + 0.02 ? "" : Math.max(0, Math.round(20 * x) / 20);
+  }
+  document.addEventListener("pointerdown", (event) => {
+    const handle = event.target.closest && event.target.closest(".what-if .handle");
+    if (!handle || !now.preview) return;
+    event.preventDefault();
+    const side = handle.dataset.side, handles = handle.parentElement;
+    let frame = null, last = event;
+    const move = (moved) => {
+      last = moved;
+      frame = frame || requestAnimationFrame(() => {
+        frame = null;
+        setProps(IDS[side], { value: threshold(last, handles, side) });
+      });
+    };
+    const end = () => {
+      removeEventListener("pointermove", move);
+      handle.classList.remove("moving");
+    };
+    handle.classList.add("moving");
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", end, { once: true });
+    addEventListener("pointercancel", end, { once: true });
+  });
+
+  // ---- time ------------------------------------------------------------------------------------------------
+  setInterval(() => {
+    document.querySelectorAll("[data-expires]").forEach((place) => {
+      const left = Math.round(Number(place.dataset.expires) - Date.now() / 1000);
+      const words = left > 0 ? "expires in " + Math.floor(left / 60) + ":" + String(left % 60).padStart(2, "0") : "expired";
+      if (place.textContent !== words) place.textContent = words;
+    });
+    if (now.preview) follow();
+  }, 1000);
+  document.addEventListener("click", (event) => {
+    const card = document.getElementById("control");
+    if (card && event.target.closest && event.target.closest("#try")) card.scrollIntoView({ block: "nearest" });
+  });
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    control: {
+      draw(preview, method, low, high, scope, hold, target, parameters, asked) {
+        const fields = JSON.stringify([method, low, high, scope, hold, target, parameters]);
+        clearTimeout(now.timer);
+        if (fields !== asked) now.timer = setTimeout(() => document.getElementById("control-form") && setProps("control-asked", { data: fields }), asked ? SETTLED : 0);
+        Object.assign(now, { preview: preview && preview.sides ? preview : null, low: mu(low), high: mu(high) });
+        place();
+        follow();
+        const entropy = preview && known(preview.entropy) ? String(Number(preview.entropy.toPrecision(3))) : "";
+        if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
+        const input = document.getElementById("control-hold-target");
+        if (input && entropy) input.placeholder = entropy;
+        if (!now.preview) return ["–", "", "–", "ΔH per step", "–"];
+        const sum = together(now.preview, now.low, now.high);
+        const after = now.preview.calibrated && entropy ? fixed(Math.max(0, preview.entropy + NEXT_STEPS * sum.change), 3) : "–";
+        return [percent(sum.clipped), sum.clippedStd ? " ± " + fixed(100 * sum.clippedStd, 1) : "", known(sum.change) ? small(sum.change) : "–",
+          now.preview.calibrated ? "ΔH per step" : "ΔH per unit gain", after];
+      },
+      // Dash tells nobody that the request of a callback failed.
+      pushing(push, mine) {
+        if (!push && !mine) return false;
+        clearTimeout(now.pushing);
+        now.pushing = setTimeout(() => {
+          const words = "No answer from the server: nothing is known of this push. If it arrived, it stands under Latest control when the connection is back.";
+          setProps("control-outcome", { children: words, className: "outcome failed" });
+          setProps("control-push", { loading: false });
+        }, ANSWER_WITHIN);
+        return true;
+      },
+      answered: () => (clearTimeout(now.pushing), false),
+    },
+  });
+})();

@@ -1,0 +1,389 @@
+"""The control card's form: its fields, made from METHODS, and the control that they mean; and why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from isentrope_dashboard.components.basics import card, icon, row, spacer, text
+from isentrope_dashboard.figures.chart import Chart
+from isentrope_dashboard.formatting import parameter as written
+from isentrope_dashboard.theme import CHART_CONFIG
+from isentrope_wire.answers import Me, RunDetail, Status, TokenScope
+from isentrope_wire.control import Control, HoldSide, Scope
+from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_named
+
+METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
+HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
+BASE, FILL, ASKED, PREVIEW, ANSWERED = (
+    "control-base",
+    "control-fill",
+    "control-asked",
+    "control-preview",
+    "control-answered",
+)
+FORM, MORE, MORE_WORDS, STATUS, NOTE = (
+    "control-form",
+    "control-more",
+    "control-more-words",
+    "control-status",
+    "control-note",
+)
+PUSH, OUTCOME, PLOT = "control-push", "control-outcome", "control-what-if"
+CONFLICT, CONFLICT_WORDS, TAKE_THEIRS, PUSH_MINE = (
+    "control-conflict",
+    "control-conflict-words",
+    "take-theirs",
+    "push-mine",
+)
+CLIPPED, CLIPPED_SPREAD, CHANGE, CHANGE_UNIT, ENTROPY = (
+    "control-clipped", "control-clipped-spread", "control-change", "control-change-unit", "control-entropy",
+)  # fmt: skip
+
+FIRST_MU = 1.0
+"""Of both sides, when a method with thresholds is chosen."""
+WHAT_IF_HEIGHT = 156
+
+_HOLD_PREFIX = "hold."
+HOLD_PARAMETERS = tuple(
+    Parameter(name=_HOLD_PREFIX + name, default=default, sense=sense, **bounds)
+    for name, default, sense, bounds in (
+        ("side", "both", "only raise it, only lower it, or both", {"choices": tuple(map(str, HoldSide))}),
+        ("max_change_per_step", None, "largest correction of a step, in nats; else 5 % of the distance",
+         {"minimum": 0.0, "minimum_excluded": True}),
+        ("mu_min", 0.0, "the lowest threshold allowed: how hard may be clipped", {"minimum": 0.0}),
+        ("mu_max", 10.0, "the highest threshold allowed", {"minimum": 0.0}),
+        ("reward_guard", "on", "end the hold when the reward begins to fall while it acts", {"choices": ("on", "off")}),
+    )
+)  # fmt: skip
+"""Fields of `Hold` beside its target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """The form's fields: numbers, or texts that may be half typed; empty where a knob is off."""
+
+    method: str = str(Method.NONE)
+    mu_low: object = None
+    mu_high: object = None
+    scope: str = str(Scope.ALL)
+    hold: bool = False
+    hold_target: object = ""
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """By name; those of a hold begin with `hold.`."""
+
+
+def can_hold(method: Method) -> bool:
+    """Whether an entropy can be held with this method."""
+    return method.thresholds or method == Method.NONE
+
+
+def parameters_of(method: Method, *, hold: bool = True) -> dict[str, Parameter]:
+    """The rare parameters: the method's own, and those of a hold where it can be held."""
+    held = {one.name: one for one in HOLD_PARAMETERS} if hold and can_hold(method) else {}
+    return {**method.parameters, **held}
+
+
+def fields_of(control: Control) -> Fields:
+    """The fields that mean this control."""
+    given: dict[str, Value] = dict(control.parameters)
+    held = control.held
+    if held is not None:
+        document = held.to_document() | {"reward_guard": "on" if held.reward_guard else "off"}
+        given |= {one.name: document[one.name.removeprefix(_HOLD_PREFIX)] for one in HOLD_PARAMETERS}  # type: ignore[misc]
+    known = parameters_of(control.method)
+    return Fields(
+        method=str(control.method),
+        mu_low=control.mu_low,
+        mu_high=control.mu_high,
+        scope=str(control.scope),
+        hold=held is not None,
+        hold_target="" if held is None else held.target,
+        parameters={name: written(given.get(name, one.default)) for name, one in known.items()},
+    )
+
+
+def control_of(fields: Fields, reason: str = "") -> Control:
+    """The control that the fields mean. Parameters at their default are not named in it.
+
+    Raises:
+        ConfigurationError: a field has a value that no control can have.
+    """
+    method = method_named(fields.method)
+    values = {name: _read(one, fields.parameters.get(name)) for name, one in parameters_of(method).items()}
+    own = {name: values[name] for name, one in method.parameters.items() if values[name] != one.default}
+    return Control(
+        method=method,
+        mu_low=_threshold("µ₋", fields.mu_low) if method.thresholds else None,
+        mu_high=_threshold("µ₊", fields.mu_high) if method.thresholds else None,
+        scope=fields.scope,
+        parameters=own,
+        hold=_hold(fields, values) if fields.hold and can_hold(method) else None,
+        reason=reason,
+    )
+
+
+def chosen(method: str, before: Fields) -> Fields:
+    """The fields after another method was chosen: its parameters at their defaults, both thresholds on where it has some.
+
+    Args:
+        method: the chosen one.
+        before: the fields so far; what fits is kept.
+    """
+    row = method_named(method)
+    scope = str(Scope.ALL) if row.positive_only and before.scope == Scope.NEGATIVE else before.scope
+    held = {name: value for name, value in before.parameters.items() if name.startswith(_HOLD_PREFIX)}
+    defaults = {name: written(one.default) for name, one in parameters_of(row).items()}
+    low, high = (None if mu == "" else mu for mu in (before.mu_low, before.mu_high))
+    if not row.thresholds:
+        low = high = None
+    elif low is None and high is None:
+        low = high = FIRST_MU
+    return Fields(
+        method=method,
+        mu_low=low,
+        mu_high=high,
+        scope=scope,
+        hold=before.hold and can_hold(row),
+        hold_target=before.hold_target,
+        parameters={**defaults, **{name: value for name, value in held.items() if name in defaults}},
+    )
+
+
+def _hold(fields: Fields, values: Mapping[str, Value]) -> dict[str, object]:
+    if not str(fields.hold_target or "").strip():
+        raise ConfigurationError("The hold needs its target: nats such as 0.46, or a share of the early level as 75%.")
+    given: dict[str, object] = {one.name.removeprefix(_HOLD_PREFIX): values[one.name] for one in HOLD_PARAMETERS}
+    return {**given, "reward_guard": given["reward_guard"] == "on", "target": fields.hold_target}
+
+
+def _read(parameter: Parameter, value: object) -> Value:
+    """A field as its parameter takes it; an empty one has the default."""
+    entered = "" if value is None else str(value).strip()
+    if not entered:
+        return parameter.default
+    return parameter.check(entered if parameter.choices else _number(entered))
+
+
+def _threshold(name: str, value: object) -> float | None:
+    if value is None or not str(value).strip():
+        return None
+    number = _number(value)
+    if not isinstance(number, float) or not 0 <= number < float("inf"):
+        raise ConfigurationError(f"{name} counts standard deviations, at least 0; empty it to switch the side off.")
+    return number
+
+
+def _number(value: object) -> object:
+    try:
+        return float(str(value))
+    except ValueError:
+        return value
+
+
+def why_closed(run: RunDetail, me: Me) -> str:
+    """Why nobody, or not this reader, can push a control; empty where they can."""
+    if run.status in (Status.FINISHED, Status.FAILED, Status.ENDED):
+        how = {Status.FINISHED: "has finished", Status.FAILED: "has failed", Status.ENDED: "has ended"}[run.status]
+        return f"This run {how}: no trainer is there to apply a control."
+    if not run.capabilities:
+        return "This run was imported or only observes: its trainer applies no controls."
+    if me.scope not in (TokenScope.CONTROL, TokenScope.ADMIN):
+        return f"Signed in as {me.name} with the scope {me.scope}: to push a control, sign in with a token of scope control."
+    return ""
+
+
+def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None) -> Component:
+    """The card's fields, with the stores of the callbacks about them: these run where there is a form.
+
+    Args:
+        run: what its probe can carry out can be chosen.
+        fields: the first values.
+        base: the version that they are those of; None: they are filled by a callback.
+    """
+    methods = [{"value": name, "label": row.label} for name, row in METHODS.items() if name in run.methods]
+    method = method_named(fields.method)
+    stores = {BASE: base, FILL: None, ASKED: None, PREVIEW: None, ANSWERED: None}
+    return html.Div(
+        [
+            *(dcc.Store(id=name, data=data) for name, data in stores.items()),
+            html.Div(id=STATUS, className="status", role="status"),
+            row(
+                dmc.Select(
+                    id=METHOD, label="Method", data=methods, value=fields.method, size="xs", className="grow",
+                    comboboxProps={"withinPortal": True},
+                ),
+                _mu(MU_LOW, ["Lower ", html.Span("µ₋ (σ)", className="nowrap")], fields.mu_low),
+                _mu(MU_HIGH, ["Upper ", html.Span("µ₊ (σ)", className="nowrap")], fields.mu_high),
+                name="fields",
+            ),
+            html.Div([_plot(), _numbers()], className="for-thresholds"),
+            row(
+                dmc.Select(
+                    id=SCOPE, size="xs", w=138, value=fields.scope, **{"aria-label": "Scope"},
+                    data=[{"value": str(scope), "label": scope.label} for scope in Scope],
+                    comboboxProps={"width": 220, "position": "bottom-start"},
+                ),
+                spacer(),
+                *_hold_fields(fields, can="hold" in run.capabilities),
+                name="scope-row",
+            ),
+            dmc.Accordion(
+                dmc.AccordionItem(
+                    [
+                        dmc.AccordionControl(
+                            row(text("More"), html.Span(more_words(method), id=MORE_WORDS, className="dim small"))
+                        ),
+                        dmc.AccordionPanel(html.Div(parameter_fields(fields), id=MORE, className="more")),
+                    ],
+                    value="more",
+                ),
+                chevronPosition="right",
+                className="accordion",
+            ),
+            html.Div(id=NOTE, className="control-note", role="status"),
+            html.Div(
+                [
+                    html.Div(id=CONFLICT_WORDS),
+                    row(
+                        dmc.Button("Take theirs", id=TAKE_THEIRS, size="compact-xs", variant="default"),
+                        dmc.Button("Push mine", id=PUSH_MINE, size="compact-xs", variant="light"),
+                    ),
+                ],
+                id=CONFLICT,
+                className="conflict gone",
+                role="alert",
+            ),
+            row(
+                dmc.TextInput(
+                    id=REASON, placeholder="Reason, for the history", size="xs", className="grow",
+                    **{"aria-label": "Reason"},
+                ),
+                dmc.Button(
+                    "Push", id=PUSH, size="xs", h=30, w=104, leftSection=icon("send", 13), disabled=True,
+                    className="needs-server",
+                ),
+                name="push-row",
+            ),
+            html.Div(
+                [
+                    html.Div("Applied at the next step.", id=OUTCOME, role="status", className="outcome"),
+                    html.Div("The server does not answer: a push waits until it does.", className="when-lost"),
+                ],
+                className="dim small",
+            ),
+        ],
+        id=FORM,
+        className=form_class(method),
+    )  # fmt: skip
+
+
+def form_class(method: Method) -> str:
+    """What the style sheet shows of the form."""
+    return f"control-form{' thresholds' if method.thresholds else ''}{' can-hold' if can_hold(method) else ''}"
+
+
+def control_card(body: Any) -> Component:
+    """The card around the form, or around the reason why there is none."""
+    return card(
+        body,
+        title="Control",
+        name="control",
+        id="control",
+        **{"aria-label": "Control"},
+    )
+
+
+def _mu(component: str, label: Any, value: object) -> Component:
+    return dmc.NumberInput(
+        id=component, label=label, value="" if value is None else value, placeholder="off", step=0.05, min=0,
+        clampBehavior="none", allowNegative=False, decimalScale=4, size="xs", w=76, className="for-thresholds",
+    )  # fmt: skip
+
+
+def _hold_fields(fields: Fields, *, can: bool) -> list[Component]:
+    look = "for-hold" if can else "gone"
+    return [
+        html.Label("Hold at", htmlFor=HOLD_TARGET, className=f"small dim nowrap {look}"),
+        dmc.TextInput(
+            id=HOLD_TARGET, value=str(fields.hold_target), size="xs", w=66, className=f"num {look}",
+            placeholder="nats or %",
+        ),
+        dmc.Switch(
+            id=HOLD, checked=fields.hold, size="sm", className=look,
+            **{"aria-label": "Hold the entropy at this level"},
+        ),
+    ]  # fmt: skip
+
+
+def _plot() -> Component:
+    empty = Chart("light").figure()
+    empty["layout"] |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+    graph = dcc.Graph(
+        id=PLOT, figure=empty, config={**CHART_CONFIG, "staticPlot": True}, style={"height": WHAT_IF_HEIGHT}
+    )
+    sides = [
+        part
+        for side in ("low", "high")
+        for part in (
+            html.Div(className=f"beyond {side}"),
+            html.Div([html.Span(className="pill"), html.I()], className=f"handle {side}", **{"data-side": side}),
+            html.I(className=f"dot clipped {side}"),
+            html.I(className=f"dot change {side}"),
+            html.Span(className=f"share {side}"),
+        )
+    ]
+    # Keyboards use the number fields.
+    handles = html.Div(sides, className="handles", hidden=True, **{"aria-hidden": "true"})
+    says = "Clipped share and entropy change a step against both thresholds, mean of the last ten steps"
+    return html.Div([html.Div(graph, role="img", **{"aria-label": says}), handles], className="what-if")
+
+
+def _numbers() -> Component:
+    def cell(value: str, below: Any) -> Component:
+        return html.Div([html.Div("–", id=value, className="value"), html.Div(below, className="dim small")])
+
+    return html.Div(
+        [
+            cell(CLIPPED, ["clipped", html.Span(id=CLIPPED_SPREAD)]),
+            cell(CHANGE, html.Span("ΔH per step", id=CHANGE_UNIT)),
+            cell(ENTROPY, "nats in 50 steps"),
+        ],
+        className="stats num",
+        id="control-numbers",
+    )
+
+
+def more_words(method: Method) -> str:
+    """What the accordion holds."""
+    return ", ".join(name.removeprefix(_HOLD_PREFIX).replace("_", " ") for name in parameters_of(method))
+
+
+def parameter_fields(fields: Fields) -> list[Component]:
+    """One field for each rare parameter of the method, in a fixed order."""
+    return [
+        _field(one, fields.parameters.get(name)) for name, one in parameters_of(method_named(fields.method)).items()
+    ]
+
+
+def _field(one: Parameter, value: object) -> Component:
+    label = one.name.replace(_HOLD_PREFIX, "hold: ").replace("_", " ")
+    bounds = "" if one.choices else f" Takes {one.range_in_words}."
+    known: dict[str, Any] = {
+        "id": {"parameter": one.name},
+        "label": label,
+        "size": "xs",
+        "value": written(one.default) if value is None else str(value),
+    }
+    if one.choices:
+        entry = dmc.Select(**known, data=list(one.choices))
+    else:
+        # Not a NumberInput: it can't show 1e-4 as it was typed.
+        entry = dmc.TextInput(**known, placeholder="off" if one.default is None else written(one.default))
+    return html.Div(entry, title=f"{one.sense[:1].upper()}{one.sense[1:]}.{bounds}")

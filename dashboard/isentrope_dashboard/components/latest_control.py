@@ -1,0 +1,172 @@
+"""The newest control and what became of it, step by step; the versions before it in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
+from isentrope_dashboard.formatting import change, count, describe, method, percent, seconds, short_label
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import ControlVersion, State, Verdict, VerdictState
+
+OLDER_VERSIONS = 8
+_STATES = {
+    State.PENDING: ("Pending", "watch", "clock"),
+    State.DELIVERED: ("Delivered", "iris", "clock"),
+    State.APPLIED: ("Applied", "ok", "check"),
+    State.PARTIAL: ("Partly applied", "act", "alert"),
+    State.REJECTED: ("Rejected", "act", "alert"),
+    State.EXPIRED: ("Expired", "act", "alert"),
+    State.SUPERSEDED: ("Superseded", "", ""),
+}
+_VERDICTS = {
+    VerdictState.HOLDS: ("Holds", "ok", "check"),
+    VerdictState.TOO_WEAK: ("Too weak", "watch", "alert"),
+    VerdictState.TOO_STRONG: ("Too strong", "watch", "alert"),
+    VerdictState.RISES: ("Rises", "watch", "alert"),
+}
+
+
+def name_of(control: Control) -> str:
+    """A control in a few words: `Clip_V · µ₋ 1.00 · µ₊ 1.00`."""
+    return short_label(control, None) or method(control.method)
+
+
+def before(item: ControlVersion, history: Sequence[ControlVersion]) -> ControlVersion | None:
+    """The version that a revert goes back to: the newest earlier one that was applied."""
+    earlier = [other for other in history if other.version < item.version and (other.was_applied or not other.version)]
+    return max(earlier, key=lambda other: other.version, default=None)
+
+
+def latest_control(history: Sequence[ControlVersion], *, may_push: bool) -> list[Component]:
+    """What the card shows.
+
+    Args:
+        history: newest first.
+        may_push: whether this reader can go back to an earlier version.
+    """
+    if not history or history[0].version == 0:
+        active = f" It runs with {describe(history[0].control, None)} since its start." if history else ""
+        return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
+    newest, *older = history
+    return [
+        _newest(newest, before(newest, history) if may_push else None),
+        *(_older(item) for item in older[:OLDER_VERSIONS]),
+    ]
+
+
+def _chip_of(item: ControlVersion) -> tuple[str, str, str]:
+    """Word, tone and symbol: of the verdict where there is one, else of the state."""
+    verdict = item.verdict
+    return _VERDICTS.get(verdict.state, _STATES[item.state]) if verdict is not None else _STATES[item.state]
+
+
+def _newest(item: ControlVersion, revert_to: ControlVersion | None) -> Component:
+    word, tone, symbol = _chip_of(item)
+    who = item.author or "unknown"
+    reason = f" · “{item.reason}”" if item.reason else ""
+    why = ": ".join(part for part in (item.code, item.message) if part)
+    revert = [] if revert_to is None else [_revert(revert_to)]
+    said = item.verdict.message if item.verdict is not None else _in_a_sentence(item)
+    return html.Div(
+        [
+            row(
+                text(f"v{item.version}", "mono dim"), text(name_of(item.control), "strong ellipsis"), spacer(),
+                chip(word, tone, symbol=symbol),
+            ),
+            html.Div([who, reason], className="dim small ellipsis", title=f"{who}{reason}"),
+            _stages(item),
+            *([_compared(item.verdict)] if item.verdict is not None else []),
+            *([html.Div(why, className="small why")] if why else []),
+            row(html.Div(said, className="dim small"), spacer(), *revert, name="foot"),
+        ],
+        className=f"version {tone}",
+        **{"data-version": item.version, "data-state": str(item.state)},
+    )  # fmt: skip
+
+
+def _compared(verdict: Verdict) -> Component:
+    """What was before, what was predicted and what came."""
+    clipped, slope = verdict.clip_fraction, verdict.slope
+    rows = [
+        ("Clipped", [percent(value) for value in (clipped.before, clipped.predicted, clipped.realised)]),
+        ("Slope, nats / step", [change(value) for value in (slope.before, slope.predicted, slope.realised)]),
+    ]
+    head = html.Tr([html.Td(), *(html.Th(name, scope="col") for name in ("before", "predicted", "realised"))])
+    body = [html.Tr([html.Th(name, scope="row"), *(html.Td(value) for value in values)]) for name, values in rows]
+    return html.Table([html.Thead(head), html.Tbody(body)], className="compared num")
+
+
+def _revert(item: ControlVersion) -> Component:
+    return dmc.Button(
+        f"Revert to v{item.version}", id={"revert": item.version}, variant="default", size="compact-xs",
+        leftSection=icon("undo", 12), className="needs-server",
+    )  # fmt: skip
+
+
+def _stages(item: ControlVersion) -> Component:
+    pushed = "before step 1" if item.requested_step is None else f"step {count(item.requested_step)}"
+    delivered = item.state != State.PENDING and item.state not in (State.EXPIRED, State.SUPERSEDED)
+    reached = [True, delivered or item.was_applied, item.was_applied]
+    took = "" if item.latency_seconds is None else seconds(item.latency_seconds)
+    applied: Any = f"step {count(item.applied_step)}" if item.was_applied else _waiting(item)
+    words = [("Pushed", pushed), ("Delivered", took), ("Applied", applied)]
+    if item.verdict is not None and item.applied_step is not None:
+        verdict = item.verdict
+        given = verdict.state != VerdictState.PENDING
+        reached.append(given)
+        words.append(
+            (
+                "Verdict",
+                f"step {count(item.applied_step + verdict.steps)}"
+                if given
+                else f"{verdict.steps} of {verdict.steps_needed} steps",
+            )
+        )
+    return html.Div(
+        [
+            html.Div([html.B(name), html.Span(below)], className="stage on" if on else "stage")
+            for (name, below), on in zip(words, reached, strict=True)
+        ],
+        className="stages num",
+    )
+
+
+def _waiting(item: ControlVersion) -> Any:
+    if item.state.is_final or item.expires_at is None:
+        return ""
+    return html.Span("waiting", **{"data-expires": item.expires_at})
+
+
+def _in_a_sentence(item: ControlVersion) -> str:
+    match item.state:
+        case State.PENDING:
+            return "Waits for the trainer."
+        case State.DELIVERED:
+            return "The trainer has it, and applies it at its next step."
+        case State.APPLIED:
+            return ""
+        case State.PARTIAL:
+            return "Some ranks applied it, some did not."
+        case State.EXPIRED:
+            return "No step took it in time."
+        case State.SUPERSEDED:
+            return "A later version came first."
+    return "The trainer refused it."
+
+
+def _older(item: ControlVersion) -> Component:
+    word, tone, _ = _chip_of(item) if item.version else ("Start", "", "")
+    when = "step 0" if not item.version else "" if item.applied_step is None else f"step {count(item.applied_step)}"
+    return html.Div(
+        [
+            text(f"v{item.version}", "mono dim"), text(name_of(item.control), "ellipsis"), spacer(), chip(word, tone),
+            text(when, "dim small num"),
+        ],
+        className="row older",
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""The what-if plot: clipped share above entropy change against both thresholds, the lower side at the left.
+
+The handles, dots and numbers on it are drawn by the browser (`assets/control.js`) from `preview`. Each side's curve has the
+other side off, so the two add up: the share that both clip is the sum, the change that both bring about the sum of what each
+removes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from isentrope_dashboard.figures.chart import Chart, percent_texts, tick_texts
+from isentrope_dashboard.formatting import change
+from isentrope_dashboard.theme import Scheme
+from isentrope_wire.control_answers import CurveColumns, WhatIfAnswer
+
+REACH = 3.0
+"""Standard deviations shown to each side; more where a threshold lies further out."""
+_ROOM = 1.05
+"""The axis ends so much further out: a handle at the very end is off."""
+CLIPPED_PANEL, CHANGE_PANEL = (0.54, 1.0), (0.0, 0.46)
+"""Shares of the plot's height, from below."""
+MARGIN = {"l": 52, "r": 8, "t": 20, "b": 18}
+"""In pixels; the style sheet places the handles by the same numbers."""
+_TOP_AT = 0.25
+"""The share that clips from here on fits into the panel: at 0 half of all tokens and more are clipped."""
+
+
+def changes(found: WhatIfAnswer, curve: CurveColumns) -> Sequence[float]:
+    """Of one side, in nats a step; per unit gain while the gain is not known."""
+    return curve.unit_predicted_change if found.gain is None else curve.predicted_change or ()
+
+
+def unclipped(found: WhatIfAnswer) -> float:
+    """The change with nothing clipped, in the same unit."""
+    return (1.0 if found.gain is None else found.gain) * found.unclipped_unit_predicted_change
+
+
+def reach(*thresholds: float | None) -> float:
+    """How far the plot goes to each side."""
+    furthest = max((mu for mu in thresholds if mu is not None), default=0.0)
+    return REACH if furthest <= REACH else math.ceil(furthest * 1.1)
+
+
+def preview(found: WhatIfAnswer, now: float, entropy: float | None, width: float) -> dict[str, Any]:
+    """What the browser needs to follow a handle.
+
+    Args:
+        found: the mean of the last steps with its curves, asked for without thresholds.
+        now: the change under the active control, in the unit of `changes`.
+        entropy: the mean of the last steps, in nats.
+        width: standard deviations to each side, from `reach`.
+    """
+    assert found.curve is not None, "asked for with curves"
+    sides = {"low": found.curve.low, "high": found.curve.high}
+    return {
+        "mu": found.curve.low.mu,
+        "reach": width,
+        "end": width * _ROOM,
+        "sides": {
+            name: {
+                "clipped": curve.clip_fraction,
+                "clippedStd": curve.clip_fraction_std,
+                "change": list(changes(found, curve)),
+            }
+            for name, curve in sides.items()
+        },
+        "unclipped": unclipped(found),
+        "calibrated": found.gain is not None,
+        "entropy": entropy,
+        "now": now,
+        "panels": {
+            "clipped": {"domain": CLIPPED_PANEL, "range": [0.0, _top(found)]},
+            "change": {"domain": CHANGE_PANEL, "range": _range(found, now, width)},
+        },
+    }
+
+
+def what_if_figure(found: WhatIfAnswer, now: float, scheme: Scheme, width: float) -> dict[str, Any]:
+    """Both panels without the handles.
+
+    Args:
+        found, now, width: as in `preview`.
+        scheme: of the page.
+    """
+    assert found.curve is not None, "asked for with curves"
+    chart = Chart(scheme)
+    ink = chart.ink
+    for sign, curve, color, soft in (
+        (-1, found.curve.low, ink["iris"], ink["iris_soft"]),
+        (1, found.curve.high, ink["upper"], ink["upper_soft"]),
+    ):
+        side = "lower" if sign < 0 else "upper"
+        shown = sum(mu <= width for mu in curve.mu) + 1  # one edge beyond the frame, so that the line leaves it
+        mus = curve.mu[:shown]
+        panels: tuple[tuple[str, Sequence[float], Sequence[float] | None, Callable[[float], str]], ...] = (
+            ("y", curve.clip_fraction, curve.clip_fraction_std, lambda share: f"{share:.1%}"),
+            ("y2", changes(found, curve), curve.predicted_change_std, change),
+        )
+        for axis, values, spread, written in panels:
+            if spread is not None:
+                _add_band(chart, [sign * mu for mu in mus], values, spread, soft, axis)
+            chart.data.append(
+                {
+                    "type": "scatter", "mode": "lines", "name": f"{side} side, {'clipped' if axis == 'y' else 'change'}",
+                    "x": [sign * mu for mu in mus], "y": list(values[:shown]), "yaxis": axis,
+                    "line": {"color": color, "width": 1.8}, "hoverinfo": "skip",
+                    "text": [written(value) for value in values[:shown]],
+                }
+            )  # fmt: skip
+    low, high = _range(found, now, width)
+    chart.y_axis(0, _top(found), written=percent_texts, most=3, domain=CLIPPED_PANEL)
+    chart.y_axis(low, high, written=tick_texts, most=3, name="yaxis2", domain=CHANGE_PANEL, zeroline=True)
+    chart.layout["shapes"] = [
+        {
+            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": "y2", "y0": now, "y1": now,
+            "line": {"color": ink["act"], "width": 1, "dash": "4px,3px"},
+        },
+        {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink["zero"], "width": 1}},
+    ]  # fmt: skip
+    chart.label("clipped", at=1, y=1, yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
+    words = "ΔH a step" if found.gain is not None else "ΔH per unit gain"
+    chart.label(words, at=1, y=CHANGE_PANEL[1], yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
+    chart.label(
+        f"now {change(now)}", at=1, y=now, yref="y2", xanchor="right", yanchor="bottom", yshift=-2, color=ink["act"]
+    )
+    places = [-width, *(index * width / 3 for index in range(-2, 3)), width]
+    figure = chart.figure()
+    figure["layout"] |= {
+        "margin": MARGIN,
+        "hovermode": False,
+        "dragmode": False,
+        "xaxis": {
+            "range": [-width * _ROOM, width * _ROOM], "fixedrange": True, "anchor": "y2", "showspikes": False,
+            "tickvals": places, "ticktext": [f"{abs(place):g}{' σ' if abs(place) == width else ''}" for place in places],
+        },
+    }  # fmt: skip
+    for name in ("yaxis", "yaxis2"):
+        figure["layout"][name] |= {"fixedrange": True, "tickfont": {"size": 10, "color": ink["muted"]}}
+    return figure
+
+
+def _add_band(
+    chart: Chart, x: Sequence[float], values: Sequence[float], spread: Sequence[float], color: str, axis: str
+) -> None:
+    pairs = list(zip(values[: len(x)], spread[: len(x)], strict=True))
+    low = [value - size for value, size in pairs]
+    high = [value + size for value, size in pairs]
+    chart.area([*x, *reversed(x)], [*high, *reversed(low)], color)
+    chart.data[-1]["yaxis"] = axis
+
+
+def _top(found: WhatIfAnswer) -> float:
+    """Of the clipped share."""
+    assert found.curve is not None, "asked for with curves"
+    shown = [
+        share
+        for curve in (found.curve.low, found.curve.high)
+        for mu, share in zip(curve.mu, curve.clip_fraction, strict=True)
+        if mu >= _TOP_AT
+    ]
+    return max(0.01, 1.15 * max(shown, default=0.0))
+
+
+def _range(found: WhatIfAnswer, now: float, width: float) -> tuple[float, float]:
+    """Of the change."""
+    assert found.curve is not None, "asked for with curves"
+    shown = [
+        value
+        for curve in (found.curve.low, found.curve.high)
+        for mu, value in zip(curve.mu, changes(found, curve), strict=True)
+        if mu <= width and math.isfinite(value)
+    ]
+    low, high = min([0.0, now, *shown]), max([0.0, now, *shown])
+    room = 0.12 * (high - low) or 1e-4
+    return low - room, high + room

@@ -1,0 +1,229 @@
+"""The control card: what its fields mean, who may push, the what-if's curves, conflicts, and the newest control."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import stdev
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from isentrope_dashboard.components import control_card, latest_control
+from isentrope_dashboard.components.control_card import Fields, chosen, control_of, fields_of, why_closed
+from isentrope_dashboard.components.control_preview import dead_before_push, expected_action, measured_step
+from isentrope_dashboard.figures import what_if
+from isentrope_dashboard.pages import control
+from isentrope_wire.answers import Me, Status, TokenScope
+from isentrope_wire.control import Control
+from isentrope_wire.control_answers import Compared, ControlVersion, State, Verdict, VerdictState
+from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.methods import METHODS, Method
+from tests.dashboard.conftest import Site
+
+
+def texts(component: Any) -> str:
+    """All words of a component."""
+    if isinstance(component, list | tuple):
+        return " ".join(map(texts, component))
+    if hasattr(component, "children"):
+        return texts(component.children)
+    return "" if component is None else str(component)
+
+
+def version(document: Control, number: int = 3, **known: Any) -> ControlVersion:
+    fields = {name: getattr(document, name) for name in document.to_document()}
+    state = {"version": number, "state": State.APPLIED, "author": "ada", "requested_at": 1.0, "requested_step": 20}
+    applied = {"expires_at": None, "applied_step": 21, "applied_at": 2.5, "ended_at": None, "code": "", "message": ""}
+    return ControlVersion(**(fields | state | applied | {"predicted": None, "verdict": None} | known))
+
+
+def example(method: Method) -> Control:
+    """A control of the method with every parameter at another value than its default."""
+    values: dict[str, object] = {}
+    for name, parameter in method.parameters.items():
+        if parameter.choices:
+            values[name] = next(word for word in parameter.choices if word != parameter.default)
+        elif parameter.whole:
+            values[name] = 7
+        else:
+            values[name] = 0.4 if name != "omega_high" else 2.5
+    return Control(method=method, mu_low=1.25 if method.thresholds else None, parameters=values)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_fields_mean_the_control_they_were_filled_from(name: str) -> None:
+    wanted = example(METHODS[name])
+    assert control_of(fields_of(wanted)) == wanted
+    assert control_of(fields_of(wanted), "why").reason == "why"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_chosen_method_can_be_pushed_as_it_is(name: str) -> None:
+    before = fields_of(Control(method="clip_cov", parameters={"ratio": 0.5}))
+    wanted = control_of(chosen(name, replace(before, method=name)))
+    thresholds = (1.0, 1.0) if METHODS[name].thresholds else (None, None)
+    assert (wanted.mu_low, wanted.mu_high, wanted.parameters) == (*thresholds, {})
+
+
+def test_thresholds_are_kept_between_methods_that_have_them() -> None:
+    fields = chosen("clip_b", Fields(method="clip_b", mu_low="", mu_high=2.5))
+    assert (control_of(fields).mu_low, control_of(fields).mu_high) == (None, 2.5)
+
+
+@pytest.mark.parametrize("target", ["0.46", "75%", "1:100% 200:25%"])
+def test_a_hold_is_read_from_its_fields_and_written_back(target: str) -> None:
+    fields = replace(
+        fields_of(Control()),
+        hold=True,
+        hold_target=target,
+        parameters={"hold.side": "raise", "hold.mu_max": "8", "hold.reward_guard": "off"},
+    )
+    wanted = control_of(fields)
+    assert wanted.held is not None
+    assert (wanted.held.target, wanted.held.side, wanted.held.mu_max) == (target, "raise", 8.0)
+    assert wanted.held.reward_guard is False
+    assert control_of(fields_of(wanted)) == wanted
+    assert not chosen("kl_cov", fields).hold
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        Fields(method="clip_v", mu_low="", mu_high=None),
+        Fields(method="clip_v", mu_low="-", mu_high=1),
+        Fields(method="clip_v", mu_low=1, parameters={"max_fraction": "2"}),
+        Fields(hold=True, hold_target=" "),
+        Fields(hold=True, hold_target="warm"),
+    ],
+)
+def test_what_no_control_can_have_is_refused(fields: Fields) -> None:
+    with pytest.raises(ConfigurationError):
+        control_of(fields)
+
+
+def test_changes_are_counted_without_the_reason_and_defaults() -> None:
+    before = Control(method="clip_v", mu_low=1, mu_high=1, reason="a")
+    same = Control(method="clip_v", mu_low=1, mu_high=1, parameters={"denominator": "keep"}, reason="b")
+    assert control.changed_names(same, before) == []
+    other = Control(method="clip_v", mu_low=2, parameters={"max_fraction": 0.1})
+    assert control.changed_names(other, before) == ["mu_low", "mu_high", "parameters.max_fraction"]
+
+
+@pytest.mark.parametrize(
+    ("status", "scope", "capabilities", "words"),
+    [
+        (Status.RUNNING, TokenScope.CONTROL, ["method:none"], ""),
+        (Status.SILENT, TokenScope.ADMIN, ["method:none"], ""),
+        (Status.RUNNING, TokenScope.READ, ["method:none"], "scope read"),
+        (Status.FINISHED, TokenScope.ADMIN, ["method:none"], "has finished"),
+        (Status.FAILED, TokenScope.ADMIN, ["method:none"], "has failed"),
+        (Status.ENDED, TokenScope.ADMIN, ["method:none"], "has ended"),
+        (Status.RUNNING, TokenScope.ADMIN, [], "imported"),
+    ],
+)
+def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str], words: str) -> None:
+    me = Me(token_id="1", name="bob", scope=scope, is_owner=False, is_session=True)
+    closed = why_closed(SimpleNamespace(status=status, capabilities=capabilities), me)  # type: ignore[arg-type]
+    assert words in closed
+    assert bool(closed) == bool(words)
+
+
+def test_curves_of_both_sides_add_up_to_what_both_do(site: Site) -> None:
+    run = site.run(20)
+    curves = site.client.what_if(run, steps=10, curve=True)
+    both = site.client.what_if(run, steps=10, mu_low=1.0, mu_high=0.8)
+    shown = what_if.preview(curves, -0.001, 0.5, 3.0)
+    low, high = (shown["sides"][side] for side in ("low", "high"))
+    at_low, at_high = shown["mu"].index(1.0), shown["mu"].index(0.8)
+    assert low["clipped"][at_low] + high["clipped"][at_high] == pytest.approx(both.clip_fraction)
+    change = low["change"][at_low] + high["change"][at_high] - shown["unclipped"]
+    assert change == pytest.approx(both.predicted_change)
+
+
+def test_the_figure_has_each_side_with_its_spread(site: Site) -> None:
+    run = site.run(20)
+    found = site.client.what_if(run, steps=10, curve=True)
+    assert found.curve is not None
+    figure = what_if.what_if_figure(found, -0.002, "dark", what_if.reach(1.0, None))
+    lines = {trace["name"]: trace for trace in figure["data"] if "name" in trace}
+    lower = lines["lower side, clipped"]
+    assert lower["x"][20] == -1.0
+    assert lower["y"][20] == found.curve.low.clip_fraction[20]
+    each = [site.client.what_if(run, step=step, mu_low=1.0).clip_fraction for step in range(11, 21)]
+    assert found.curve.low.clip_fraction_std is not None
+    assert found.curve.low.clip_fraction_std[20] == pytest.approx(stdev(each))
+    band = figure["data"][figure["data"].index(lower) - 1]
+    assert band["y"][20] - lower["y"][20] == pytest.approx(stdev(each))
+    assert figure["layout"]["shapes"][0]["y0"] == -0.002
+    assert what_if.reach(8.5, 1.0) == 10
+
+
+def test_a_dead_knob_is_named_before_the_push(site: Site) -> None:
+    run = site.run(20)
+    far = Control(method="clip_v", mu_low=90.0)
+    found = site.client.what_if(run, steps=10, mu_low=90.0)
+    assert dead_before_push(far, {}, found) == ["No token of these steps lies beyond the thresholds."]
+    assert dead_before_push(Control(method="clip_cov", parameters={"ratio": 0.0}), {}, None) != []
+    assert dead_before_push(Control(method="clip_v", mu_low=1.0), {}, site.client.what_if(run, mu_low=1.0)) == []
+
+
+def test_a_hold_says_what_it_would_do_next(site: Site) -> None:
+    run = site.run(60)
+    newest = site.client.step(run, 60).scalars
+    entropy = newest["entropy/mean"]
+    wanted = Control(hold=entropy * 1.5 / 0.6)
+    measured = measured_step(newest, entropy, site.client.what_if(run, sums=True), 0.6, 0.7)
+    action = expected_action(wanted, measured, held=False)
+    assert action.scope == "decreasing"
+    assert action.mu is not None
+
+
+def test_both_documents_of_a_conflict_are_shown() -> None:
+    base = Control(method="clip_v", mu_low=1.0)
+    theirs = version(Control(method="clip_v", mu_low=1.5), 4, author="bob")
+    words = control.conflict_words(theirs, Control(method="clip_v", mu_low=2.0), base)
+    assert words == "v4 by bob: µ₋ 1.00 → 1.50 · yours: µ₋ 1.00 → 2.00"
+
+
+def test_a_verdict_is_shown_with_what_was_predicted() -> None:
+    verdict = Verdict(
+        version=3,
+        state=VerdictState.TOO_WEAK,
+        steps=20,
+        steps_needed=20,
+        clip_fraction=Compared(before=0.0, predicted=0.011, realised=0.01),
+        slope=Compared(before=-0.0022, predicted=-0.002, realised=None),
+        message="Clips as predicted, but too little.",
+    )
+    first = version(Control(), 0, state=State.APPLIED, applied_step=0)
+    newest = version(Control(method="clip_v", mu_high=2.5), verdict=verdict)
+    shown = texts(latest_control.latest_control([newest, first], may_push=True))
+    for words in ("Too weak", "1.1\u00a0%", "−0.0022", "–", "but too little", "Revert to v0", "step 41"):
+        assert words in shown
+    assert "Revert" not in texts(latest_control.latest_control([newest, first], may_push=False))
+
+
+def test_a_pending_control_counts_down_to_its_expiry() -> None:
+    open_one = version(
+        Control(method="clip_v", mu_low=1.0), state=State.PENDING, applied_step=None, applied_at=None, expires_at=99.0
+    )
+    shown = latest_control.latest_control([open_one], may_push=True)
+    assert "data-expires" in str(shown)
+    assert "Pending" in texts(shown)
+    assert latest_control.before(open_one, [open_one]) is None
+
+
+def test_a_revert_goes_to_the_newest_version_that_was_applied() -> None:
+    first, second = version(Control(), 0), version(Control(method="clip_v", mu_low=2.0), 1)
+    refused = version(Control(method="clip_v", mu_low=3.0), 2, state=State.REJECTED, applied_step=None)
+    newest = version(Control(method="clip_v", mu_low=1.0), 3)
+    assert latest_control.before(newest, [newest, refused, second, first]) == second
+
+
+def test_a_reader_without_the_scope_sees_no_form(site: Site) -> None:
+    run = site.run(3)
+    values = site.values(control.PART, f"/runs/{run}", token=site.server.token("read"))
+    assert "scope read" in texts(values["control-body"])
+    assert control_card.METHOD not in str(values["control-body"])
+    assert control_card.METHOD in str(site.values(control.PART, f"/runs/{run}")["control-body"])
