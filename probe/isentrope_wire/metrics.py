@@ -10,6 +10,7 @@ metric, the alerts and targets given as a share of the early level read them ali
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean, median
@@ -52,11 +53,16 @@ class Metric(str):
     rise_is_good: bool | None
     """None: neither good nor bad."""
     imported_as: tuple[str, ...]
-    """What TRL and others call it."""
+    """What TRL, verl, slime, prime-rl and OpenRLHF call it; also behind `train/`."""
 
     @property
     def group(self) -> str:
         return self.split("/", 1)[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it may be reported under, its own first."""
+        return (str(self), *self.imported_as, *(f"train/{name}" for name in self.imported_as))
 
 
 METRICS: dict[str, Metric] = {}
@@ -118,8 +124,22 @@ def imported_names() -> dict[str, Metric]:
     return {name: row for row in METRICS.values() for name in row.imported_as}
 
 
+def reported_names(reported: Collection[str]) -> dict[Metric, str]:
+    """What a run reports of the rows, each with its name there: the row's own, or another framework's."""
+    found = {}
+    for row in METRICS.values():
+        name = next((name for name in row.names if name in reported), None)
+        if name is not None:
+            found[row] = name
+    return found
+
+
 ENTROPY_MEAN = metric(
-    "entropy/mean", unit=NATS, meaning="token-weighted mean entropy", label="Entropy", imported_as=("entropy",)
+    "entropy/mean",
+    unit=NATS,
+    meaning="token-weighted mean entropy",
+    label="Entropy",
+    imported_as=("entropy", "actor/entropy", "entropy/all/mean"),
 )
 ENTROPY_SHARE_LOST = metric(
     "entropy/share_lost",
@@ -257,7 +277,7 @@ REWARD_MEAN = metric(
     meaning="mean reward of the step's completions",
     label="Reward",
     rise_is_good=True,
-    imported_as=("reward",),
+    imported_as=("reward", "critic/score/mean", "rollout/raw_reward", "reward/all/mean"),
 )
 EVAL_AVG_AT_K = metric(
     "eval/avg_at_k", meaning="mean reward of k completions of each held-out prompt", rise_is_good=True, promised=False
@@ -265,13 +285,22 @@ EVAL_AVG_AT_K = metric(
 ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "advantage/zero_group_fraction",
     meaning="share of groups whose completions all have one reward, so that nothing is learnt from them",
+    label="Groups with one reward",
     imported_as=("frac_reward_zero_std",),
 )
 COMPLETION_LENGTH_MEAN = metric(
     "completion/length_mean",
     unit="tokens",
     meaning="mean length of a completion",
-    imported_as=("completions/mean_length", "completion_length"),
+    label="Completion length",
+    imported_as=(
+        "completions/mean_length",
+        "completion_length",
+        "response_length/mean",
+        "rollout/response_len/mean",
+        "decode_len/all/mean",
+        "response_length",
+    ),
 )
 RATIO_MEAN = metric(
     "ratio/mean",
@@ -306,13 +335,27 @@ RATIO_CLIPPED_DUAL = metric("ratio/clipped_dual", unit=OF_TOKENS, meaning="the s
 KL_OLD = metric(
     "kl/old",
     unit=NATS,
-    meaning="KL(old policy ‖ policy), k3 estimate, where old log-probs are passed",
+    meaning="KL(old policy ‖ policy), k3 estimate, where old log-probs are passed; of an imported run the trainer's own",
     promised=False,
+    label="KL to the old policy",
+    imported_as=("actor/ppo_kl", "ppo_kl"),
 )
-KL_REFERENCE = metric("kl/reference", unit=NATS, meaning="KL(policy ‖ reference), k3 estimate", promised=False)
+KL_REFERENCE = metric(
+    "kl/reference",
+    unit=NATS,
+    meaning="KL(policy ‖ reference), k3 estimate; of an imported run the trainer's own",
+    promised=False,
+    label="KL to the reference",
+    imported_as=("kl", "actor/kl_loss", "kl_loss"),
+)
 SAMPLER_KL_K1 = metric("sampler/kl_k1", unit=NATS, meaning="KL(sampler ‖ trainer), mean of log q / p", promised=False)
 SAMPLER_KL_K3 = metric(
-    "sampler/kl_k3", unit=NATS, meaning="the same, mean p / q - 1 - log p / q: never negative", promised=False
+    "sampler/kl_k3",
+    unit=NATS,
+    meaning="the same, mean p / q - 1 - log p / q: never negative",
+    promised=False,
+    label="KL to the sampler",
+    imported_as=("mismatch_kl/all/mean",),
 )
 SAMPLER_LOGPROB_DIFFERENCE_MAX = metric(
     "sampler/logprob_difference_max",
@@ -421,8 +464,29 @@ PROBE_ATTACHMENT_FAILURES = metric(
     "probe/attachment_failures", meaning="failures inside an integration so far", promised=False
 )
 TIME_STEP_SECONDS = metric(
-    "time/step_seconds", unit="s", meaning="time of a step of the reference trainer", promised=False
+    "time/step_seconds",
+    unit="s",
+    meaning="time of a step, as the trainer reports it",
+    promised=False,
+    imported_as=("step_time", "timing_s/step", "perf/step_time", "time/step"),
 )
+TRAIN_GRAD_NORM = metric(
+    "train/grad_norm",
+    meaning="norm of the gradient before it is clipped, as the trainer reports it",
+    promised=False,
+    label="Gradient norm",
+    imported_as=("grad_norm", "actor/grad_norm", "optim/grad_norm"),
+)
+
+AT_A_GLANCE: tuple[tuple[Metric, ...], ...] = (
+    (REWARD_MEAN,),
+    (ENTROPY_MEAN,),
+    (TRAIN_GRAD_NORM,),
+    (KL_REFERENCE, KL_OLD, SAMPLER_KL_K3),
+    (COMPLETION_LENGTH_MEAN,),
+    (ADVANTAGE_ZERO_GROUP_FRACTION,),
+)
+"""What everybody looks at first; of each entry the first one that the run reports."""
 
 DISCRIMINATOR_SCORES = histogram("score/discriminator", unit=NATS, meaning="S* of the step's tokens")
 VOCAB_CENTERED_SCORES = histogram("score/vocab_centered", unit=NATS, meaning="S_c of the step's tokens")

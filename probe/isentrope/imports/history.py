@@ -26,7 +26,7 @@ _NOT_METRICS = frozenset({*_STEP_NAMES, *_TIME_NAMES, "_runtime", "incarnation",
 _OWN_COLUMNS = ("step", "incarnation", "rank", "time")
 """The first columns of a file that `isentrope export` wrote."""
 _PROMISED = imported_names()
-"""TRL's names, also behind `train/`."""
+"""Names of TRL and others, also behind `train/`."""
 _KINDS = "a history as .csv, .jsonl or .parquet, or a trainer_state.json"
 _PARQUET_MAGIC = b"PAR1"
 _LARGEST_STEP = 2**63 - 1

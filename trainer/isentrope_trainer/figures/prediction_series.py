@@ -19,6 +19,7 @@ from isentrope_wire.metrics import (
     ENTROPY_MEAN,
     ENTROPY_OBSERVED_CHANGE,
     ENTROPY_UNIT_PREDICTED_CHANGE,
+    TRAIN_GRAD_NORM,
 )
 
 FIRST_JUDGED = 30
@@ -55,7 +56,7 @@ class PredictionSeries:
             observed_changes=run.column(ENTROPY_OBSERVED_CHANGE),
             entropies=run.column(ENTROPY_MEAN),
             group_predictions=list(zip(*(run.column(group) for group in GROUPS), strict=True)),
-            gradient_norms=run.column("train/grad_norm"),
+            gradient_norms=run.column(TRAIN_GRAD_NORM),
             momentum=float(config["betas"][0]),
             learning_rate=float(config["learning_rate"]),
             intervals=[_interval(step.scalars.get) for step in run.steps],
