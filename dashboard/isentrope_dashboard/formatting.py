@@ -43,6 +43,16 @@ def change(value: float | None) -> str:
     return number(value, max(0, 1 - math.floor(math.log10(abs(value)))), signed=True)
 
 
+def significant(value: float | None, digits: int = 4) -> str:
+    """Any size of number in few digits, in powers of ten where that is shorter: `0.125`, `1,234`, `3e−6`."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    size = abs(value)
+    text = f"{value:,.0f}" if 1e4 <= size < 1e7 else f"{value:.{digits}g}"
+    mantissa, _, power = text.partition("e")
+    return (f"{mantissa}e{int(power)}" if power else text).replace("-", MINUS)
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A share in [0, 1] as per cent."""
     if value is None or not math.isfinite(value):

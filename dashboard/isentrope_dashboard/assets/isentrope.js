@@ -114,6 +114,8 @@
       save(saving.dataset.save, saving.closest(".chart"));
       saving.closest("details").open = false;
     } else document.querySelectorAll("details.menu[open]").forEach((menu) => menu.contains(event.target) || (menu.open = false));
+    const showing = event.target.closest("[data-show]");
+    if (showing) show(JSON.parse(showing.dataset.show));
     const going = event.target.closest("[data-tab]");
     if (going) event.preventDefault(), show({ tab: going.dataset.tab }, true);
     if (event.target.closest("#sign-out")) fetch("/logout", { method: "POST" }).then(() => (location.href = "/"));

@@ -11,7 +11,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
-from isentrope.client.connection import AsyncClient
+from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard.components import kpi_cards
 from isentrope_dashboard.components.basics import chart_card, choice, row
 from isentrope_dashboard.components.health_line import health_line
@@ -22,11 +22,11 @@ from isentrope_dashboard.figures.overview import NEXT_STEPS, Forecast, Mark, Sho
 from isentrope_dashboard.formatting import control_markers, short_label
 from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import Alert, RunDetail, SeriesAnswer, Status
+from isentrope_wire.answers import Alert, RunDetail, SeriesAnswer, SeriesColumns, Status
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import ENTROPY_MEAN, TIME_STEP_SECONDS, TOKEN_COUNT
+from isentrope_wire.metrics import ENTROPY_MEAN, TIME_STEP_SECONDS, TOKEN_COUNT, Metric
 
 CHART_POINTS = 600
 FIRST_STEPS = 10
@@ -46,11 +46,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.control_history(run_id), 50),
         client.newest(calls.alerts(run_id), 50),
     )
-    first, last = window(run, view, history)
-    scale = await read_scale(client, run_id, view)
-    if view.zoom is not None:
-        ends = [scale.step_at(place) for place in view.zoom]
-        first, last = max(0, int(ends[0]) - 1), int(ends[1]) + 1
+    scale, first, last = await read_range(client, run, view, history)
     charted, course, early, newest = await asyncio.gather(
         client.ask(calls.series(run_id, overview.METRICS, from_step=first, to_step=last, points=CHART_POINTS)),
         client.ask(calls.series(run_id, kpi_cards.METRICS, points=3 * kpi_cards.SPARK_POINTS)),
@@ -91,13 +87,36 @@ async def read_early(client: AsyncClient, run: RunDetail, names: Sequence[str]) 
     return await client.ask(calls.series(run.id, names, from_step=0, to_step=first + FIRST_STEPS))
 
 
+async def read_range(
+    client: AsyncClient, run: RunDetail, view: View, history: Sequence[ControlVersion]
+) -> tuple[Scale, int | None, int | None]:
+    """The x axis, and the first and last step to read: of the zoom, or of the window; None: the run's own."""
+    scale = await read_scale(client, run.id, view)
+    if view.zoom is None:
+        return scale, *window(run, view, history)
+    first, last = (scale.step_at(place) for place in view.zoom)
+    return scale, max(0, int(first) - 1), int(last) + 1
+
+
 async def read_scale(client: AsyncClient, run_id: str, view: View) -> Scale:
-    """The x axis that the reader chose."""
+    """The x axis that the reader chose; steps where the run reports neither time nor tokens."""
     if view.axis == "step":
         return Scale()
-    name = TIME_STEP_SECONDS if view.axis == "time" else TOKEN_COUNT
-    answer = await client.ask(calls.series(run_id, name, points=CHART_POINTS))
-    return Scale.of(view.axis, answer.series.get(name, EMPTY))
+    row = TIME_STEP_SECONDS if view.axis == "time" else TOKEN_COUNT
+    return Scale.of(view.axis, await read_metric(client, run_id, row, points=CHART_POINTS))
+
+
+async def read_metric(
+    client: AsyncClient, run_id: str, row: Metric, *, from_step: int | None = None, points: int | None = None
+) -> SeriesColumns:
+    """A metric under the name that the run gives it; EMPTY where it was never reported."""
+    try:
+        answer = await client.ask(calls.series(run_id, row.names, from_step=from_step, points=points))
+    except ApiError as error:
+        if error.code == "metric_unknown":
+            return EMPTY
+        raise
+    return next((answer.series[name] for name in row.names if answer.series[name].step), EMPTY)
 
 
 def window(run: RunDetail, view: View, history: Sequence[ControlVersion]) -> tuple[int | None, int | None]:

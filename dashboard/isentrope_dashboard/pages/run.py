@@ -17,9 +17,8 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
-from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import control, distributions, overview, steps
+from isentrope_dashboard.pages import control, distributions, metrics, overview, steps
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS
@@ -50,6 +49,7 @@ TABS: Mapping[str, Tab] = {
         label="Overview", parts=[overview.PART, control.PART], tools=overview.tools, register=control.register
     ),
     "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=overview.tools),
+    "metrics": Tab(label="Metrics", parts=[metrics.PART], tools=metrics.tools),
 }
 
 
@@ -57,8 +57,8 @@ async def _read_state(client: AsyncClient, view: View) -> Values:
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     first = max(0, (run.step or 0) - PACE_STEPS + 1)
-    answer = await client.ask(calls.series(run_id, TIME_STEP_SECONDS, from_step=first))
-    return {"run-state": header.run_state(run, answer.series.get(TIME_STEP_SECONDS, EMPTY))}
+    paces = await overview.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first)
+    return {"run-state": header.run_state(run, paces)}
 
 
 STATE = Part(

@@ -1,0 +1,255 @@
+"""Everything that a run logs, grouped by prefix, as small charts: what everybody looks at first, then the groups that are
+open. The address carries which are open (`open`), which charts are pinned to the top (`pin`), and the search (`q`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components.basics import chart_card, choice, icon, row, text
+from isentrope_dashboard.figures.chart import EMPTY
+from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
+from isentrope_dashboard.formatting import significant
+from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.pages import overview
+from isentrope_dashboard.theme import COLOURS
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import LatestMetric
+from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.metrics import AT_A_GLANCE, METRICS, Show, reported_names
+
+MOST_CHARTS = 24
+"""Drawn at once: more would make a page of 300 metrics slow."""
+CHART_POINTS = 240
+CHART_HEIGHT = 176
+WITHOUT_PREFIX = "."
+"""Group of the metrics without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Metrics with one prefix."""
+
+    name: str
+    metrics: Sequence[str]
+    is_open: bool
+    charts: int = 0
+    """How many of them are drawn: the first ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """What is drawn, and what is listed."""
+
+    glance: Mapping[str, str]
+    """Metrics at the top, and what each is in words; of a pinned one its name."""
+    groups: Sequence[Group]
+    opened: Sequence[str]
+    """The groups that are open, in the order in which they were opened."""
+
+    @property
+    def drawn(self) -> list[str]:
+        """Every metric of which there is a chart, once."""
+        names = [*self.glance, *(name for group in self.groups for name in group.metrics[: group.charts])]
+        return list(dict.fromkeys(names))
+
+
+def arrange(names: Collection[str], view: View) -> Arrangement:
+    """Group a run's metrics, and choose which of them are drawn."""
+    wanted = view.query.get("q", "").strip().lower()
+    found = sorted(name for name in names if wanted in name.lower())
+    glance = {name: words for name, words in _glance(names, _listed(view, "pin")).items() if wanted in name.lower()}
+    prefixes: dict[str, list[str]] = {}
+    for name in found:
+        prefix, slash, _ = name.partition("/")
+        prefixes.setdefault(prefix if slash else WITHOUT_PREFIX, []).append(name)
+    if wanted:
+        opened = list(reversed(prefixes))
+    elif "open" in view.query:
+        opened = _listed(view, "open")
+    else:
+        # What Isentrope itself reports is on the other tabs.
+        opened = [prefix for prefix, inside in prefixes.items() if not all(name in METRICS for name in inside)][::-1]
+    left = MOST_CHARTS - len(glance)
+    charts: dict[str, int] = {}
+    for prefix in reversed(opened):  # of those opened first, charts give way to those opened last
+        if prefix in prefixes and prefix not in charts:
+            charts[prefix] = max(0, min(left, len(prefixes[prefix])))
+            left -= charts[prefix]
+    groups = [
+        Group(name=prefix, metrics=inside, is_open=prefix in opened, charts=charts.get(prefix, 0))
+        for prefix, inside in sorted(prefixes.items())
+    ]
+    return Arrangement(glance=glance, groups=groups, opened=[prefix for prefix in opened if prefix in prefixes])
+
+
+def _glance(names: Collection[str], pinned: Sequence[str]) -> dict[str, str]:
+    known = reported_names(names)
+    chosen = {name: name for name in pinned if name in names}
+    for rows in AT_A_GLANCE:
+        reported = next((each for each in rows if each in known), None)
+        if reported is not None:
+            chosen.setdefault(known[reported], reported.label)
+    return dict(list(chosen.items())[:MOST_CHARTS])
+
+
+def _listed(view: View, param: str) -> list[str]:
+    """A list in the address; each entry is encoded, as names may have commas."""
+    return [unquote(entry) for entry in view.query.get(param, "").split(",") if entry]
+
+
+def listed(entries: Sequence[str]) -> str:
+    """The inverse, for the address; a comma where there is none, which is not the same as no parameter."""
+    return ",".join(quote(entry, safe="") for entry in entries) or ","
+
+
+async def read(client: AsyncClient, view: View) -> Values:
+    """The charts."""
+    run_id = view.run_id or ""
+    run, history, answer = await asyncio.gather(
+        client.ask(calls.run(run_id)),
+        client.newest(calls.control_history(run_id), 50),
+        client.ask(calls.latest(run_id)),
+    )
+    latest = {item.name: item for item in answer.items}
+    arranged = arrange(latest, view)
+    scale, first, last = await overview.read_range(client, run, view, history)
+    series = {}
+    if arranged.drawn:
+        asked = calls.series(run_id, arranged.drawn, from_step=first, to_step=last, points=CHART_POINTS)
+        series = (await client.ask(asked)).series
+    look = Look(
+        scheme=view.scheme,
+        scale=scale,
+        ends=view.zoom or ends_of(series, scale),
+        smooth=view.smooth,
+        log=view.query.get("log") == "on",
+        marks=[mark.step for mark in overview.marks(history, ())],
+    )
+    figures = {name: metric_figure([Line(name, series.get(name, EMPTY), COLOURS[view.scheme]["iris"])], look, _show(name))
+               for name in arranged.drawn}  # fmt: skip
+    return {"metrics": _body(arranged, figures, latest, view)}
+
+
+def _show(name: str) -> Show:
+    known = METRICS.get(name)
+    return Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER
+
+
+def _body(
+    arranged: Arrangement, figures: Mapping[str, object], latest: Mapping[str, LatestMetric], view: View
+) -> list[Component]:
+    if not latest:
+        return [_note("No metric was reported so far", "Charts appear here with the first step.")]
+    if not arranged.groups:
+        return [_note("No metric has this in its name", "Clear the search to see all.")]
+    pinned = _listed(view, "pin")
+
+    def charts(place: str, names: Mapping[str, str]) -> html.Div:
+        cards = [
+            _card(f"metric-{place}-{number}", name, words, figures[name], latest[name], pinned)
+            for number, (name, words) in enumerate(names.items())
+        ]
+        return html.Div(cards, className="metric-charts")
+
+    sections = []
+    if arranged.glance:
+        sections.append(html.Section([html.H2("At a glance", className="title"), charts("glance", arranged.glance)]))
+    for number, group in enumerate(arranged.groups):
+        drawn = group.metrics[: group.charts]
+        inside = []
+        if group.is_open:
+            inside = [charts(str(number), {name: name for name in drawn}) if drawn else None]
+            inside.append(_list(group.metrics[group.charts :], latest, pinned))
+        sections.append(
+            html.Section([_heading(group, arranged.opened), *(part for part in inside if part is not None)])
+        )
+    return sections
+
+
+def _heading(group: Group, opened: Sequence[str]) -> html.H2:
+    rest = [name for name in opened if name != group.name]
+    after = rest if group.is_open else [*rest, group.name]
+    inside = ", ".join(name.removeprefix(f"{group.name}/") for name in group.metrics)
+    button = html.Button(
+        [
+            icon("next", 14),
+            html.Span("without prefix" if group.name == WITHOUT_PREFIX else group.name, className="strong"),
+            text(str(len(group.metrics)), "dim num"),
+            text("" if group.is_open else inside, "dim inside"),
+        ],
+        type="button", className="group-heading",
+        **{"aria-expanded": str(group.is_open).lower(), "data-show": json.dumps({"open": listed(after)})},
+    )  # fmt: skip
+    return html.H2(button)
+
+
+def _card(
+    chart: str, name: str, words: str, figure: object, newest: LatestMetric, pinned: Sequence[str]
+) -> html.Section:
+    known = METRICS.get(name)
+    unit = known.unit if known is not None else ""
+    heading = html.Span(words, title=known.meaning if known is not None else name)
+    beside = row(text(significant(newest.value), "num strong newest"), _pin(name, pinned), name="beside")
+    return chart_card(
+        chart, figure,  # type: ignore[arg-type]
+        title=heading, unit=" · ".join(part for part in (name if words != name else "", unit) if part),
+        height=CHART_HEIGHT, says=f"{name} over steps, newest value {significant(newest.value)}",
+        name="metric", beside=beside,
+    )  # fmt: skip
+
+
+def _pin(name: str, pinned: Sequence[str]) -> html.Button:
+    is_pinned = name in pinned
+    after = [other for other in pinned if other != name] if is_pinned else [*pinned, name]
+    return html.Button(
+        icon("pin", 14), type="button", className="pin",
+        **{
+            "aria-label": f"Pin {name} to the top", "aria-pressed": str(is_pinned).lower(),
+            "data-show": json.dumps({"pin": listed(after) if after else None}),
+        },
+    )  # fmt: skip
+
+
+def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequence[str]) -> html.Div | None:
+    """Metrics that are not drawn: name and newest value."""
+    if not names:
+        return None
+    note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")
+    items = [
+        html.Div([html.Span(name, className="mono"), text(significant(latest[name].value), "num"), _pin(name, pinned)])
+        for name in names
+    ]
+    return html.Div([note, html.Div(items, className="metric-list")])
+
+
+def _note(title: str, says: str) -> html.Div:
+    return html.Div([html.P(title, className="strong"), html.P(says, className="dim")], className="card empty")
+
+
+def tools(view: View, history: Sequence[ControlVersion]) -> Component:
+    """Search, and what all charts of the tab show."""
+    search = dmc.TextInput(
+        id={"param": "q"}, value=view.query.get("q", ""), debounce=300, size="xs", w=180, placeholder="Search metrics",
+        leftSection=icon("search", 14), className="search", **{"aria-label": "Search metrics"},
+    )  # fmt: skip
+    log = choice("log", [("off", "Linear"), ("on", "Log")], view.query.get("log", "off"), "Scale of the y axis")
+    return row(search, overview.tools(view, history), log, name="tools")
+
+
+PART = Part(
+    name="metrics",
+    shows={"metrics": "children"},
+    read=read,
+    layout=lambda values: html.Div(values["metrics"], id="metrics", className="metrics"),
+)
