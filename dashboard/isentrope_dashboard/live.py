@@ -7,13 +7,14 @@ two questions, so it may restart, and several servers may answer in turns.
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, dcc, html, no_update, set_props
 from dash._utils import to_json
 from dash.development.base_component import Component
 
@@ -47,7 +48,7 @@ class Part:
             values = await self.read(client, view)
         except ApiError as error:
             return refusal(error)
-        shown = {name: _digest(values[name]) for name in self.shows}
+        shown = {**_digests(values, self.shows), **_inner_digests(values)}
         return html.Div([self.layout(values), dcc.Store(id=self._shown, data=shown)], className="part")
 
     @property
@@ -72,8 +73,48 @@ class Part:
             except ApiError:
                 # The browser asks itself and says what is wrong: connection lost, token revoked, run deleted.
                 return [no_update] * (len(names) + 1)
-            now = {name: _digest(values[name]) for name in names}
-            return [*(values[name] if now[name] != shown.get(name) else no_update for name in names), now]
+            now, inside = _digests(values, names), _inner_digests(values)
+            if all(now[name] == shown.get(name) for name in names):
+                for part, changes in _inner(values):
+                    if inside[part.id] != shown.get(part.id):
+                        set_props(part.id, {changes: getattr(part, changes)})
+            changed = [values[name] if now[name] != shown.get(name) else no_update for name in names]
+            return [*changed, {**now, **inside}]
+
+
+_INNER = "inner-"
+
+
+def inner_id(name: str) -> str:
+    """Id of a chart, or of a span with a few words, that is updated in its place.
+
+    What is around it is made again only where that changed itself: a chart that is made again flickers and forgets the mouse.
+    """
+    return _INNER + hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def _inner(values: Values) -> Iterator[tuple[Component, str]]:
+    """The components with an `inner_id`, and their property that changes."""
+    for value in values.values():
+        for top in value if isinstance(value, list) else [value]:
+            for part in (top, *top._traverse()) if isinstance(top, Component) else ():
+                if str(getattr(part, "id", "")).startswith(_INNER):
+                    yield part, "figure" if isinstance(part, dcc.Graph) else "children"
+
+
+def _inner_digests(values: Values) -> dict[str, int]:
+    return {part.id: _digest(getattr(part, changes)) for part, changes in _inner(values)}
+
+
+def _digests(values: Values, names: Iterable[str]) -> dict[str, int]:
+    """Of the values, without what is updated in its place."""
+    kept = [(part, changes, getattr(part, changes)) for part, changes in _inner(values)]
+    for part, changes, _ in kept:
+        setattr(part, changes, None)
+    digests = {name: _digest(values[name]) for name in names}
+    for part, changes, value in kept:
+        setattr(part, changes, value)
+    return digests
 
 
 def _digest(value: Any) -> int:

@@ -54,6 +54,8 @@ def metric_figure(lines: Sequence[Line], look: Look, show: Show = Show.NUMBER) -
     chart.x_axis(first, last, most=5 if look.scale.axis == "step" else 4)
     logarithmic = look.log and _smallest_positive(lines) is not None
     low, high = _y_axis(chart, lines, show, log=logarithmic)
+    longest = max(map(len, chart.layout["yaxis"]["ticktext"]), default=0)
+    chart.layout["margin"] = {"l": max(44, 7 * longest + 8), "r": 16, "t": 8, "b": 24}
     for step in look.marks:
         chart.mark(step, chart.ink["faint"])
     for line in lines:

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, unquote
 
 import dash_mantine_components as dmc
@@ -20,7 +21,7 @@ from isentrope_dashboard.components.basics import chart_card, choice, icon, row,
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import significant
-from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.live import Part, Values, inner_id
 from isentrope_dashboard.pages import overview
 from isentrope_dashboard.theme import COLOURS
 from isentrope_dashboard.view import View
@@ -136,7 +137,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         log=view.query.get("log") == "on",
         marks=[mark.step for mark in overview.marks(history, ())],
     )
-    figures = {name: metric_figure([Line(name, series.get(name, EMPTY), COLOURS[view.scheme]["iris"])], look, _show(name))
+    figures: dict[str, dict[str, Any]] = {name: metric_figure([Line(name, series.get(name, EMPTY), COLOURS[view.scheme]["iris"])], look, _show(name))
                for name in arranged.drawn}  # fmt: skip
     return {"metrics": _body(arranged, figures, latest, view)}
 
@@ -147,7 +148,7 @@ def _show(name: str) -> Show:
 
 
 def _body(
-    arranged: Arrangement, figures: Mapping[str, object], latest: Mapping[str, LatestMetric], view: View
+    arranged: Arrangement, figures: Mapping[str, dict[str, Any]], latest: Mapping[str, LatestMetric], view: View
 ) -> list[Component]:
     if not latest:
         return [_note("No metric was reported so far", "Charts appear here with the first step.")]
@@ -157,19 +158,18 @@ def _body(
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
         cards = [
-            _card(f"metric-{place}-{number}", name, words, figures[name], latest[name], pinned)
-            for number, (name, words) in enumerate(names.items())
+            _card(f"{place} {name}", name, words, figures[name], latest[name], pinned) for name, words in names.items()
         ]
         return html.Div(cards, className="metric-charts")
 
     sections = []
     if arranged.glance:
         sections.append(html.Section([html.H2("At a glance", className="title"), charts("glance", arranged.glance)]))
-    for number, group in enumerate(arranged.groups):
+    for group in arranged.groups:
         drawn = group.metrics[: group.charts]
         inside = []
         if group.is_open:
-            inside = [charts(str(number), {name: name for name in drawn}) if drawn else None]
+            inside = [charts(group.name, {name: name for name in drawn}) if drawn else None]
             inside.append(_list(group.metrics[group.charts :], latest, pinned))
         sections.append(
             html.Section([_heading(group, arranged.opened), *(part for part in inside if part is not None)])
@@ -195,18 +195,22 @@ def _heading(group: Group, opened: Sequence[str]) -> html.H2:
 
 
 def _card(
-    chart: str, name: str, words: str, figure: object, newest: LatestMetric, pinned: Sequence[str]
+    chart: str, name: str, words: str, figure: dict[str, Any], newest: LatestMetric, pinned: Sequence[str]
 ) -> html.Section:
     known = METRICS.get(name)
     unit = known.unit if known is not None else ""
     heading = html.Span(words, title=known.meaning if known is not None else name)
-    beside = row(text(significant(newest.value), "num strong newest"), _pin(name, pinned), name="beside")
+    beside = row(_newest(chart, newest), _pin(name, pinned), name="beside")
     return chart_card(
-        chart, figure,  # type: ignore[arg-type]
+        inner_id(chart), figure,
         title=heading, unit=" · ".join(part for part in (name if words != name else "", unit) if part),
-        height=CHART_HEIGHT, says=f"{name} over steps, newest value {significant(newest.value)}",
+        height=CHART_HEIGHT, says=f"{name} over steps",
         name="metric", beside=beside,
     )  # fmt: skip
+
+
+def _newest(place: str, newest: LatestMetric) -> html.Span:
+    return html.Span(significant(newest.value), id=inner_id(f"{place} newest"), className="num strong newest")
 
 
 def _pin(name: str, pinned: Sequence[str]) -> html.Button:
@@ -227,7 +231,7 @@ def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequ
         return None
     note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")
     items = [
-        html.Div([html.Span(name, className="mono"), text(significant(latest[name].value), "num"), _pin(name, pinned)])
+        html.Div([html.Span(name, className="mono"), _newest(f"list {name}", latest[name]), _pin(name, pinned)])
         for name in names
     ]
     return html.Div([note, html.Div(items, className="metric-list")])

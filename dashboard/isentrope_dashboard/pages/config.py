@@ -1,0 +1,282 @@
+"""What a run is: its parameters, name, tags and notes, the process that reports it, and how its reports arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components.basics import Content, card, chip, row, spacer, text
+from isentrope_dashboard.formatting import MISSING, count, percent, seconds
+from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.pages import overview
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import Gap, RunDetail, SeriesColumns, Status, TokenScope
+from isentrope_wire.metrics import (
+    PROBE_ACCEPTED_REPORTS,
+    PROBE_ACKNOWLEDGED_RECORDS,
+    PROBE_DELIVERY_LAG_SECONDS,
+    PROBE_DROPPED_REPORTS,
+    PROBE_FAILURES,
+    PROBE_LEFT_OUT_REPORTS,
+    PROBE_SECONDS,
+    PROBE_SPOOLED_RECORDS,
+    TIME_STEP_SECONDS,
+    Metric,
+)
+
+LAST_STEPS = 20
+"""Whose mean the times are."""
+MOST_GAPS = 100
+COUNTERS: Sequence[tuple[str, Metric]] = (
+    ("Reports accepted", PROBE_ACCEPTED_REPORTS),
+    ("Reports dropped", PROBE_DROPPED_REPORTS),
+    ("Without tokens or histograms", PROBE_LEFT_OUT_REPORTS),
+    ("Records spooled", PROBE_SPOOLED_RECORDS),
+    ("Records acknowledged", PROBE_ACKNOWLEDGED_RECORDS),
+    ("Failures inside the probe", PROBE_FAILURES),
+)
+SAVE, SAVED, KNOWN = "config-save", "config-saved", "config-known"
+FIELDS = ("name", "tags", "notes")
+
+Fact = tuple[str, Content]
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A nested configuration as `policy.layers` -> `2`; lists without objects, and empty ones, stay in one line."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        inside = value
+        if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            inside = {str(number): item for number, item in enumerate(value)}
+        if isinstance(inside, Mapping) and inside:
+            found |= flat(inside, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return found
+
+
+async def read(client: AsyncClient, view: View) -> Values:
+    """The facts, and for the form what can be edited."""
+    run_id = view.run_id or ""
+    run = await client.ask(calls.run(run_id))
+    first = max(0, (run.step or 0) - LAST_STEPS + 1)
+    me, latest, gaps, paces, probe = await asyncio.gather(
+        client.ask(calls.me()),
+        client.ask(calls.latest(run_id)),
+        client.newest(calls.gaps(run_id), MOST_GAPS),
+        overview.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first),
+        overview.read_metric(client, run_id, PROBE_SECONDS, from_step=first),
+    )
+    newest = {item.name: item.value for item in latest.items}
+    return {
+        "config-error": _error(run),
+        "config-parameters": parameters(run.config, view.query.get("find", "")),
+        "config-run": facts(_about(run)),
+        "config-system": facts(system_facts(newest, paces, probe)),
+        "config-gaps": _gaps(gaps),
+        "run": run,
+        "may_edit": me.scope in (TokenScope.CONTROL, TokenScope.ADMIN),
+        "find": view.query.get("find", ""),
+    }
+
+
+def facts(items: Sequence[Fact]) -> html.Dl:
+    """Names and values."""
+    pairs = [html.Div([html.Dt(name), html.Dd(MISSING if value in (None, "") else value)]) for name, value in items]
+    return html.Dl(pairs, className="facts")
+
+
+def parameters(config: Mapping[str, Any], find: str) -> Component:
+    """The table of the parameters whose name or value has these words."""
+    wanted = find.strip().lower()
+    known = flat(config)
+    found = {name: value for name, value in known.items() if wanted in name.lower() or wanted in value.lower()}
+    if not found:
+        return html.P(
+            "No parameter has this in it" if known else "The run was started without config=", className="dim"
+        )
+    rows = [html.Tr([html.Th(name, scope="row"), html.Td(value)]) for name, value in found.items()]
+    return html.Table(html.Tbody(rows), className="parameters mono")
+
+
+def system_facts(newest: Mapping[str, float], paces: SeriesColumns, probe: SeriesColumns) -> list[Fact]:
+    """What the probe costs, and what it delivered. Means are of the last steps."""
+    pace, cost = _mean(paces), _mean(probe)
+    share = None if pace is None or cost is None or pace <= 0 else cost / pace
+    lag = newest.get(PROBE_DELIVERY_LAG_SECONDS)
+    counters: list[Fact] = [
+        (words, count(int(newest[name]))) for words, name in COUNTERS if math.isfinite(newest.get(name, math.nan))
+    ]
+    return [
+        ("Time of a step", seconds(pace)),
+        ("Of it the probe", seconds(cost)),
+        ("Share", percent(share)),
+        ("Delivery lag", seconds(lag)),
+        *counters,
+    ]
+
+
+def _mean(columns: SeriesColumns) -> float | None:
+    known = [value for value in columns.value if math.isfinite(value)]
+    return fmean(known) if known else None
+
+
+def _about(run: RunDetail) -> list[Fact]:
+    capabilities = [chip(name.removeprefix("method:")) for name in run.capabilities]
+    return [
+        ("Run", html.Span(run.id, className="mono")),
+        ("Project", run.project),
+        ("Probe", run.probe_version),
+        ("Ranks", count(run.world_size)),
+        ("Attempts", count(run.incarnations)),
+        ("Created", moment(run.created_at)),
+        ("Finished", moment(run.finished_at)),
+        ("Can carry out", html.Div(capabilities, className="chips") if capabilities else "nothing: it can't be controlled"),
+    ]  # fmt: skip
+
+
+def moment(at: float | None) -> str:
+    """A time of the day in UTC."""
+    return MISSING if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+
+def _error(run: RunDetail) -> list[Component]:
+    if not run.error:
+        return []
+    title = "The trainer reported an error" if run.status == Status.FAILED else "Error"
+    trace = html.Pre(run.error, className="trace mono", tabIndex=0, role="region", **{"aria-label": "Traceback"})
+    return [card(trace, title=html.Span(title, className="failed"), name="padded")]
+
+
+def _gaps(gaps: Sequence[Gap]) -> Component:
+    if not gaps:
+        return html.P("No record was lost before it reached the server.", className="dim")
+    head = html.Thead(html.Tr([html.Th(name) for name in ("Attempt", "Rank", "Records", "Reason")]))
+    rows = [
+        html.Tr([html.Td(text(gap.incarnation, "mono")), html.Td(gap.rank),
+                 html.Td(f"{count(gap.first_seq)} – {count(gap.last_seq)}"), html.Td(gap.reason)])
+        for gap in gaps
+    ]  # fmt: skip
+    return html.Table([head, html.Tbody(rows)], className="plain num")
+
+
+def layout(values: Values) -> Component:
+    """Parameters at the left; the run, its delivery and its files at the right."""
+    run: RunDetail = values["run"]
+    search = dmc.TextInput(
+        id={"param": "find"}, value=values["find"], debounce=300, size="xs", w=200, placeholder="Search parameters",
+        className="search", **{"aria-label": "Search parameters"},
+    )  # fmt: skip
+    places = {name: html.Div(values[name], id=name) for name in PART.shows}
+    left = card(places["config-parameters"], title="Parameters", beside=search, name="padded")
+    right = [
+        _form(run) if values["may_edit"] else _words(run),
+        card(places["config-run"], title="Run", name="padded"),
+        card(
+            places["config-system"], html.H3("Lost records", className="small dim"), places["config-gaps"],
+            title="System", name="padded",
+        ),
+        card(_exports(run), title="Export", name="padded"),
+    ]  # fmt: skip
+    columns = html.Div([html.Div(left), html.Div(right, className="stack")], className="config-columns")
+    return html.Div([places["config-error"], columns], className="config")
+
+
+def _form(run: RunDetail) -> html.Section:
+    known = {"name": run.name, "tags": run.tags, "notes": run.notes}
+    return card(
+        dmc.TextInput(id="config-name", label="Name", value=run.name, size="xs"),
+        dmc.TagsInput(id="config-tags", label="Tags", value=run.tags, size="xs", placeholder="Add a tag"),
+        dmc.Textarea(
+            id="config-notes", label="Notes", value=run.notes, size="xs", autosize=True, minRows=3, maxRows=12
+        ),
+        row(
+            html.Span(id=SAVED, className="small dim", role="status"),
+            spacer(),
+            dmc.Button("Save", id=SAVE, size="xs", className="needs-server"),
+        ),
+        dcc.Store(id=KNOWN, data=known),
+        title="Name, tags and notes",
+        name="padded form",
+    )
+
+
+def _words(run: RunDetail) -> html.Section:
+    tags = html.Div([chip(tag) for tag in run.tags], className="chips") if run.tags else None
+    notes = html.Div(run.notes, className="notes") if run.notes else None
+    return card(
+        facts([("Name", run.name), ("Tags", tags), ("Notes", notes)]),
+        html.P("Your token can read this run; changing these needs one of scope control.", className="small dim"),
+        title="Name, tags and notes",
+        name="padded",
+    )
+
+
+def _exports(run: RunDetail) -> Component:
+    address = f"/api/v1/runs/{quote(run.id, safe='')}/export?labels=true&format="
+    links = [
+        html.A(words, href=address + kind, download=f"{run.id}.{kind}", className="file")
+        for words, kind in (("CSV", "csv"), ("JSON lines", "jsonl"), ("Parquet", "parquet"))
+    ]
+    return html.Div([row(*links), html.P("Every report of every rank and attempt.", className="small dim")])
+
+
+def changes_of(known: Mapping[str, Any], entered: Mapping[str, Any]) -> dict[str, Any]:
+    """What was edited, so that somebody else's edit of another field is not undone."""
+    return {name: entered[name] for name in FIELDS if (entered[name] or known[name]) and entered[name] != known[name]}
+
+
+def register(app: Dash, api: Api) -> None:
+    """Save what was edited."""
+
+    @app.callback(
+        Output(SAVED, "children"),
+        Output(KNOWN, "data"),
+        Input(SAVE, "n_clicks"),
+        *(State(f"config-{name}", "value") for name in FIELDS),
+        State(KNOWN, "data"),
+        State(views.STORE, "data"),
+        prevent_initial_call=True,
+        running=[(Output(SAVE, "loading"), True, False)],
+    )
+    async def save(
+        _clicks: int, name: str, tags: list[str], notes: str, known: dict[str, Any], stored: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        edited = changes_of(known, {"name": name, "tags": tags or [], "notes": notes or ""})
+        if not edited:
+            return "Nothing was changed", known
+        wanted = (edited.get(field) for field in FIELDS)
+        try:
+            async with api.open() as client:
+                run = await client.ask(calls.edit_run(View.of(stored).run_id or "", *wanted))
+        except ApiError as error:
+            return f"Not saved: {error}", known
+        return "Saved", {"name": run.name, "tags": run.tags, "notes": run.notes}
+
+
+PART = Part(
+    name="config",
+    shows={
+        "config-error": "children",
+        "config-parameters": "children",
+        "config-run": "children",
+        "config-system": "children",
+        "config-gaps": "children",
+    },
+    read=read,
+    layout=layout,
+)

@@ -1,0 +1,160 @@
+"""The Metrics tab: which metrics are recognised, grouped and drawn, and how a chart shows what is odd in them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from isentrope_dashboard.figures.metric_lines import Line, Look, log_ticks, metric_figure
+from isentrope_dashboard.formatting import significant
+from isentrope_dashboard.pages import metrics
+from isentrope_dashboard.pages.metrics import MOST_CHARTS, arrange, listed
+from isentrope_dashboard.view import View
+from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, KL_REFERENCE, REWARD_MEAN, TRAIN_GRAD_NORM, reported_names
+from isentrope_wire.reports import StepReport
+from tests.dashboard.conftest import OpenPage, Site
+from tests.dashboard.made_answers import columns
+
+FRAMEWORKS = {
+    "trl": ("reward", "grad_norm", "kl", "completions/mean_length"),
+    "trl in W&B": ("train/reward", "train/grad_norm", "train/kl", "train/completions/mean_length"),
+    "verl": ("critic/score/mean", "actor/grad_norm", "actor/kl_loss", "response_length/mean"),
+    "slime": ("rollout/raw_reward", "train/grad_norm", "train/kl_loss", "rollout/response_len/mean"),
+    "prime-rl": ("reward/all/mean", "optim/grad_norm", "mismatch_kl/all/mean", "decode_len/all/mean"),
+    "OpenRLHF": ("reward", "kl", "response_length"),
+}
+
+
+@pytest.mark.parametrize("names", FRAMEWORKS.values(), ids=FRAMEWORKS)
+def test_frameworks_names_are_at_a_glance(names: tuple[str, ...]) -> None:
+    arranged = arrange({*names, "loss", "some/other"}, View())
+    assert list(arranged.glance) == list(names)
+    assert arranged.glance[names[0]] == "Reward"
+
+
+def test_own_name_precedes_the_frameworks() -> None:
+    known = reported_names({"reward", "reward/mean", "train/kl", "completion_length", "grad_norm"})
+    assert known == {
+        REWARD_MEAN: "reward/mean",
+        KL_REFERENCE: "train/kl",
+        COMPLETION_LENGTH_MEAN: "completion_length",
+        TRAIN_GRAD_NORM: "grad_norm",
+    }
+
+
+def view(**query: str) -> View:
+    return View(query=query)
+
+
+def test_metrics_are_grouped_by_prefix() -> None:
+    arranged = arrange({"loss", "rewards/a/mean", "rewards/b", "entropy/mean"}, view())
+    assert {group.name: list(group.metrics) for group in arranged.groups} == {
+        ".": ["loss"],
+        "entropy": ["entropy/mean"],
+        "rewards": ["rewards/a/mean", "rewards/b"],
+    }
+    assert [group.name for group in arranged.groups if group.is_open] == [".", "rewards"]  # the run's own
+
+
+def test_few_of_300_metrics_are_drawn() -> None:
+    names = {f"layer{number:02d}/{what}" for number in range(30) for what in "abcdefghij"}
+    assert len(arrange(names, view()).drawn) == MOST_CHARTS
+    arranged = arrange(names, view(open=listed(["layer00", "layer01", "layer20"])))
+    charts = {group.name: group.charts for group in arranged.groups if group.is_open}
+    assert charts == {"layer20": 10, "layer01": 10, "layer00": 4}  # opened last, drawn first
+    assert arrange(names, view(open=listed([]))).drawn == []
+    assert len(arrange(names, view(q="LAYER07/")).drawn) == 10
+
+
+def test_address_keeps_names_with_commas() -> None:
+    odd = "loss/a,b%2C&c"
+    arranged = arrange({odd, "loss/z"}, view(pin=listed([odd]), open=listed([])))
+    assert list(arranged.glance) == [odd]
+
+
+LOOK = Look(scheme="dark", ends=(1, 12), smooth=False)
+
+
+def drawn(values: list[float], look: Look = LOOK, **known: Any) -> dict[str, Any]:
+    steps = list(range(1, len(values) + 1))
+    return metric_figure([Line("<b>loss</b>", columns(steps, values, **known), "#8b9af8")], look)
+
+
+def test_not_finite_values_are_gaps_with_marks() -> None:
+    line, marks = drawn([1.0, math.nan, 3.0, math.inf, -math.inf, 2.0])["data"]
+    assert line["y"] == [1.0, None, 3.0, None, None, 2.0]
+    assert (marks["x"], marks["text"]) == ([2, 4, 5], ["NaN", "∞", "−∞"])
+    assert marks["marker"]["symbol"] == ["x", "triangle-up", "triangle-down"]
+    assert "<b>" not in line["hovertemplate"] + marks["hovertemplate"]
+
+
+def test_reduced_series_has_an_envelope() -> None:
+    band, line = drawn([2.0, 3.0, 4.0], low=[1.0, 0.0, 3.5], high=[2.5, 9.0, 4.0])["data"]
+    assert band["fill"] == "toself"
+    assert (min(band["y"]), max(band["y"])) == (0.0, 9.0)
+    assert line["y"] == [2.0, 3.0, 4.0]
+
+
+def test_raw_line_stays_behind_the_smoothed_one() -> None:
+    raw, smooth = drawn([0.0, 10.0] * 6, Look(scheme="light", ends=(1, 12)))["data"]
+    assert raw["y"] == [0.0, 10.0] * 6
+    assert raw["opacity"] < 0.5
+    assert max(smooth["y"]) - min(smooth["y"]) < 5
+
+
+def test_logarithmic_axis_has_gaps_below_zero() -> None:
+    look = Look(scheme="dark", ends=(1, 4), smooth=False, log=True)
+    figure = drawn([1e-6, 0.0, -1.0, 1e-2], look)
+    assert figure["layout"]["yaxis"]["type"] == "log"
+    assert figure["data"][0]["y"] == [1e-6, None, None, 1e-2]
+    assert "type" not in drawn([-1.0, -2.0], look)["layout"]["yaxis"]
+    assert log_ticks(-6.2, -1.8) == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
+    assert log_ticks(0.2, 0.9) == [2.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.125, "0.125"), (12345.6, "12,346"), (-3e-6, "−3e-6"), (0.0, "0"), (None, "–")]
+)
+def test_significant_digits(value: float | None, words: str) -> None:
+    assert significant(value) == words.replace("e-", "e−")
+
+
+def odd(report: StepReport) -> StepReport:
+    added = {"<img src=x onerror=alert(1)>/<b>": 1.0, "zz/nan": math.nan}
+    return replace(report, scalars={**report.scalars, **added})
+
+
+def test_zoom_reads_the_steps_of_the_zoom(site: Site) -> None:
+    run = site.run(40)
+    body = site.values(metrics.PART, f"/runs/{run}?tab=metrics&q=reward/mean&zoom=10~20&smooth=off")["metrics"]
+    graphs = [part.figure for section in body for part in section._traverse() if type(part).__name__ == "Graph"]
+    assert graphs[0]["data"][0]["x"] == list(range(9, 22))
+    assert graphs[0]["layout"]["xaxis"]["range"] == [10.0, 20.0]
+
+
+@pytest.mark.browser
+def test_groups_open_and_follow_the_run(site: Site, open_page: OpenPage) -> None:
+    run = site.run(30, change=odd)
+    page = open_page(f"/runs/{run}?tab=metrics")
+    glance = page.locator(".metrics > section").first
+    expect(glance.locator(".metric")).to_have_count(6)
+    heading = page.locator(".group-heading", has_text="entropy")
+    expect(heading).to_have_attribute("aria-expanded", "false")
+    heading.click()
+    expect(heading).to_have_attribute("aria-expanded", "true")
+    assert "entropy" in page.url
+    page.wait_for_function("() => document.querySelectorAll('.metric .main-svg').length > 20")
+    page.evaluate("document.querySelector('.metric .js-plotly-plot').kept = true")
+    site.more(run, 1)
+    newest = "() => document.querySelector('.metric .js-plotly-plot').data[0].x.at(-1) === 31"
+    page.wait_for_function(newest)
+    # Charts are redrawn, not made again.
+    assert page.evaluate("document.querySelector('.metric .js-plotly-plot').kept")
+    page.get_by_label("Pin entropy/gain to the top").click()
+    expect(glance.locator(".metric")).to_have_count(7)
+    page.get_by_label("Search metrics").fill("nan")
+    expect(page.locator(".metric")).to_have_count(1)
