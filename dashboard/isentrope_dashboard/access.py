@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import httpx
+from fastapi import FastAPI
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -46,8 +47,14 @@ _current: ContextVar[Credentials | None] = ContextVar("isentrope_dashboard_crede
 class Api:
     """Opens clients of the REST API that `app` serves."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
         self._transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+
+    @property
+    def grpc_port(self) -> int:
+        """Where this server takes reports."""
+        return int(self._app.state.grpc_port)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncClient]:

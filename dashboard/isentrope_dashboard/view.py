@@ -23,6 +23,8 @@ class View:
 
     path: str = "/"
     scheme: Scheme = "light"
+    origin: str = ""
+    """The server as the browser reaches it: `http://127.0.0.1:7070`."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Everything behind `?`: the parameters below, and those of single tabs and pages."""
     runs: tuple[str, ...] = ()
@@ -35,6 +37,7 @@ class View:
         pairs = [(str(name), str(value)) for name, value in known.get("query") or []]
         return cls(
             path=str(known.get("path") or "/"),
+            origin=str(known.get("origin") or ""),
             scheme="dark" if known.get("theme") == "dark" else "light",
             query=dict(pairs),
             runs=tuple(value for name, value in pairs if name == "run"),

@@ -11,7 +11,7 @@
   const known = (scheme) => (scheme === "dark" || scheme === "light" ? scheme : null);
   const theme = () => known(new URLSearchParams(location.search).get("theme")) || known(localStorage.getItem("mantine-color-scheme-value"))
     || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  const view = () => ({ path: location.pathname, query: [...new URLSearchParams(location.search)], theme: theme() });
+  const view = () => ({ path: location.pathname, query: [...new URLSearchParams(location.search)], theme: theme(), origin: location.origin });
   // Writes parameters into the address; null removes one. Opening a tab is a step that "back" undoes.
   function change(params, isStep) {
     const query = new URLSearchParams(location.search);

@@ -20,7 +20,7 @@ RUN_SELECT = "run-select"
 
 PLACES = (("Runs", "/"), ("Compare", "/compare"), ("Access", "/access"))
 
-_STATUS = {
+STATUS = {
     Status.RUNNING: ("Live", "ok", "Reports arrive"),
     Status.FINISHED: ("Finished", "", "The trainer finished the run"),
     Status.FAILED: ("Failed", "act", "The trainer reported an error"),
@@ -30,7 +30,9 @@ _STATUS = {
 
 
 def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, here: str = "") -> html.Div:
-    """A whole page. `title` is read to those who can't see it, `middle` goes behind the brand, `below` under the bar."""
+    """A whole page. `title` is read to those who can't see it, if `body` has no heading; `middle` goes behind the brand,
+    `below` under the bar."""
+    heading = [html.H1(title, className="sr-only")] if title else []
     links = [
         html.A(name, href=path, className="place", **({"aria-current": "page"} if path == here else {}))
         for name, path in PLACES
@@ -53,7 +55,7 @@ def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, 
         className="connection",
         role="status",
     )
-    return html.Div([bar, below, lost, html.Main([html.H1(title, className="sr-only"), *body], className="page")])
+    return html.Div([bar, below, lost, html.Main([*heading, *body], className="page")])
 
 
 def _tools() -> list[Component]:
@@ -92,7 +94,7 @@ def run_middle(run: RunSummary, others: Sequence[RunSummary]) -> list[Component]
 
 def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
     """Status, step, pace and the age of the newest report."""
-    word, tone, says = _STATUS.get(run.status, (str(run.status), "", ""))
+    word, tone, says = STATUS.get(run.status, (str(run.status), "", ""))
     live = run.status == Status.RUNNING
     badge = html.Span(
         [html.Span(className="live-dot"), word] if live else word, className=f"chip {tone}", title=says, id="run-status"

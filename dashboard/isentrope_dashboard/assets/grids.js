@@ -1,0 +1,61 @@
+// The list of runs in the browser: cells drawn by the server, blocks read again every few seconds, chosen runs.
+(function () {
+  "use strict";
+  const REFRESH_MILLISECONDS = 5000;
+  const MOST_COMPARED = 6;
+  const NARROW = 800; // pixels
+  const MAIN_COLUMNS = ["health", "name", "lost"];
+  const grid = () => document.getElementById("runs") && window.dash_ag_grid.getApi("runs");
+  const address = (id) => "/runs/" + encodeURIComponent(id);
+
+  // A component as Dash sends it. What runs reported are strings in it, which React shows as text.
+  const draw = (node, key) => {
+    if (Array.isArray(node)) return node.map(draw);
+    if (!node || !node.props) return node;
+    const { children, ...props } = node.props;
+    return window.React.createElement(node.type.toLowerCase(), { key, ...props }, draw(children));
+  };
+  const cells = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
+  cells.Drawn = (params) => draw(params.value) ?? null;
+  cells.ProjectRow = (params) => draw(params.data.project);
+
+  const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
+  functions.isRun = (node) => Boolean(node.data && !node.data.project);
+  functions.isProject = (params) => Boolean(params.rowNode.data && params.rowNode.data.project);
+  functions.leaveGrid = () => false;
+  functions.openRow = (params) => params.event.key === "Enter" && functions.isRun(params) && (location.href = address(params.data.id));
+  functions.fitColumns = ({ api, clientWidth }) => {
+    const narrow = clientWidth < NARROW;
+    api.getColumns().forEach((column) => column.getColDef().field && api.setColumnsVisible([column], !narrow || MAIN_COLUMNS.includes(column.getColId())));
+  };
+
+  let ticks = 0;
+  let wasLost = false;
+  setInterval(() => {
+    const api = document.hidden ? null : grid();
+    if (!api) return;
+    const isLost = document.body.dataset.connection !== "good";
+    // A block that was asked for meanwhile never came: begin again.
+    if (wasLost && !isLost) api.setGridOption("datasource", api.getGridOption("datasource"));
+    else if (!isLost) api.refreshInfiniteCache();
+    if (!isLost) window.dash_clientside.set_props("news", { data: ++ticks });
+    wasLost = isLost;
+  }, REFRESH_MILLISECONDS);
+
+  const shown = (is) => (is ? {} : { display: "none" });
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    isentrope_runs: {
+      choose(rows) {
+        const chosen = (rows || []).map(({ id, label, tag_names }) => ({ id, label, tag_names }));
+        const compares = chosen.length > 1 && chosen.length <= MOST_COMPARED;
+        const query = chosen.map((run) => "run=" + encodeURIComponent(run.id)).join("&");
+        const words = chosen.length > MOST_COMPARED ? "Compare up to 6 runs" : "Compare " + chosen.length + " runs";
+        return [chosen, compares ? "/compare?" + query : undefined, chosen.length < 2, words];
+      },
+      one: (chosen) => shown(chosen.length === 1),
+      some: (chosen) => shown(chosen.length > 0),
+      refresh: () => (grid()?.refreshInfiniteCache(), window.dash_clientside.no_update),
+      refilter: () => (grid()?.purgeInfiniteCache(), window.dash_clientside.no_update),
+    },
+  });
+})();

@@ -1,0 +1,202 @@
+"""Who is signed in, and the access tokens: the owner makes, lists and revokes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components import header
+from isentrope_dashboard.components.basics import card, chip, row, spacer, text
+from isentrope_dashboard.formatting import MISSING
+from isentrope_dashboard.live import refusal
+from isentrope_dashboard.pages.start import code
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import AccessToken, CreatedToken, Me, TokenScope
+
+SCOPES = {
+    TokenScope.READ: "reads everything",
+    TokenScope.CONTROL: "reads, requests controls, edits names, tags and notes",
+    TokenScope.INGEST: "reports runs and nothing else: for machines that train",
+    TokenScope.ADMIN: "everything: also deletes runs and manages tokens",
+}
+
+
+async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
+    """Who I am; for an owner, the tokens."""
+    me = await client.ask(calls.me())
+    body: list[Component] = [row(html.H1("Access", className="page-title")), _who(me)]
+    if me.scope == TokenScope.ADMIN:
+        tokens = (await client.ask(calls.access_tokens())).items
+        body += [
+            _form(),
+            html.Section(html.Div(token_table(tokens, me), id="tokens"), className="card tokens"),
+            _revoke(),
+        ]
+    return header.page("", *body, here="/access"), "Access · Isentrope"
+
+
+def _who(me: Me) -> Component:
+    more = (
+        "Give each person a token of their own, so that the history of controls shows who changed what."
+        if me.scope == TokenScope.ADMIN
+        else "The owner of this server makes and revokes tokens."
+    )
+    words = ["You are signed in as ", html.B(me.name), f", scope {me.scope}: this token {SCOPES[me.scope]}. {more}"]
+    return card(html.P(words), name="guide")
+
+
+def _form() -> Component:
+    scopes = [{"value": str(scope), "label": f"{scope}: {words}"} for scope, words in SCOPES.items()]
+    fields = row(
+        dmc.TextInput(id="token-name", label="Name", placeholder="anna", size="xs", w=180),
+        dmc.Select(id="token-scope", label="Scope", data=scopes, value="control", size="xs", w=360),
+        dmc.TextInput(id="token-run", label="Only this run", placeholder="any", size="xs", w=150, disabled=True),
+        dmc.TextInput(id="token-project", label="Only this project", placeholder="any", size="xs", w=150, disabled=True),
+        dmc.Button("Make a token", id="token-make", size="xs"),
+        name="wrap form",
+    )  # fmt: skip
+    return card(fields, html.Div(id="token-made", role="status"), title="A new token", name="guide")
+
+
+def _revoke() -> Component:
+    return dmc.Modal(
+        [
+            dcc.Store(id="revoke-token"),
+            html.Div(id="revoke-words"),
+            html.Div(id="revoke-refused"),
+            row(spacer(), dmc.Button("Revoke", id="revoke-confirmed", size="xs", color="red"), name="form-end"),
+        ],
+        id="revoke-form", title="Revoke this token?", opened=False, closeButtonProps={"aria-label": "Close"},
+    )  # fmt: skip
+
+
+def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:
+    """Every token, active ones first, newest first."""
+    order = sorted(tokens, key=lambda token: (token.revoked_at is not None, -token.created_at))
+    heads = ("Name", "Scope", "Limited to", "Id", "Made", "Last used", "")
+    return html.Table(
+        [
+            html.Caption("Access tokens", className="sr-only"),
+            html.Thead(html.Tr([html.Th(name, scope="col") for name in heads[:-1]] + [html.Td()])),
+            html.Tbody([_token_row(token, me) for token in order]),
+        ],
+        className="plain-table",
+    )
+
+
+def _token_row(token: AccessToken, me: Me) -> html.Tr:
+    limits = [f"{kind} {name}" for kind, name in (("run", token.run), ("project", token.project)) if name is not None]
+    if token.revoked_at is not None:
+        action: Any = text("revoked", "dim")
+    elif token.id == me.token_id:
+        action = chip("you", "iris")
+    else:
+        action = dmc.Button(
+            "Revoke", id={"revoke": token.id}, size="compact-xs", variant="default",
+            **{"aria-label": f"Revoke the token {token.name}"},
+        )  # fmt: skip
+    cells = [
+        html.B(token.name), chip(token.scope), ", ".join(limits) or MISSING, html.Span(token.id, className="mono"),
+        _age(token.created_at), MISSING if token.last_used_at is None else _age(token.last_used_at), action,
+    ]  # fmt: skip
+    return html.Tr([html.Td(cell) for cell in cells], className="revoked-token" if token.revoked_at is not None else "")
+
+
+def _age(at: float) -> html.Span:
+    return html.Span("", **{"data-since": at, "data-before": ""})
+
+
+def made_token(made: CreatedToken, origin: str) -> Component:
+    """The secret, shown once: for a person as the address that signs a browser in, too."""
+    parts: list[Any] = [text("Shown only now. The token:"), code(made.token)]
+    if made.scope != TokenScope.INGEST:
+        link = f"{origin}/?token={quote(made.token, safe='')}"
+        parts += [text(["The address that signs ", html.B(made.name), "'s browser in:"]), code(link)]
+    return html.Div(parts, className="made")
+
+
+def register(app: Dash, api: Api) -> None:
+    """Make and revoke tokens."""
+
+    @app.callback(
+        Output("token-run", "disabled"),
+        Output("token-project", "disabled"),
+        Input("token-scope", "value"),
+        prevent_initial_call=True,
+    )
+    def limit(scope: str) -> tuple[bool, bool]:
+        free = scope != TokenScope.INGEST
+        return free, free
+
+    @app.callback(
+        Output("token-made", "children"),
+        Output("tokens", "children"),
+        Output("token-name", "value"),
+        Input("token-make", "n_clicks"),
+        State("token-name", "value"),
+        State("token-scope", "value"),
+        State("token-run", "value"),
+        State("token-project", "value"),
+        State(views.STORE, "data"),
+        prevent_initial_call=True,
+    )
+    async def make(
+        _clicks: int, name: str | None, scope: str, run: str | None, project: str | None, stored: dict[str, Any]
+    ) -> Any:
+        bound = scope == TokenScope.INGEST
+        try:
+            async with api.open() as client:
+                wanted = calls.create_access_token(
+                    scope, name or None, (run or None) if bound else None, (project or None) if bound else None
+                )
+                made = await client.ask(wanted)
+                return made_token(made, View.of(stored).origin), await _table(client), ""
+        except ApiError as error:
+            return refusal(error), no_update, no_update
+
+    @app.callback(
+        Output("revoke-form", "opened"),
+        Output("revoke-words", "children"),
+        Output("revoke-refused", "children"),
+        Output("revoke-token", "data"),
+        Input({"revoke": ALL}, "n_clicks"),
+        prevent_initial_call=True,
+    )
+    async def ask(clicks: list[int | None]) -> Any:
+        if not any(clicks):
+            return [no_update] * 4
+        token_id = ctx.triggered_id["revoke"]
+        async with api.open() as client:
+            token = next(each for each in (await client.ask(calls.access_tokens())).items if each.id == token_id)
+        words = [html.B(token.name), f", scope {token.scope}, {token.id}. Whoever uses it is refused at once."]
+        return True, words, None, token_id
+
+    @app.callback(
+        Output("revoke-form", "opened", allow_duplicate=True),
+        Output("revoke-refused", "children", allow_duplicate=True),
+        Output("tokens", "children", allow_duplicate=True),
+        Input("revoke-confirmed", "n_clicks"),
+        State("revoke-token", "data"),
+        prevent_initial_call=True,
+    )
+    async def revoke(_clicks: int, token_id: str) -> Any:
+        try:
+            async with api.open() as client:
+                await client.ask(calls.revoke_access_token(token_id))
+                return False, None, await _table(client)
+        except ApiError as error:
+            return True, refusal(error), no_update
+
+
+async def _table(client: AsyncClient) -> Component:
+    me = await client.ask(calls.me())
+    return token_table((await client.ask(calls.access_tokens())).items, me)

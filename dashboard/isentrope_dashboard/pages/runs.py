@@ -1,0 +1,416 @@
+"""The list of runs: any number of them, those that need a person first; filters, and what is done with chosen ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard import live
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components import header
+from isentrope_dashboard.components.basics import choice, icon, row, spacer, text
+from isentrope_dashboard.components.run_rows import ENDED, project_row, run_row
+from isentrope_dashboard.formatting import count
+from isentrope_dashboard.live import refusal
+from isentrope_dashboard.pages import start
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import HealthLevel, RunCounts, Status, TokenScope
+
+GRID = "runs"
+BLOCK_ROWS = 50
+BLOCKS_KEPT = 6
+"""In the browser: all of them are read again every few seconds."""
+
+# What `health` in the address means.
+_LEVELS = {
+    "act": [HealthLevel.ACT],
+    "watch": [HealthLevel.WATCH],
+    "healthy": [HealthLevel.HEALTHY, HealthLevel.HOLDING],
+}
+_STATUSES = {"silent": [Status.SILENT], "ended": list(ENDED)}
+_BY_PROJECT = "project"
+
+Cursor = list[Any] | None
+"""Where a block of rows begins: a project where rows are grouped, the cursor of the API, whether the row of the project
+was already shown. None: at the top."""
+
+RIGHT: Final[dict[str, Any]] = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
+
+
+def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
+    return {"field": field, "headerName": name, "width": width, "cellRenderer": "Drawn", "cellClass": "num", **more}
+
+
+COLUMNS: Final = [
+    _column("health", "Health", 96),
+    _column("name", "Run", 178, flex=1, minWidth=150),
+    _column("status", "Status", 150, flex=0.8, minWidth=110),
+    _column("lost", "Entropy lost", 124),
+    _column("lost_in", "75 % lost in", 92, **RIGHT),
+    _column("entropy", "Entropy, nats", 138),
+    _column("reward", "Reward", 138),
+    _column("step", "Step", 104, **RIGHT),
+    _column("control", "Control", 116),
+    _column("tags", "Tags", 136, flex=0.5, minWidth=110),
+    _column("reported", "Last report", 96, **RIGHT),
+]
+
+
+async def runs_page(client: AsyncClient, view: View) -> tuple[Component, str]:
+    """The list; how to start a run where there is none."""
+    counts, me = await asyncio.gather(client.ask(calls.run_counts()), client.ask(calls.me()))
+    if not counts.total:
+        return await start.start_page(client, view)
+    summary, *options = _options(await _counts(client, view), view)
+    body = [
+        row(html.H1("Runs", className="page-title"), html.Span(summary, className="dim num", id="runs-summary")),
+        row(*_filters(view, options), spacer(), *_actions(me.scope), name="filters"),
+        html.Section(_grid(), className="card runs-card"),
+        dcc.Store(id="runs-cursors", data={}),
+        dcc.Store(id="runs-chosen", data=[]),
+        dcc.Store(id="runs-changed", data=0),
+        _edit_form(),
+        _delete_form(),
+    ]
+    return header.page("", *body, here="/"), "Runs · Isentrope"
+
+
+def _filters(view: View, options: Sequence[Any]) -> list[Component]:
+    healths, projects, tags = options
+    statuses = [("", "Any status"), *((str(status), words[0]) for status, words in header.STATUS.items())]
+    orders = [("", "Needs you first"), ("newest", "Newest first"), (_BY_PROJECT, "Group by project")]
+    search = dmc.TextInput(
+        id={"param": "q"}, value=view.query.get("q", ""), debounce=300, size="xs", w=220,
+        placeholder="Search name, id, tag, error", leftSection=icon("search", 14), rightSection=html.Kbd("/"),
+        className="search", **{"aria-label": "Search"},
+    )  # fmt: skip
+    health = choice("health", [], view.query.get("health", ""), "Health")
+    health.data = healths
+    return [
+        search,
+        health,
+        _select("project", projects, view, 132),
+        _select("status", _data(statuses), view, 112),
+        _select("tag", tags, view, 112),
+        _select("order", _data(orders), view, 148),
+    ]
+
+
+def _select(param: str, data: list[dict[str, str]], view: View, width: int) -> dmc.Select:
+    return dmc.Select(
+        id={"param": param}, data=data, value=view.query.get(param, ""), size="xs", w=width, searchable=len(data) > 6,
+        **{"aria-label": param.capitalize()},
+    )  # fmt: skip
+
+
+def _data(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"value": value, "label": word} for value, word in pairs]
+
+
+def _actions(scope: TokenScope) -> list[Component]:
+    """What is done with chosen runs; without runs none of it is there."""
+    compare = html.A(
+        [icon("compare", 13), html.Span(id="compare-words")], id="compare-runs", href="/compare", hidden=True,
+        className="button primary",
+    )  # fmt: skip
+    edit = dmc.Button("Edit", id="edit-run", variant="default", size="xs", style={"display": "none"})
+    delete = dmc.Button("Delete", id="delete-runs", variant="default", size="xs", style={"display": "none"})
+    allowed = {TokenScope.CONTROL: [edit], TokenScope.ADMIN: [edit, delete]}.get(scope, [])
+    begin = html.A([icon("plus", 13), "Start a run"], href="/start", className="button")
+    return [compare, html.Div(allowed, className="row"), begin]
+
+
+def _grid() -> dag.AgGrid:
+    return dag.AgGrid(
+        id=GRID,
+        rowModelType="infinite",
+        columnDefs=COLUMNS,
+        getRowId="params.data.id",
+        defaultColDef={"sortable": False, "resizable": True, "suppressHeaderMenuButton": True, "suppressMovable": True},
+        dashGridOptions={
+            "theme": {"function": "themeQuartz.withParams(isentropeTheme)"},
+            "rowSelection": {
+                "mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False,
+                "isRowSelectable": {"function": "isRun(params)"}, "hideDisabledCheckboxes": True,
+            },
+            "selectionColumnDef": {"width": 40, "pinned": None},
+            "rowHeight": 40,
+            "headerHeight": 32,
+            "cacheBlockSize": BLOCK_ROWS,
+            "maxBlocksInCache": BLOCKS_KEPT,
+            "maxConcurrentDatasourceRequests": 1,  # each block begins where the one before ends
+            "isFullWidthRow": {"function": "isProject(params)"},
+            "fullWidthCellRenderer": "ProjectRow",
+            "onGridSizeChanged": {"function": "fitColumns(params)"},
+            "onCellKeyDown": {"function": "openRow(params)"},
+            "tabToNextCell": {"function": "leaveGrid()"},
+            "tabToNextHeader": {"function": "leaveGrid()"},
+            "localeText": {"noRowsToShow": "No run passes these filters"},
+            "animateRows": False,
+        },
+        className="runs-grid",
+        style={"height": None},  # the style sheet has it
+    )  # fmt: skip
+
+
+def _edit_form() -> dmc.Modal:
+    return dmc.Modal(
+        [
+            dmc.TextInput(id="edit-name", label="Name",),
+            dmc.TagsInput(id="edit-tags", label="Tags", maxTags=50, clearable=True),
+            html.Div(id="edit-refused"),
+            row(spacer(), dmc.Button("Save", id="edit-save", size="xs"), name="form-end"),
+        ],
+        id="edit-form", title="Edit this run", opened=False, closeButtonProps={"aria-label": "Close"},
+    )  # fmt: skip
+
+
+def _delete_form() -> dmc.Modal:
+    return dmc.Modal(
+        [
+            html.Div(id="delete-words"),
+            html.Div(id="delete-refused"),
+            row(spacer(), dmc.Button("Delete", id="delete-confirmed", size="xs", color="red"), name="form-end"),
+        ],
+        id="delete-form", title="Delete for good?", opened=False, closeButtonProps={"aria-label": "Close"},
+    )  # fmt: skip
+
+
+def _filter(view: View) -> dict[str, Any]:
+    """The filters of the address, but health and status."""
+    chosen = {name: view.query.get(name) or None for name in ("project", "tag", "q")}
+    return {**chosen, "q": chosen["q"] and chosen["q"][:200]}
+
+
+def filter_of(view: View) -> dict[str, Any] | None:
+    """The address's filters as arguments of `calls.runs`; None where no run can pass them."""
+    health, status = view.query.get("health", ""), view.query.get("status", "")
+    statuses = {*Status} & {*_STATUSES.get(health, Status)}
+    if status in {*Status}:
+        statuses &= {Status(status)}
+    wanted = [str(each) for each in Status if each in statuses]
+    return {
+        **_filter(view),
+        "level": _LEVELS.get(health),
+        "status": None if len(wanted) == len(Status) else wanted,
+    } if wanted else None  # fmt: skip
+
+
+async def _counts(client: AsyncClient, view: View) -> RunCounts:
+    return await client.ask(calls.run_counts(**_filter(view)))
+
+
+def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
+    """The line above the list, and what health, project and tag can be."""
+    ended = sum(counts.statuses.get(status, 0) for status in ENDED)
+    silent, now = counts.statuses.get(Status.SILENT, 0), view.query.get("health")
+    numbers = {
+        name: sum(counts.levels.get(level, 0) for level in levels)
+        for name, levels in _LEVELS.items()
+    }  # fmt: skip
+    healths = [("", f"All {count(counts.total)}")]
+    healths += [(name, f"{name.capitalize()} {count(number)}") for name, number in numbers.items()]
+    healths += [("silent", f"Silent {count(silent)}")] if silent or now == "silent" else []
+    healths += [("ended", f"Ended {count(ended)}")]
+    named = [
+        _data([("", every), *((found.name, f"{found.name} ({count(found.runs)})") for found in names if found.name)])
+        for every, names in (("Any project", counts.projects), ("Any tag", counts.tags))
+    ]
+    live_runs = counts.statuses.get(Status.RUNNING, 0)
+    words = f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
+    return words, _data(healths), named[0], named[1]
+
+
+async def read_rows(
+    client: AsyncClient, view: View, at: Cursor, size: int = BLOCK_ROWS
+) -> tuple[list[dict[str, Any]], Cursor]:
+    """One block of rows, and where the next one begins; None after the last.
+
+    Args:
+        at: where this block begins.
+        size: rows of a block. Only the last one may have fewer.
+    """
+    wanted = filter_of(view)
+    if wanted is None:
+        return [], None
+    if view.query.get("order") == _BY_PROJECT:
+        return await _grouped(client, wanted, at, size)
+    order = "newest" if view.query.get("order") == "newest" else "attention"
+    rows, cursor = await _page(client, {**wanted, "order": order}, at[1] if at else None, size)
+    return rows, ["", cursor, True] if cursor else None
+
+
+async def _grouped(
+    client: AsyncClient, wanted: dict[str, Any], at: Cursor, size: int
+) -> tuple[list[dict[str, Any]], Cursor]:
+    counts = await client.ask(calls.run_counts(**wanted))
+    names = [found.name for found in counts.projects if wanted["project"] in (None, found.name)]
+    name, cursor, is_headed = at or [names[0] if names else "", None, False]
+    rows: list[dict[str, Any]] = []
+    for place in range(names.index(name) if name in names else len(names), len(names)):
+        inside = {**wanted, "project": names[place]}
+        if not is_headed:
+            rows.append(project_row(names[place], await client.ask(calls.run_counts(**inside))))
+        if len(rows) == size:
+            return rows, [names[place], cursor, True]
+        more, cursor = await _page(client, {**inside, "order": "attention"}, cursor, size - len(rows))
+        rows += more
+        if cursor is not None:
+            return rows, [names[place], cursor, True]
+        if len(rows) == size and place + 1 < len(names):
+            return rows, [names[place + 1], None, False]
+        is_headed = False
+    return rows, None
+
+
+async def _page(
+    client: AsyncClient, wanted: dict[str, Any], cursor: str | None, size: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    call = calls.runs(**wanted)
+    page = await client.ask(replace(call, query={**call.query, "cursor": cursor, "limit": size}))
+    return [run_row(run) for run in page.items], page.next_cursor
+
+
+def register(app: Dash, api: Api) -> None:
+    """Read blocks of rows, keep the counts up to date, edit and delete chosen runs."""
+
+    @app.callback(
+        Output(GRID, "getRowsResponse"),
+        Output("runs-cursors", "data"),
+        Input(GRID, "getRowsRequest"),
+        State(views.STORE, "data"),
+        State("runs-cursors", "data"),
+        prevent_initial_call=True,
+    )
+    async def rows(request: dict[str, Any], stored: dict[str, Any], cursors: dict[str, Any]) -> tuple[Any, Any]:
+        first, end = request["startRow"], request["endRow"]
+        if first and cursors.get(str(first)) is None:
+            return {"rowData": [], "rowCount": first}, no_update  # the list became shorter meanwhile
+        try:
+            async with api.open() as client:
+                found, following = await read_rows(client, View.of(stored), cursors.get(str(first)) if first else None)
+        except ApiError:
+            return no_update, no_update  # the browser asks itself and shows what is wrong
+        answer = {"rowData": found, "rowCount": first + len(found) if following is None else None}
+        return answer, {**cursors, str(end): following}
+
+    @app.callback(
+        Output("runs-summary", "children"),
+        Output({"param": "health"}, "data"),
+        Output({"param": "project"}, "data"),
+        Output({"param": "tag"}, "data"),
+        Input(live.NEWS, "data"),
+        Input(views.STORE, "data"),
+        prevent_initial_call=True,
+    )
+    async def show_counts(_news: int, stored: dict[str, Any]) -> Any:
+        view = View.of(stored)
+        try:
+            async with api.open() as client:
+                return _options(await _counts(client, view), view)
+        except ApiError:
+            return [no_update] * 4
+
+    browser = "isentrope_runs"
+    app.clientside_callback(
+        ClientsideFunction(browser, "choose"),
+        Output("runs-chosen", "data"),
+        Output("compare-runs", "href"),
+        Output("compare-runs", "hidden"),
+        Output("compare-words", "children"),
+        Input(GRID, "selectedRows"),
+        prevent_initial_call=True,
+    )
+    for button, when in (("edit-run", "one"), ("delete-runs", "some")):
+        app.clientside_callback(
+            ClientsideFunction(browser, when), Output(button, "style"), Input("runs-chosen", "data")
+        )
+    app.clientside_callback(
+        ClientsideFunction(browser, "refresh"),
+        Output("runs-changed", "id"),
+        Input("runs-changed", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction(browser, "refilter"),
+        Output(GRID, "id"),
+        Input(views.STORE, "data"),
+        prevent_initial_call=True,
+    )
+    _register_changes(app, api)
+
+
+def _register_changes(app: Dash, api: Api) -> None:
+    @app.callback(
+        Output("edit-form", "opened"),
+        Output("edit-name", "value"),
+        Output("edit-tags", "value"),
+        Output("edit-refused", "children"),
+        Input("edit-run", "n_clicks"),
+        State("runs-chosen", "data"),
+        prevent_initial_call=True,
+    )
+    def open_edit(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
+        return True, chosen[0]["label"], chosen[0]["tag_names"], None
+
+    @app.callback(
+        Output("edit-form", "opened", allow_duplicate=True),
+        Output("edit-refused", "children", allow_duplicate=True),
+        Output("runs-changed", "data"),
+        Input("edit-save", "n_clicks"),
+        State("edit-name", "value"),
+        State("edit-tags", "value"),
+        State("runs-chosen", "data"),
+        State("runs-changed", "data"),
+        prevent_initial_call=True,
+    )
+    async def save_edit(_clicks: int, name: str, tags: list[str], chosen: list[dict[str, Any]], changed: int) -> Any:
+        try:
+            async with api.open() as client:
+                await client.ask(calls.edit_run(chosen[0]["id"], name.strip(), tags or [], None))
+        except ApiError as error:
+            return True, refusal(error), no_update
+        return False, None, changed + 1
+
+    @app.callback(
+        Output("delete-form", "opened"),
+        Output("delete-words", "children"),
+        Output("delete-refused", "children"),
+        Input("delete-runs", "n_clicks"),
+        State("runs-chosen", "data"),
+        prevent_initial_call=True,
+    )
+    def open_delete(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
+        names = [html.Li([html.B(run["label"]), text(f" {run['id']}", "dim")]) for run in chosen]
+        return True, ["All reports, controls and alerts of these runs are removed:", html.Ul(names)], None
+
+    @app.callback(
+        Output("delete-form", "opened", allow_duplicate=True),
+        Output("delete-refused", "children", allow_duplicate=True),
+        Output("runs-changed", "data", allow_duplicate=True),
+        Output(GRID, "selectedRows"),
+        Input("delete-confirmed", "n_clicks"),
+        State("runs-chosen", "data"),
+        State("runs-changed", "data"),
+        prevent_initial_call=True,
+    )
+    async def delete(_clicks: int, chosen: list[dict[str, Any]], changed: int) -> Any:
+        refused = []
+        async with api.open() as client:
+            for run in chosen:
+                try:
+                    await client.ask(calls.delete_run(run["id"]))
+                except ApiError as error:
+                    if error.status != 404:  # somebody else deleted it
+                        refused.append(refusal(error))
+        return bool(refused), refused, changed + 1, [] if not refused else no_update

@@ -1,0 +1,149 @@
+"""How to start a run: where this server is, a token for the training machine, the lines that attach a loop."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components import header
+from isentrope_dashboard.components.basics import card, icon, row, spacer, text
+from isentrope_dashboard.live import refusal
+from isentrope_dashboard.view import View, address_of
+from isentrope_wire.answers import TokenScope
+
+OWN_LOOP = """import isentrope
+
+probe = isentrope.Probe(name="my-run", project="my-project")
+
+# in each step, where the logits are
+scores = probe.score(logits[:, :-1], token_ids[:, 1:], temperature=1.0)
+logprobs = probe.gate(scores, advantages, mask)  # same values; use them in the loss
+
+# behind optimizer.step()
+probe.log({"reward/mean": rewards.mean()})
+probe.step(step, optimizer)
+
+# at the end
+probe.finish()"""
+TRL = """import isentrope
+
+probe = isentrope.attach(trainer, name="my-run", project="my-project")
+trainer.train()"""
+DEMO = "isentrope demo"
+
+
+async def start_page(client: AsyncClient, _view: View) -> tuple[Component, str]:
+    """The page at /start, and at / where there is no run yet."""
+    me = await client.ask(calls.me())
+    make: Any = dmc.Button("Make a token", id="start-make-token", size="xs")
+    if me.scope != TokenScope.ADMIN:
+        make = text("The owner of this server makes a token of scope ingest for you.", "dim")
+    where = card(
+        text("In the shell of the machine that trains. It needs a token of scope ingest: that one reports runs, and reads nothing.", "dim"),
+        html.Div(id="start-environment"),
+        row(make, html.Span(className="dim", id="start-token-words"), name="wrap"),
+        html.Div(id="start-refused"),
+        title="1. Where this server is", name="guide",
+    )  # fmt: skip
+    lines = card(
+        dmc.Tabs(
+            [
+                dmc.TabsList([dmc.TabsTab("Own loop", value="loop"), dmc.TabsTab("TRL", value="trl")]),
+                dmc.TabsPanel(code(OWN_LOOP), value="loop"),
+                dmc.TabsPanel(code(TRL), value="trl"),
+            ],
+            value="loop",
+        ),
+        text("With no method active the loop stays bit-identical. A server that is away does not stop it: reports wait on disk.", "dim"),
+        title="2. The lines in the loop", name="guide",
+    )  # fmt: skip
+    demo = card(
+        text("Trains a small model on puzzles, on the machine where you type it; --replay needs no torch.", "dim"),
+        code(DEMO),
+        title="Or watch a demonstration", name="guide",
+    )  # fmt: skip
+    waiting = card(
+        row(dmc.Loader(size="xs"), html.Div("Waiting for a new run. It appears here with its first report.", id="start-news"), spacer()),
+        dcc.Interval(id="start-clock", interval=3000),
+        dcc.Store(id="start-opened", data=time.time()),
+        name="guide", role="status",
+    )  # fmt: skip
+    heading = row(html.H1("Start a run", className="page-title"))
+    columns = html.Div([html.Div([where, demo, waiting]), lines], className="guides")
+    return header.page("", heading, columns), "Start a run · Isentrope"
+
+
+def code(lines: str, *, shown: str | None = None) -> html.Div:
+    """Lines to copy.
+
+    Args:
+        lines: what is copied.
+        shown: what is shown in their place.
+    """
+    copy = dmc.CopyButton(
+        "Copy", value=lines, copiedChildren="Copied", copiedColor="teal", size="compact-xs", variant="default",
+        className="copy",
+    )  # fmt: skip
+    return html.Div([html.Pre(shown or lines, tabIndex=0), copy], className="code")
+
+
+def environment(origin: str, grpc_port: int, token: str | None) -> str:
+    """The variables that a training process needs."""
+    host = urlsplit(origin).hostname or "localhost"
+    named = f"[{host}]" if ":" in host else host
+    lines = {
+        "ISENTROPE_URL": origin,
+        "ISENTROPE_GRPC": f"{named}:{grpc_port}",
+        "ISENTROPE_TOKEN": token or "a token of scope ingest",
+    }
+    return "\n".join(f'export {name}="{value}"' for name, value in lines.items())
+
+
+def register(app: Dash, api: Api) -> None:
+    """Fill in the server's address, make a token, and show the first report of a new run."""
+
+    @app.callback(
+        Output("start-environment", "children"),
+        Output("start-token-words", "children"),
+        Output("start-refused", "children"),
+        Input("start-make-token", "n_clicks"),
+        Input("start-environment", "id"),
+        State(views.STORE, "data"),
+    )
+    async def fill_in(clicks: int | None, _id: str, stored: dict[str, Any]) -> Any:
+        origin = View.of(stored).origin
+        if not clicks:
+            return code(environment(origin, api.grpc_port, None)), no_update, None
+        try:
+            async with api.open() as client:
+                made = await client.ask(calls.create_access_token("ingest", "training", None, None))
+        except ApiError as error:
+            return no_update, no_update, refusal(error)
+        words = "Shown only now: copy it. It is listed under Access, where it can be revoked."
+        return code(environment(origin, api.grpc_port, made.token)), words, None
+
+    @app.callback(
+        Output("start-news", "children"),
+        Input("start-clock", "n_intervals"),
+        State("start-opened", "data"),
+        prevent_initial_call=True,
+    )
+    async def look(_ticks: int, opened: float) -> Any:
+        try:
+            async with api.open() as client:
+                newest = await client.newest(calls.runs(), 1)
+        except ApiError:
+            return no_update
+        if not newest or newest[0].created_at < opened:
+            return no_update
+        run = newest[0]
+        return html.A([html.B(run.name), " reports: open it ", icon("arrow", 13)], href=address_of(run.id))
