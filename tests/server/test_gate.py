@@ -23,6 +23,7 @@ from isentrope_server.security.permissions import (
     required_grpc_scope,
     required_scope,
 )
+from isentrope_server.security.sessions import NO_PAGES, SESSION_ENDED, WRONG_TOKEN
 from isentrope_server.settings import Settings
 from isentrope_wire.answers import TokenScope
 from isentrope_wire.v1 import telemetry_pb2 as pb
@@ -263,6 +264,57 @@ def test_another_program_s_cookies_of_this_host_do_not_log_a_browser_out(server:
         cookies = f"{others}; {server.session()['Cookie']}"
         assert browser.get("/api/v1/runs", headers={"Cookie": cookies}).status_code == 200
         assert browser.get("/api/v1/runs", headers={"Cookie": others}).status_code == 401
+
+
+def sign_in(server: ServerInThread, token: str, address: str = "/", **headers: str) -> httpx.Response:
+    """Sends the form of the page without a session."""
+    with server.client() as browser:
+        own = {"Origin": server.url, "Accept": "text/html"}
+        return browser.post(address, data={"token": token}, headers={**own, **headers})
+
+
+def test_the_form_signs_in_and_shows_the_address_asked_for(server: ServerInThread) -> None:
+    answer = sign_in(server, f" {server.owner_token} ", "/runs/a%20b?tab=tokens&token=old")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs/a%20b?tab=tokens")
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    with server.client() as browser:
+        assert browser.get("/api/v1/runs", headers={"Cookie": cookie}).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["//evil.example", "/\\\\evil.example", "/%2F%2Fevil.example", "/%5Cevil.example"])
+def test_the_form_never_leads_to_another_host(server: ServerInThread, address: str) -> None:
+    location = sign_in(server, server.owner_token, server.url + address).headers["location"]
+    assert location.startswith("/")
+    assert location[1] not in "/\\"
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null"])
+def test_no_other_site_s_form_signs_a_browser_in(server: ServerInThread, origin: str) -> None:
+    answer = sign_in(server, server.token("read"), Origin=origin)
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "x" * 5_000])
+def test_the_form_with_a_wrong_token_is_shown_again(server: ServerInThread, token: str) -> None:
+    answer = sign_in(server, token)
+    assert answer.status_code == 401
+    assert "set-cookie" not in answer.headers
+    assert WRONG_TOKEN in answer.text
+
+
+def test_a_token_that_only_reports_opens_no_pages(server: ServerInThread) -> None:
+    answer = sign_in(server, server.token("ingest"))
+    assert (answer.status_code, NO_PAGES in answer.text) == (401, True)
+
+
+def test_a_browser_whose_token_was_revoked_reads_that_its_session_ended(server: ServerInThread) -> None:
+    created = server.http.post("/api/v1/access-tokens", json={"scope": "read"}).json()
+    cookie = server.session(created["token"])
+    server.http.delete(f"/api/v1/access-tokens/{created['id']}")
+    with server.client() as browser:
+        answer = browser.get("/runs/x", headers={**cookie, "Accept": "text/html"})
+    assert (answer.status_code, SESSION_ENDED in answer.text) == (401, True)
 
 
 def test_browser_without_cookie_gets_login_instructions(server: ServerInThread) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -17,12 +17,15 @@ from isentrope_server.security.permissions import Door, Reason, Refusals, change
 from isentrope_server.security.sessions import (
     FOREIGN_LOG_IN,
     FOREIGN_LOG_IN_PAGE,
-    REFUSED_PAGE,
+    NO_PAGES,
+    SESSION_ENDED,
+    WRONG_TOKEN,
     BrowserSessions,
     comes_from_own_page,
     is_asked_for_by_another_site,
     is_own_host,
     security_headers,
+    sign_in_page,
 )
 from isentrope_server.security.tokens import Principal, TokenBook
 from isentrope_wire.answers import TokenScope
@@ -73,7 +76,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
             return
         send = _with_headers(send, security_headers(self._script_hashes()))
-        answer = self._admit(scope)
+        answer = await self._sign_in(scope, receive) if _is_sign_in(scope) else self._admit(scope)
         if answer is None:
             await self._app(scope, self._while_active(scope, receive), send)
             return
@@ -109,9 +112,7 @@ class Gate:
             return None
         headers = Headers(scope=scope)
         if not is_own_host(headers.get("host", ""), self._allowed_hosts):
-            return _refusal(
-                400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
-            )
+            return _unknown_host()
         if path == "/" and method == "GET":
             login = self._log_in(scope, headers)
             if login is not None:
@@ -127,7 +128,7 @@ class Gate:
             if principal and changes_something(method) and not comes_from_own_page(headers, scope["scheme"]):
                 return _refusal(403, "foreign_origin", "A browser's change must come from a page of this server.")
         if principal is None:
-            return _unauthenticated(headers)
+            return _unauthenticated(headers, SESSION_ENDED if self._sessions().has_cookie(headers) else "")
         needed = required_scope(method, path)
         if not principal.may(needed):
             return _forbidden(principal, needed)
@@ -136,8 +137,7 @@ class Gate:
 
     def _log_in(self, scope: Scope, headers: Headers) -> Response | None:
         """Turn `/?token=...` into a session and redirect, so that the token leaves the address bar and the history."""
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        secret = dict(query).get("token")
+        secret = dict(_query(scope)).get("token")
         if secret is None:
             return None
         if is_asked_for_by_another_site(headers):
@@ -145,11 +145,56 @@ class Gate:
         principal = self._tokens().of_secret(secret)
         if principal is None:
             return None
-        rest = urlencode([(name, value) for name, value in query if name != "token"])
-        answer = RedirectResponse(f"/?{rest}" if rest else "/", status_code=303)
+        return self._begin(scope, principal)
+
+    async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
+        """The form of the page without a session."""
+        headers = Headers(scope=scope)
+        if not is_own_host(headers.get("host", ""), self._allowed_hosts):
+            return _unknown_host()
+        if not comes_from_own_page(headers, scope["scheme"]):
+            return _refusal_of(headers, 403, "foreign_log_in", FOREIGN_LOG_IN, FOREIGN_LOG_IN_PAGE)
+        form = dict(parse_qsl((await _read_form(receive)).decode("latin-1")))
+        principal = self._tokens().of_secret(form.get("token", "").strip())
+        if principal is None or not principal.may(TokenScope.READ):
+            return _unauthenticated(headers, WRONG_TOKEN if principal is None else NO_PAGES)
+        return self._begin(scope, principal)
+
+    def _begin(self, scope: Scope, principal: Principal) -> Response:
+        """Begin a session, and show the address that was asked for."""
+        # One slash: with two of them the browser would go to another host.
+        address = "/" + quote(scope["path"].lstrip("/\\"))
+        rest = urlencode([(name, value) for name, value in _query(scope) if name != "token"])
+        if rest:
+            address += f"?{rest}"
+        answer = RedirectResponse(address, status_code=303)
         answer.headers.append("set-cookie", self._sessions().begin(principal, secure=_is_secure(scope)))
         answer.headers["cache-control"] = "no-store"
         return answer
+
+
+_FORM = "application/x-www-form-urlencoded"
+_FORM_BYTES = 4 << 10
+
+
+def _is_sign_in(scope: Scope) -> bool:
+    """Whether the request is the form of the page without a session. The API and the pages' callbacks take JSON."""
+    if scope["method"] != "POST" or scope["path"].startswith(("/api", "/_")):
+        return False
+    return Headers(scope=scope).get("content-type", "").startswith(_FORM)
+
+
+async def _read_form(receive: Receive) -> bytes:
+    """The body; nothing where it is too large or the client went away."""
+    body = b""
+    while len(body) <= _FORM_BYTES:
+        message = await receive()
+        if message["type"] != "http.request":
+            break
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return body if len(body) <= _FORM_BYTES else b""
+    return b""
 
 
 def principal_of(scope: Scope) -> Principal:
@@ -159,17 +204,27 @@ def principal_of(scope: Scope) -> Principal:
     return principal
 
 
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
 def _is_secure(scope: Scope) -> bool:
     return bool(scope["scheme"] == "https")
 
 
-def _unauthenticated(headers: Headers) -> Response:
+def _unknown_host() -> Response:
+    return _refusal(
+        400, "unknown_host", "The Host header is not a name of this server; add it to ISENTROPE_ALLOWED_HOSTS."
+    )
+
+
+def _unauthenticated(headers: Headers, note: str) -> Response:
     answer = _refusal_of(
         headers,
         401,
         "unauthenticated",
         "A valid token is needed: send Authorization: Bearer TOKEN, or open the login address that `isentrope up` printed.",
-        REFUSED_PAGE,
+        sign_in_page(note),
     )
     answer.headers["www-authenticate"] = "Bearer"
     return answer

@@ -24,27 +24,57 @@ SESSION_SECONDS = 30 * 24 * 3600
 """How long a browser stays logged in."""
 
 
+_STYLE = """
+:root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --line: #d9dde5; --text: #1b2130; --dim: #5b6475; --note: #b64a08 }
+@media (prefers-color-scheme: dark) {
+  :root { --ground: #0e1116; --card: #161a21; --line: #2c3340; --text: #e6e9ef; --dim: #98a1b2; --note: #f0925a }
+}
+body { font: 15px/1.5 system-ui, sans-serif; margin: 12vh auto; max-width: 30rem; padding: 0 1rem;
+  background: var(--ground); color: var(--text) }
+main { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1.5rem }
+h1 { font-size: 1.2rem; margin: 0 0 .75rem } p { color: var(--dim); margin: .75rem 0 0 } p.note { color: var(--note); margin: 0 0 .75rem }
+label { display: block; font-weight: 600; font-size: 13px; margin-bottom: .25rem }
+form { display: grid; grid-template-columns: 1fr auto; gap: 8px } form label { grid-column: 1 / -1; margin: 0 }
+input, button { font: inherit; padding: .45rem .75rem; border-radius: 6px; border: 1px solid var(--line); min-width: 0 }
+input { background: var(--ground); color: inherit } button { background: #4456c8; color: #fff; border-color: #4456c8; font-weight: 600 }
+:focus-visible { outline: 2px solid #7a8af1; outline-offset: 2px }
+"""
+
+
 def _page(heading: str, text: str) -> str:
+    # With the server's own policy `no-referrer` a form would be sent with the origin `null`.
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Isentrope: log in</title>
-<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 34rem; margin: 15vh auto; padding: 0 1rem">
-<main><h1 style="font-size: 1.4rem">{heading}</h1>
-{text}</main>
-</body></html>"""
+<meta name="referrer" content="same-origin"><title>Isentrope: sign in</title><style>{_STYLE}</style>
+<body><main><h1>{heading}</h1>
+{text}</main></body></html>"""
 
 
-REFUSED_PAGE = _page(
-    "This page needs a token",
-    """<p>Open the address that <code>isentrope up</code> printed when it started; it ends in <code>/?token=…</code>
-and logs this browser in.</p>
-<p>The owner finds the token in the file <code>owner-token</code> of the server's home; for someone else,
-make one with <code>isentrope token create --scope read</code>.</p>""",
-)
+def sign_in_page(note: str = "") -> str:
+    """The page without a session: its form is sent to its own address, which is shown after signing in.
+
+    Args:
+        note: why there is no session; one of ours, not escaped.
+    """
+    return _page(
+        "Sign in to Isentrope",
+        (f'<p class="note" role="alert">{note}</p>' if note else "")
+        + """<form method="post"><label for="token">Access token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
+<button>Sign in</button></form>
+<p>Or open the address that <code>isentrope up</code> printed; it ends in <code>/?token=…</code>.
+The owner's token is in the file <code>owner-token</code> of the server's home. Others get one from the owner, who makes it on the
+page Access or with <code>isentrope token create --scope read</code>.</p>""",
+    )
+
+
+SESSION_ENDED = "The session ended, or its token was revoked."
+WRONG_TOKEN = "This token is not active here: it was revoked, or it belongs to another server."
+NO_PAGES = "This token reports runs; it shows no pages."
 FOREIGN_LOG_IN = (
     "A page of another site opened this log-in address, perhaps with the token of another person. If you trust the "
     "address, open it from the terminal or paste it into the address bar."
 )
-FOREIGN_LOG_IN_PAGE = _page("Not logged in", f"<p>{FOREIGN_LOG_IN}</p>")
+FOREIGN_LOG_IN_PAGE = _page("Not signed in", f"<p>{FOREIGN_LOG_IN}</p>")
 
 
 def is_own_host(host_header: str, allowed: Iterable[str]) -> bool:
@@ -154,6 +184,10 @@ class BrowserSessions:
     def end(self, *, secure: bool) -> str:
         """The Set-Cookie value that logs a browser out."""
         return _cookie(self.cookie_name(secure=secure), "", 0, secure=secure)
+
+    def has_cookie(self, headers: Headers) -> bool:
+        """Whether the browser logged in before, validly or not."""
+        return any(name.endswith(self.cookie_name(secure=False)) for name in cookie_parser(headers.get("cookie", "")))
 
     def token_id(self, headers: Headers, *, secure: bool) -> str | None:
         """Id of the token that the browser logged in with; None without a valid session."""
