@@ -24,8 +24,8 @@
   functions.isProject = (params) => Boolean(params.rowNode.data && params.rowNode.data.project);
   functions.leaveGrid = () => false;
   functions.openRow = (params) => params.event.key === "Enter" && functions.isRun(params) && (location.href = address(params.data.id));
-  functions.fitColumns = ({ api, clientWidth }) => {
-    const narrow = clientWidth < NARROW;
+  functions.fitColumns = ({ api }) => {
+    const narrow = document.getElementById("runs").clientWidth < NARROW;
     api.getColumns().forEach((column) => column.getColDef().field && api.setColumnsVisible([column], !narrow || MAIN_COLUMNS.includes(column.getColId())));
   };
 

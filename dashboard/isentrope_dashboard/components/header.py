@@ -47,7 +47,7 @@ def page(title: str, *body: Any, middle: Sequence[Any] = (), below: Any = None, 
         [
             html.Span("Connection lost: the server does not answer. This page goes on when it does.", className="lost"),
             html.Span(
-                ["This token was revoked or the session ended. ", html.A("Sign in again", href="/")],
+                ["This token was revoked or the session ended. ", html.A("Sign in again", href="")],
                 className="revoked",
             ),
             html.Span(["This run was deleted. ", html.A("All runs", href="/")], className="deleted"),

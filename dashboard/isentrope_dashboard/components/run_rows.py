@@ -90,6 +90,8 @@ def _status(run: RunSummary) -> tuple[Component, str]:
     digest = run.digest
     reason = ""
     match run.status:
+        case Status.RUNNING | Status.SILENT if run.last_report_at is None:
+            reason = "no report yet"
         case Status.RUNNING if digest and digest.seconds_per_step is not None:
             reason = f"{seconds(digest.seconds_per_step)} per step"
         case Status.FINISHED if run.planned_steps and run.step is not None and run.step >= run.planned_steps:

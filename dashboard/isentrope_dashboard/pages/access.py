@@ -50,7 +50,7 @@ def _who(me: Me) -> Component:
         if me.scope == TokenScope.ADMIN
         else "The owner of this server makes and revokes tokens."
     )
-    words = ["You are signed in as ", html.B(me.name), f", scope {me.scope}: this token {SCOPES[me.scope]}. {more}"]
+    words = ["You are signed in as ", html.B(me.name), f" with the scope {me.scope}: {SCOPES[me.scope]}. {more}"]
     return card(html.P(words), name="guide")
 
 
@@ -82,11 +82,11 @@ def _revoke() -> Component:
 def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:
     """Every token, active ones first, newest first."""
     order = sorted(tokens, key=lambda token: (token.revoked_at is not None, -token.created_at))
-    heads = ("Name", "Scope", "Limited to", "Id", "Made", "Last used", "")
+    heads = ("Name", "Scope", "Limited to", "Id", "Made", "Last used", html.Span("Actions", className="sr-only"))
     return html.Table(
         [
             html.Caption("Access tokens", className="sr-only"),
-            html.Thead(html.Tr([html.Th(name, scope="col") for name in heads[:-1]] + [html.Td()])),
+            html.Thead(html.Tr([html.Th(name, scope="col") for name in heads])),
             html.Tbody([_token_row(token, me) for token in order]),
         ],
         className="plain-table",

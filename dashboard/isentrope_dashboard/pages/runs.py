@@ -52,10 +52,10 @@ def _column(field: str, name: str, width: int, **more: Any) -> dict[str, Any]:
 
 
 COLUMNS: Final = [
-    _column("health", "Health", 96),
-    _column("name", "Run", 178, flex=1, minWidth=150),
+    _column("health", "Health", 92),
+    _column("name", "Run", 178, flex=1, minWidth=120),
     _column("status", "Status", 150, flex=0.8, minWidth=110),
-    _column("lost", "Entropy lost", 124),
+    _column("lost", "Entropy lost", 116),
     _column("lost_in", "75 % lost in", 92, **RIGHT),
     _column("entropy", "Entropy, nats", 138),
     _column("reward", "Reward", 138),
@@ -151,12 +151,15 @@ def _grid() -> dag.AgGrid:
             "maxConcurrentDatasourceRequests": 1,  # each block begins where the one before ends
             "isFullWidthRow": {"function": "isProject(params)"},
             "fullWidthCellRenderer": "ProjectRow",
-            "onGridSizeChanged": {"function": "fitColumns(params)"},
-            "onCellKeyDown": {"function": "openRow(params)"},
             "tabToNextCell": {"function": "leaveGrid()"},
             "tabToNextHeader": {"function": "leaveGrid()"},
             "localeText": {"noRowsToShow": "No run passes these filters"},
             "animateRows": False,
+        },
+        eventListeners={
+            "gridSizeChanged": ["fitColumns(params)"],
+            "firstDataRendered": ["fitColumns(params)"],
+            "cellKeyDown": ["openRow(params)"],
         },
         className="runs-grid",
         style={"height": None},  # the style sheet has it
@@ -228,6 +231,8 @@ def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     ]
     live_runs = counts.statuses.get(Status.RUNNING, 0)
     words = f"{count(counts.total)} {'run' if counts.total == 1 else 'runs'}, {count(live_runs)} live."
+    if not view.query.get("order"):
+        words += " Those that need you come first."
     return words, _data(healths), named[0], named[1]
 
 
