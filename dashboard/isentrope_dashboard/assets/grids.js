@@ -34,7 +34,7 @@
   setInterval(() => {
     const api = document.hidden ? null : grid();
     if (!api) return;
-    const isLost = document.body.dataset.connection !== "good";
+    const isLost = ["lost", "revoked"].includes(document.body.dataset.connection);
     // A block that was asked for meanwhile never came: begin again.
     if (wasLost && !isLost) api.setGridOption("datasource", api.getGridOption("datasource"));
     else if (!isLost) api.refreshInfiniteCache();

@@ -3,6 +3,7 @@
   "use strict";
   const ASK_MILLISECONDS = 250;
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
+  const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
   const no_update = () => window.dash_clientside.no_update;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
@@ -31,14 +32,15 @@
   async function ask() {
     const id = run();
     const ended = /revoked|deleted/.test(document.body.getAttribute("data-connection"));
-    if (document.hidden || !id || ended || !document.getElementById("run-state") || Date.now() - live.updated < LEAST_BETWEEN_UPDATES) return;
+    if (document.hidden || ended || (id && !document.getElementById("run-state"))) return;
+    if (id ? Date.now() - live.updated < LEAST_BETWEEN_UPDATES : Date.now() - live.answered < ELSEWHERE_MILLISECONDS) return;
     if (live.asked && Date.now() - live.asked < SLOW_ANSWER) return;
     live.asked = Date.now();
     try {
-      const answer = await fetch("/api/v1/runs/" + id, { cache: "no-store" });
+      const answer = await fetch(id ? "/api/v1/runs/" + id : "/api/v1/me", { cache: "no-store" });
       live.answered = Date.now();
       state(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
-      if (!answer.ok) return;
+      if (!answer.ok || !id) return;
       const body = await answer.text();
       if (body === live.answer) return;
       const first = live.answer === null;
@@ -60,7 +62,7 @@
       const words = place.dataset.before + inWords(Math.max(0, Date.now() / 1000 - since));
       if (since && place.textContent !== words) place.textContent = words;
     });
-    if (Date.now() - live.answered > SLOW_ANSWER && run() && !document.hidden) state("lost");
+    if (Date.now() - live.answered > SLOW_ANSWER && !document.hidden) state("lost");
   }
 
   // ---- charts ------------------------------------------------------------------------------------------------

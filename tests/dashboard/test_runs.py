@@ -1,0 +1,272 @@
+"""The list of runs: what its rows show, how it is read block by block, and what is done with chosen runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from dash._utils import to_json
+from playwright.sync_api import Page, expect
+
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components.run_rows import run_row, sparkline
+from isentrope_dashboard.formatting import MISSING
+from isentrope_dashboard.pages import runs
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import DigestControl, HealthLevel, RunDigest, RunSummary, Status
+from isentrope_wire.reports import RunFinished
+from tests.dashboard.conftest import OpenPage, Site
+from tests.server.rank import Rank
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "{{constructor}}", "javascript:alert(1)", "\"'`&lt;",
+    "\u202egnp.exe", "a" * 300, "[x](javascript:alert(1))", "__proto__",
+)  # fmt: skip
+
+
+def digest(**known: Any) -> RunDigest:
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("share_lost", "steps_to_three_quarters_lost", "entropy", "reward", "control", "seconds_per_step")
+    )
+    empty = {"level": HealthLevel.NO_DATA, "entropy_line": [], "reward_line": [], "reason": ""}
+    return RunDigest(**{**unknown, **empty, **known})
+
+
+def summary(**known: Any) -> RunSummary:
+    run: dict[str, Any] = {
+        "id": "r1", "name": "a run", "project": "p", "status": Status.RUNNING, "step": None, "planned_steps": None,
+        "created_at": 1.0, "last_report_at": None, "tags": [], "config": {},
+    }  # fmt: skip
+    return RunSummary(**{**run, **known})
+
+
+def words(cell: Any) -> str:
+    """The text of a drawn cell."""
+    cell = json.loads(to_json(cell)) if not isinstance(cell, str) else cell
+
+    def inside(node: Any) -> str:
+        if isinstance(node, list):
+            return " ".join(part for part in map(inside, node) if part)
+        return inside(node["props"].get("children") or "") if isinstance(node, dict) else str(node or "")
+
+    return inside(cell)
+
+
+@pytest.mark.parametrize("known", [None, digest()])
+def test_what_was_not_measured_is_a_dash(known: RunDigest | None) -> None:
+    row = run_row(summary(digest=known))
+    measured = ("lost", "lost_in", "entropy", "reward", "step", "control", "tags", "reported")
+    assert {row[name] for name in measured} == {MISSING}
+    assert words(row["health"]) == "No data"
+    assert words(row["status"]) == "Live no report yet"
+
+
+def test_a_row_shows_the_digest() -> None:
+    row = run_row(
+        summary(
+            step=108, planned_steps=300, last_report_at=5.0, tags=["7b"],
+            digest=digest(
+                level=HealthLevel.ACT, share_lost=0.716, steps_to_three_quarters_lost=11.2, entropy=0.0961, reward=0.0,
+                entropy_line=[0.4, 0.1], control=DigestControl(method="clip_v", mu_low=None, mu_high=2.5, hold_target=None),
+                seconds_per_step=3.6,
+            ),
+        )
+    )  # fmt: skip
+    shown = {name: words(row[name]) for name in ("health", "lost", "lost_in", "entropy", "reward", "step", "control")}
+    assert shown == {
+        "health": "Act", "lost": "72\N{NO-BREAK SPACE}%", "lost_in": "12 steps", "entropy": "0.096", "reward": "0.000",
+        "step": "108 / 300", "control": "Clip_V µ₊ 2.50",
+    }  # fmt: skip
+    assert words(row["status"]) == "Live 3.60 s per step"
+    assert row["reported"].to_plotly_json()["props"]["data-since"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("known", "health", "status"),
+    [
+        ({"status": Status.FINISHED, "step": 300, "planned_steps": 300}, "Ended", "Finished all 300 steps"),
+        ({"status": Status.FAILED, "digest": digest(reason="CUDA out of memory")}, "Ended", "Failed CUDA out of memory"),
+        ({"status": Status.ENDED}, "Ended", "Ended the process ended without finishing"),
+        ({"status": Status.SILENT, "digest": digest(level=HealthLevel.HEALTHY)}, "Silent", "Silent no report yet"),
+        ({"digest": digest(level=HealthLevel.HOLDING)}, "Holding", "Live no report yet"),
+    ],
+)  # fmt: skip
+def test_status_comes_with_its_reason(known: dict[str, Any], health: str, status: str) -> None:
+    row = run_row(summary(**known))
+    assert (words(row["health"]), words(row["status"])) == (health, status)
+
+
+def test_a_run_that_ended_is_not_on_its_way_to_a_collapse() -> None:
+    lost = digest(share_lost=0.5, steps_to_three_quarters_lost=4.0)
+    assert run_row(summary(digest=lost))["lost_in"] == "4 steps"
+    assert run_row(summary(status=Status.FINISHED, digest=lost))["lost_in"] == MISSING
+
+
+def test_a_line_breaks_where_a_value_is_missing_and_begins_at_zero() -> None:
+    path = sparkline([1.0, 0.5, None, 0.0, 1.0]).partition("d%3D%27")[2].partition("%27")[0]
+    assert path.count("M") == 2
+    assert path.startswith("M0.0%201.0L18.0%2011.0")
+    assert "M54.0%2021.0" in path
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_runs_report_stays_text(text: str) -> None:
+    row = run_row(
+        summary(name=text, project=text, tags=[text], status=Status.FAILED, digest=digest(reason=text))
+    )  # fmt: skip
+    drawn = json.loads(to_json(row))
+    texts, tags = [], set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict) and "props" in node:
+            tags.add(node["type"])
+            walk(node["props"].get("children"))
+        elif isinstance(node, list):
+            for part in node:
+                walk(part)
+        elif isinstance(node, str):
+            texts.append(node)
+
+    for name in ("name", "status", "tags", "health"):
+        walk(drawn[name])
+    assert tags <= {"Span", "Div", "A", "I"}
+    assert texts.count(text) == 3
+    assert drawn["name"]["props"]["children"][0]["props"]["href"] == "/runs/r1"
+
+
+def rows_of(site: Site, size: int, **query: str) -> list[dict[str, Any]]:
+    """All rows, read in blocks."""
+
+    async def read() -> list[dict[str, Any]]:
+        headers = {"Authorization": f"Bearer {site.server.owner_token}"}
+        async with httpx.AsyncClient(base_url=f"{site.url}/api/v1/", headers=headers, timeout=20) as http:
+            found: list[dict[str, Any]] = []
+            at: Any = None
+            while True:
+                block, at = await runs.read_rows(AsyncClient(http), View(query=query), at, size)
+                found += block
+                if at is None:
+                    return found
+                assert len(block) == size
+
+    return asyncio.run(read())
+
+
+@pytest.fixture(scope="module")
+def sweep(site: Site) -> list[str]:
+    """Seven runs of two projects, with a tag of their own."""
+    return [
+        Rank(site.server, name=f"sweep {number}", project=f"block-{number % 2}", tags=["blocks"]).run_id
+        for number in range(7)
+    ]
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 50])
+@pytest.mark.parametrize("order", ["", "newest"])
+def test_blocks_join_to_the_whole_list(site: Site, sweep: list[str], size: int, order: str) -> None:
+    assert [row["id"] for row in rows_of(site, size, tag="blocks", order=order)] == sweep[::-1]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 9, 50])
+def test_blocks_join_by_project(site: Site, sweep: list[str], size: int) -> None:
+    assert [row["id"] for row in rows_of(site, size, tag="blocks", order="project")] == [
+        ":project:block-0", *sweep[6::-2], ":project:block-1", *sweep[5::-2],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"q": "sweep 3"}, 1), ({"project": "block-1"}, 3), ({"status": "running"}, 7), ({"status": "failed"}, 0),
+        ({"health": "act"}, 0), ({"health": "ended"}, 0), ({"health": "ended", "status": "running"}, 0),
+        ({"health": "silent", "status": "no such"}, 0), ({"health": "no such", "status": "no such"}, 7),
+    ],
+)  # fmt: skip
+def test_filters_of_the_address_choose_runs(site: Site, sweep: list[str], query: dict[str, str], found: int) -> None:
+    assert len(rows_of(site, 50, tag="blocks", **query)) == found
+
+
+# ---- in a browser ----------------------------------------------------------------------------------------------------
+
+
+def choose(page: Page, run_id: str) -> None:
+    page.locator(f'.ag-row[row-id="{run_id}"] input[type=checkbox]').check()
+
+
+@pytest.mark.browser
+def test_every_run_is_reached_and_a_selection_survives(site: Site, open_page: OpenPage) -> None:
+    ids = [
+        Rank(site.server, name=f"many {number:03d}", project="many", tags=HOSTILE[:1]).run_id for number in range(120)
+    ]
+    page = open_page("/?project=many&order=newest", scheme="dark")
+    expect(page.get_by_role("link", name="many 119", exact=True)).to_be_visible()
+    choose(page, ids[-1])
+    choose(page, ids[-2])
+    expect(page.locator("#compare-runs")).to_have_attribute("href", f"/compare?run={ids[-1]}&run={ids[-2]}")
+    rows = page.locator(".runs-grid .ag-body-viewport")
+    last = page.get_by_role("link", name="many 000", exact=True)
+    deadline = time.monotonic() + 30
+    while not last.is_visible() and time.monotonic() < deadline:
+        rows.evaluate("rows => rows.scrollBy(0, 1500)")
+        page.wait_for_timeout(100)
+    expect(last).to_be_visible()
+    scrolled = rows.evaluate("rows => rows.scrollTop")
+    with page.expect_response(lambda answer: "_dash-update-component" in answer.url, timeout=15_000):
+        pass  # the list is read again
+    page.wait_for_timeout(500)
+    assert rows.evaluate("rows => rows.scrollTop") == scrolled
+    expect(page.locator("#compare-words")).to_have_text("Compare 2 runs")
+    expect(page.locator(".runs-grid .chip").first).to_have_text(HOSTILE[0])
+
+
+@pytest.mark.browser
+def test_filters_are_in_the_address(site: Site, sweep: list[str], open_page: OpenPage) -> None:
+    page = open_page("/?tag=blocks")
+    expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(7)
+    page.keyboard.press("/")
+    page.keyboard.type("sweep 4")
+    expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
+    assert "q=sweep+4" in page.url
+    page = open_page(page.url.removeprefix(site.url))
+    expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
+    page.get_by_text("Ended 0").click()
+    expect(page.get_by_text("No run passes these filters")).to_be_visible()
+
+
+@pytest.mark.browser
+def test_runs_are_renamed_and_deleted(site: Site, open_page: OpenPage) -> None:
+    ended = site.run(
+        3, name="to delete", tags=("doomed",), finished=RunFinished(status="finished", finished_at=time.time())
+    )
+    running = Rank(site.server, name="still there", tags=["doomed"]).run_id
+    page = open_page("/?tag=doomed")
+    choose(page, ended)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Name").fill("renamed <b>")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("link", name="renamed <b>")).to_be_visible()
+    assert site.client.run(ended).name == "renamed <b>"
+
+    choose(page, running)
+    page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("renamed <b>")
+    expect(dialog).to_contain_text("still there")
+    dialog.get_by_role("button", name="Delete").click()
+    expect(dialog).to_contain_text("is still reporting")
+    expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
+    assert [run.id for run in site.client.runs(tag="doomed")] == [running]
+
+
+@pytest.mark.browser
+def test_a_reader_can_compare_and_nothing_else(site: Site, sweep: list[str], open_page: OpenPage) -> None:
+    page = open_page("/?tag=blocks", token=site.server.token("read"), width=390, height=844)
+    choose(page, sweep[0])
+    choose(page, sweep[1])
+    expect(page.locator("#compare-runs")).to_be_visible()
+    expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
