@@ -29,11 +29,11 @@
   const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null };
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const state = (name) => document.body.setAttribute("data-connection", name);
+  const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || document.getElementById("run-state"));
+  document.addEventListener("visibilitychange", () => (live.answered = Date.now()));
   async function ask() {
     const id = run();
-    const ended = /revoked|deleted/.test(document.body.getAttribute("data-connection"));
-    if (document.hidden || ended || (id && !document.getElementById("run-state"))) return;
-    if (id ? Date.now() - live.updated < LEAST_BETWEEN_UPDATES : Date.now() - live.answered < ELSEWHERE_MILLISECONDS) return;
+    if (!asks() || (id ? Date.now() - live.updated < LEAST_BETWEEN_UPDATES : Date.now() - live.answered < ELSEWHERE_MILLISECONDS)) return;
     if (live.asked && Date.now() - live.asked < SLOW_ANSWER) return;
     live.asked = Date.now();
     try {
@@ -62,7 +62,7 @@
       const words = place.dataset.before + inWords(Math.max(0, Date.now() / 1000 - since));
       if (since && place.textContent !== words) place.textContent = words;
     });
-    if (Date.now() - live.answered > SLOW_ANSWER && !document.hidden) state("lost");
+    if (asks() && Date.now() - live.answered > SLOW_ANSWER) state("lost");
   }
 
   // ---- charts ------------------------------------------------------------------------------------------------
