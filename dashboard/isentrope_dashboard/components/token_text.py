@@ -1,0 +1,230 @@
+"""Rollouts as running text whose tokens are coloured by what they do to the entropy, and tables of tokens.
+
+A token's text is whatever a model or a user wrote: it is only ever a child or an attribute of a component, never markup.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope_dashboard.components.basics import text
+from isentrope_dashboard.formatting import MISSING, change, count, number, percent
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import Rollout, Rollouts, TopTokens
+
+LEAST_SHOWN = 0.03
+"""Of the largest contribution on the page: tokens below it are plain text, except clipped ones."""
+FAINTEST, STRONGEST = 0.1, 0.62
+"""Opacity of a token's ground."""
+NOTHING_VISIBLE = "·"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which tokens the reader wants to see."""
+
+    text: str = ""
+    sign: str = "both"
+    """`both`, `down` or `up`."""
+    kept: str = "all"
+    """`all`, `kept` or `clipped`."""
+    advantage: str = "any"
+    """`any`, `negative` or `positive`."""
+
+    @classmethod
+    def of(cls, view: View) -> Filter:
+        query = view.query
+        return cls(
+            text=query.get("q", ""),
+            sign=query.get("sign", "both"),
+            kept=query.get("kept", "all"),
+            advantage=query.get("a", "any"),
+        )
+
+    def passes(self, words: str | None, contribution: float, kept_share: float, advantage: float | None = None) -> bool:
+        """Whether a token is wanted.
+
+        Args:
+            words: its text.
+            contribution: below 0 where it pulls the entropy down.
+            kept_share: 1 of a kept token, 0 of a clipped one, between them of several.
+            advantage: None where there is none, as of several tokens.
+        """
+        return (
+            self.text.casefold() in (words or "").casefold()
+            and not (self.sign == "down" and contribution >= 0)
+            and not (self.sign == "up" and contribution <= 0)
+            and not (self.kept == "kept" and kept_share == 0)
+            and not (self.kept == "clipped" and kept_share == 1)
+            and (advantage is None or self._wants_advantage(advantage))
+        )
+
+    def _wants_advantage(self, advantage: float) -> bool:
+        return self.advantage == "any" or (advantage > 0 if self.advantage == "positive" else advantage < 0)
+
+
+def visible(words: str | None) -> str:
+    """Text with every character visible: what is not printable, or turns the reading direction, by its number."""
+    if words is None:
+        return MISSING
+    known = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+    return "".join(known.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in words) or NOTHING_VISIBLE
+
+
+def readable(words: str) -> str:
+    """Running text: lines stay, what can't be printed or turns the reading direction is shown by its number."""
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else f"\\u{ord(c):04x}" for c in words)
+
+
+def pull_of(lowering: float | None, raising: float | None) -> float | None:
+    """What shares are of: the contributions of all tokens that move the entropy the way it goes, as a positive number."""
+    if lowering is None or raising is None:
+        return None
+    return max(-lowering, raising) or None
+
+
+def probability(logprob: float) -> str:
+    """Of a token; very small ones as powers of ten."""
+    value = math.exp(min(logprob, 0.0))
+    return number(value) if value >= 0.001 else f"{value:.0e}".replace("e-0", "e−").replace("e-", "e−")
+
+
+def share_words(share: float | None) -> str:
+    """A signed share of the pull."""
+    if share is None or not math.isfinite(share):
+        return number(share)
+    words = percent(share, 1 if abs(share) >= 0.001 else 2)
+    return f"+{words}" if share > 0 else words
+
+
+def _sigmas(score: float, std: float | None) -> str:
+    return f"{number(score / std, 1, signed=True)} σ" if std else f"{number(score, signed=True)} nats"
+
+
+def rollout_rows(answer: Rollouts, wanted: Filter) -> list[Component]:
+    """The rollouts that have a token which passes the filter, largest first."""
+    sizes = [abs(value) for item in answer.items for value in item.contributions if value is not None]
+    largest = max((size for size in sizes if math.isfinite(size)), default=0.0)
+    rows: list[Component] = []
+    for item in answer.items:
+        words, found = _running_text(item, answer, wanted, largest, has_focus=not rows)
+        if found:
+            rows.append(html.Div([_about(item), html.Div(words, className="rollout-text")], className="rollout"))
+    return rows
+
+
+def _about(item: Rollout) -> html.Div:
+    rank = f" · rank {item.rank}" if item.rank else ""
+    lines = [html.Div(html.B(f"Rollout {MISSING if item.sequence is None else item.sequence}{rank}"))]
+    if item.reward is not None:
+        lines.append(html.Div(["reward ", html.Span(number(item.reward, 2), className="strong")]))
+    lines.append(html.Div(["advantage ", html.Span(number(item.advantage, 2, signed=True), className="strong")]))
+    return html.Div(lines, className="rollout-about dim num")
+
+
+def _running_text(
+    item: Rollout, answer: Rollouts, wanted: Filter, largest: float, *, has_focus: bool
+) -> tuple[list[Any], int]:
+    """The text with its tokens, and how many of them pass the filter. The first one can be reached by the Tab key."""
+    pieces: list[Any] = ["… "] if item.cut_before else []
+    pull, found = pull_of(answer.lowering, answer.raising), 0
+    for index, words in enumerate(item.texts):
+        contribution, kept = item.contributions[index], item.kept[index]
+        logprob, score = item.logprobs[index], item.vocab_centered_scores[index]
+        shown = contribution is not None and (kept is False or abs(contribution) >= LEAST_SHOWN * largest > 0)
+        if (
+            not shown
+            or contribution is None
+            or not wanted.passes(words, contribution, float(kept is not False), item.advantage)
+        ):
+            _add_text(pieces, readable(words))
+            continue
+        own = words.lstrip(" ")
+        _add_text(pieces, " " * (len(words) - len(own)))
+        strength = abs(contribution) / largest if largest else 0.0
+        share = (
+            ("Share of the pull", share_words(contribution / pull)) if pull else ("Contribution", change(contribution))
+        )
+        facts = [
+            (f"“{visible(words)}”", "kept" if kept else "clipped"),
+            share,
+            ("Probability p", MISSING if logprob is None else probability(logprob)),
+            ("Score S_c", MISSING if score is None else _sigmas(score, answer.score_std)),
+            ("Advantage A", number(item.advantage, 2, signed=True)),
+            ("Position", _position(item, index)),
+        ]
+        pieces.append(
+            html.Span(
+                readable(own).strip("\n") or visible(own),
+                className=f"token {'down' if contribution < 0 else 'up'}{'' if kept else ' clipped'}",
+                style={"--strength": round(FAINTEST + (STRONGEST - FAINTEST) * math.sqrt(min(strength, 1.0)), 2)},
+                tabIndex=0 if has_focus and not found else -1,
+                **{
+                    "data-facts": "\n".join(f"{name}\t{value}" for name, value in facts),
+                    "aria-describedby": "token-card",
+                },
+            )
+        )
+        if own.endswith("\n"):
+            _add_text(pieces, "\n")
+        found += 1
+    if item.cut_after:
+        _add_text(pieces, " …")
+    return pieces, found
+
+
+def _add_text(pieces: list[Any], words: str) -> None:
+    if words and pieces and isinstance(pieces[-1], str):
+        pieces[-1] += words
+    elif words:
+        pieces.append(words)
+
+
+def _position(item: Rollout, index: int) -> str:
+    row = "" if item.sequence is None else f"row {item.sequence}, "
+    return f"{row}token {item.first_position + index}"
+
+
+def top_token_table(answer: TopTokens, wanted: Filter) -> html.Table:
+    """The top contributing tokens by themselves, for a run that reports no running text."""
+    pull = pull_of(answer.lowering, answer.raising)
+    rows = []
+    for token in answer.items:
+        if not wanted.passes(token.text, token.contribution, float(token.kept), token.advantage):
+            continue
+        name = (
+            visible(token.text)
+            if token.text is not None
+            else f"id {MISSING if token.token_id is None else token.token_id}"
+        )
+        row = MISSING if token.sequence is None else count(token.sequence)
+        share = share_words(token.contribution / pull) if pull else change(token.contribution)
+        cells = [
+            share, probability(token.logprob), _sigmas(token.vocab_centered_score, answer.score_std),
+            number(token.advantage, 2, signed=True), row, count(token.position), "kept" if token.kept else "clipped",
+        ]  # fmt: skip
+        side = "down" if token.contribution < 0 else "up"
+        look = f"token {side}{'' if token.kept else ' clipped'}"
+        rows.append(
+            html.Tr([html.Th(html.Span(name, className=look), scope="row"), *(html.Td(cell) for cell in cells)])
+        )
+    heads = ("Token", "Share" if pull else "Contribution", "p", "Score", "A", "Row", "Position", "Gradient")
+    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in heads]))
+    return html.Table([head, html.Tbody(rows)], className="token-table num")
+
+
+def legend() -> list[Component]:
+    """What the looks of a token mean."""
+    return [
+        text("pulls entropy down", "dim"),
+        html.Span(className="token-scale", **{"aria-hidden": "true"}),
+        text("raises it", "dim"),
+        html.Span(className="rule"),
+        html.Span("token", className="token clipped"),
+        text("clipped", "dim"),
+    ]

@@ -1,0 +1,245 @@
+"""Tokens: the rollouts of a step in running text, where the pull on the entropy comes from, and tokens that recur."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import html
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import AsyncClient
+from isentrope_dashboard.components.basics import card, choice, icon, row, spacer, symbol, text
+from isentrope_dashboard.components.token_text import Filter, legend, rollout_rows, top_token_table, visible
+from isentrope_dashboard.figures.pull import QUADRANTS
+from isentrope_dashboard.formatting import change, count, percent
+from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.pages.steps import PARAM, chosen_step, report_of
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
+
+RECURRING_STEPS = 10
+NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
+GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate(), or the run was imported."
+
+
+async def read(client: AsyncClient, view: View) -> Values:
+    """What the tab shows."""
+    run_id = view.run_id or ""
+    run = await client.ask(calls.run(run_id))
+    step = await chosen_step(client, run, view)
+    wanted = None if view.whole_number(PARAM) is None else step  # the newest that has any
+    rollouts, top, recurring = await asyncio.gather(
+        client.ask(calls.rollouts(run_id, step=wanted)),
+        client.ask(calls.tokens(run_id, step=wanted)),
+        client.ask(calls.recurring_tokens(run_id, steps=RECURRING_STEPS, step=wanted)),
+    )
+    report = await report_of(client, run_id, step)
+    chosen = Filter.of(view)
+    return {
+        "token-context": _context(rollouts, top, chosen),
+        "token-count": _shown_count(rollouts, top),
+        "token-pull": quadrant_bars(report),
+        "recurring": recurring_rows(recurring, chosen),
+        "recurring-steps": _steps_words(recurring),
+        "filter": chosen,
+    }
+
+
+def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter) -> list[Any]:
+    if rollouts.items:
+        rows = rollout_rows(rollouts, chosen)
+        return [html.Div(rows)] if rows else [_sentence("No token of these rollouts passes the filters.")]
+    if not top.items:
+        return [_sentence(GATE_TOKENS)]
+    why = (
+        "This step has no running text: Probe(tokenizer=...) gives it."
+        if all(token.text is None for token in top.items)
+        else "This step has no running text; these are its top contributing tokens."
+    )
+    return [_sentence(why), html.Div(top_token_table(top, chosen), className="token-scroll", tabIndex=0)]
+
+
+def _sentence(words: str) -> html.P:
+    return html.P(words, className="dim token-sentence")
+
+
+def _shown_count(rollouts: Rollouts, top: TopTokens) -> str:
+    step = rollouts.step if rollouts.items else top.step
+    if step is None:
+        return ""
+    number, what = (len(rollouts.items), "rollout") if rollouts.items else (len(top.items), "token")
+    return f"step {count(step)}, {number} {what}{'s' * (number != 1)}"
+
+
+def quadrant_bars(report: StepReport | None) -> list[Component]:
+    """The parts of the unit prediction by the signs of A and S_c, each with its share of the pull."""
+    known = {quadrant: None if report is None else report.scalars.get(quadrant.metric) for quadrant in QUADRANTS}
+    values = {quadrant: value for quadrant, value in known.items() if value is not None and math.isfinite(value)}
+    if not values:
+        return [_sentence(NOTHING_MEASURED)]
+    lowering = -sum(value for value in values.values() if value < 0)
+    raising = sum(value for value in values.values() if value > 0)
+    pull = max(lowering, raising)
+    down, up = (max((abs(v) for v in values.values() if (v < 0) == side), default=0.0) for side in (True, False))
+    zero = 100 * down / (down + up) if down + up else 50.0
+    rows = []
+    for quadrant, value in values.items():
+        width = 100 * abs(value) / (down + up) if down + up else 0.0
+        place = {"width": f"{width:.1f}%", "left": f"{zero - width if value < 0 else zero:.1f}%"}
+        of_pull = pull and (value < 0) == (lowering >= raising)
+        share = f"{percent(abs(value) / pull, 0)} of the pull" if of_pull else ""
+        signs = [html.I("A"), f" {quadrant.advantage} 0, ", *symbol("S", "c"), f" {quadrant.score} 0"]
+        rows.append(
+            html.Div(
+                [
+                    html.Div([html.Div(signs, className="strong"), text(quadrant.meaning, "dim small")]),
+                    html.Div(
+                        [html.I(className="zero", style={"left": f"{zero:.1f}%"}),
+                         html.I(className="down" if value < 0 else "up", style=place)],
+                        className="pull-bar", **{"aria-hidden": "true"},
+                    ),
+                    html.Div([html.B(change(value)), html.Div(share, className="dim small")], className="num pull-value"),
+                ],
+                className="pull-row",
+            )
+        )  # fmt: skip
+    return rows
+
+
+def recurring_rows(recurring: RecurringTokens, chosen: Filter) -> list[dict[str, Any]]:
+    """Rows of the grid: shares as parts of one, None where not measured."""
+    return [
+        {
+            "id": f"{item.token_id}-{item.text}",
+            "token": visible(item.text) if item.text is not None else f"id {item.token_id}",
+            "lowers": item.contribution < 0,
+            "share": item.share,
+            "contribution": item.contribution,
+            "times": item.times,
+            "steps": item.steps,
+            "p": item.mean_probability,
+            "score": item.mean_score,
+            "kept": item.kept_share,
+        }
+        for item in recurring.items
+        if chosen.passes(item.text, item.contribution, item.kept_share)
+    ]
+
+
+def _steps_words(recurring: RecurringTokens) -> str:
+    steps = recurring.steps
+    if not steps:
+        return ""
+    return (
+        f"steps {count(steps[0])} to {count(steps[-1])}, share of the pull"
+        if len(steps) > 1
+        else f"step {count(steps[0])}"
+    )
+
+
+def _number(field: str, name: str, width: int, written: str, **more: Any) -> dict[str, Any]:
+    return {
+        "field": field, "headerName": name, "width": width, "type": "rightAligned", "cellClass": "num ag-right-aligned-cell",
+        "valueFormatter": {"function": f"params.value == null ? '–' : {written}"}, **more,
+    }  # fmt: skip
+
+
+def _minus(words: str) -> str:
+    return f"({words}).replace('-', '−')"
+
+
+_SIGNED = "(params.value > 0 ? '+' : '') + "
+COLUMNS: Sequence[dict[str, Any]] = (
+    {
+        "field": "token", "headerName": "Token", "flex": 1, "minWidth": 92, "tooltipField": "token",
+        "cellClass": "mono recurring-token",
+        "cellClassRules": {"down": "params.data.lowers", "up": "!params.data.lowers"},
+    },
+    _number("share", "Share", 76, _minus(_SIGNED + "d3.format(Math.abs(params.value) < 0.001 ? '.2f' : '.1f')(100 * params.value)") + " + ' %'"),
+    _number("times", "Times", 62, "params.value"),
+    _number("steps", "Steps", 62, "params.value"),
+    _number("p", "p", 62, "params.value < 0.0005 ? '< 0.001' : d3.format('.3f')(params.value)"),
+    _number("score", "Score", 70, _minus(_SIGNED + "d3.format('.1f')(params.value)") + " + ' σ'"),
+    _number("kept", "Kept", 66, "d3.format('.0f')(100 * params.value) + ' %'"),
+)  # fmt: skip
+
+
+def layout(values: Values) -> Component:
+    """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
+    chosen: Filter = values["filter"]
+    find = dmc.TextInput(
+        id={"param": "q"}, value=chosen.text, placeholder="Find a token", leftSection=icon("search", 14), size="xs",
+        w=176, debounce=300, className="search", **{"aria-label": "Find a token"},
+    )  # fmt: skip
+    filters = row(
+        find,
+        choice("sign", [("both", "Both signs"), ("down", "Pulls down"), ("up", "Raises")], chosen.sign, "Effect"),
+        choice(
+            "kept", [("all", "Kept and clipped"), ("kept", "Kept"), ("clipped", "Clipped")], chosen.kept, "Gradient"
+        ),
+        choice("a", [("any", "Any A"), ("negative", "A < 0"), ("positive", "A > 0")], chosen.advantage, "Advantage"),
+        spacer(),
+        html.Div(legend(), className="row small token-legend"),
+        name="token-filters",
+    )
+    context = card(
+        html.Div(values["token-context"], id="token-context"),
+        # Filled by the browser, beside the token that is chosen.
+        html.Div(id="token-card", className="token-card", role="tooltip", hidden=True),
+        title=["In context", html.Span("Rollouts with the largest contribution first", className="unit")],
+        beside=html.Span(values["token-count"], id="token-count", className="dim num small"),
+        name="token-rollouts",
+    )
+    pull = card(
+        html.Div(values["token-pull"], id="token-pull"),
+        title="Where the pull comes from",
+        beside=text("nats per unit gain", "dim small"),
+        name="token-side",
+    )
+    grid = dag.AgGrid(
+        id="recurring",
+        rowData=values["recurring"],
+        columnDefs=list(COLUMNS),
+        getRowId="params.data.id",
+        defaultColDef={"sortable": True, "suppressHeaderMenuButton": True, "suppressMovable": True, "resizable": False},
+        dashGridOptions={
+            "theme": {"function": "themeQuartz.withParams(isentropeTheme)"}, "rowHeight": 31, "headerHeight": 28,
+            "tabToNextCell": {"function": "leaveGrid()"}, "tabToNextHeader": {"function": "leaveGrid()"},
+            "localeText": {"noRowsToShow": "No token recurs, or none passes the filters"}, "animateRows": False,
+        },
+        className="recurring-grid",
+        style={"height": None},
+    )  # fmt: skip
+    recurring = card(
+        grid,
+        title="Recurring tokens",
+        beside=html.Span(values["recurring-steps"], id="recurring-steps", className="dim small num"),
+        name="token-side recurring-card",
+    )
+    return html.Div(
+        [
+            filters,
+            html.Div([context, html.Div([pull, recurring], className="token-column")], className="token-columns"),
+        ],
+        className="tokens",
+    )
+
+
+PART = Part(
+    name="tokens",
+    shows={
+        "token-context": "children",
+        "token-count": "children",
+        "token-pull": "children",
+        "recurring": "rowData",
+        "recurring-steps": "children",
+    },
+    read=read,
+    layout=layout,
+)

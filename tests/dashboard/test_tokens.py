@@ -1,0 +1,194 @@
+"""The tab of tokens: running text, filters, where the pull comes from, tokens that recur."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dash._utils import to_json
+from playwright.sync_api import expect
+
+from isentrope_dashboard.components.token_text import (
+    Filter,
+    probability,
+    pull_of,
+    readable,
+    rollout_rows,
+    share_words,
+    visible,
+)
+from isentrope_dashboard.pages import tokens
+from isentrope_dashboard.view import View
+from isentrope_wire import reports
+from isentrope_wire.answers import Rollout, Rollouts
+from isentrope_wire.reports import StepReport
+from tests.dashboard.conftest import OpenPage, Site
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def rollout(*parts: tuple[str, float | None, bool | None], **known: Any) -> Rollout:
+    """Of tokens with a text, a contribution and whether they are kept; p = 1/2 and S_c = 0.2 each."""
+    texts, contributions, kept = (list(column) for column in zip(*parts, strict=True))
+    of_counted = [None if value is None else 1.0 for value in contributions]
+    return Rollout(
+        **{
+            "rank": 0, "sequence": 7, "first_position": 20, "cut_before": False, "cut_after": False, "advantage": -1.25,
+            "reward": 0.0, "absolute_contribution": 1.0, "texts": texts, "kept": kept, "contributions": contributions,
+            "logprobs": [value and -math.log(2) for value in of_counted],
+            "vocab_centered_scores": [value and 0.2 for value in of_counted], **known,
+        }
+    )  # fmt: skip
+
+
+def answer(*items: Rollout, **known: Any) -> Rollouts:
+    return Rollouts(**{"step": 5, "items": list(items), "score_std": 0.1, "lowering": -2.0, "raising": 0.5, **known})
+
+
+WAIT = rollout(
+    (" Then", 0.001, True), (" wait", -0.5, False), ("!", None, None), (" so", 0.25, True), (" it", -0.1, True)
+)
+
+
+def shown(*items: Rollout, **wanted: str) -> list[dict[str, Any]]:
+    """Every coloured token of the rows: its properties."""
+    rows = json.loads(to_json(rollout_rows(answer(*items), Filter(**wanted))))
+    pieces = [piece for row in rows for piece in row["props"]["children"][1]["props"]["children"]]
+    return [piece["props"] for piece in pieces if isinstance(piece, dict)]
+
+
+def test_tokens_that_contribute_are_marked_and_the_rest_is_text() -> None:
+    row = json.loads(to_json(rollout_rows(answer(WAIT), Filter())))[0]
+    pieces = row["props"]["children"][1]["props"]["children"]
+    words = [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces]
+    assert words == [" Then ", ["wait"], "! ", ["so"], " ", ["it"]]
+    marked = shown(WAIT)
+    assert [token["className"] for token in marked] == ["token down clipped", "token up", "token down"]
+    assert [token["tabIndex"] for token in marked] == [0, -1, -1]
+    strengths = [token["style"]["--strength"] for token in marked]
+    assert strengths[0] > strengths[1] > strengths[2]
+
+
+def test_a_token_has_its_numbers() -> None:
+    assert shown(WAIT)[0]["data-facts"].split("\n") == [
+        "“␣wait”\tclipped", "Share of the pull\t−25.0\N{NO-BREAK SPACE}%", "Probability p\t0.500", "Score S_c\t+2.0 σ",
+        "Advantage A\t−1.25", "Position\trow 7, token 21",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"sign": "down"}, ["wait", "it"]),
+        ({"sign": "up"}, ["so"]),
+        ({"kept": "clipped"}, ["wait"]),
+        ({"kept": "kept"}, ["so", "it"]),
+        ({"text": "WAI"}, ["wait"]),
+        ({"advantage": "negative", "sign": "up"}, ["so"]),
+        ({"advantage": "positive"}, []),
+    ],
+)
+def test_filters(wanted: dict[str, str], found: list[str]) -> None:
+    assert [token["children"] for token in shown(WAIT, **wanted)] == found
+
+
+def test_filters_come_from_the_address() -> None:
+    view = View(query={"q": "x", "sign": "up", "kept": "clipped", "a": "negative"})
+    assert Filter.of(view) == Filter(text="x", sign="up", kept="clipped", advantage="negative")
+
+
+def test_what_is_cut_shows_it_and_what_is_invisible_can_be_seen() -> None:
+    item = rollout(("", -0.5, True), ("\n\n", -0.4, True), ("\u202e", -0.3, True), cut_before=True, cut_after=True)
+    row = json.loads(to_json(rollout_rows(answer(item), Filter())))[0]
+    pieces = row["props"]["children"][1]["props"]["children"]
+    assert [piece if isinstance(piece, str) else [piece["props"]["children"]] for piece in pieces] == [
+        "… ", ["·"], ["⏎⏎"], "\n", ["\\u202e"], " …",
+    ]  # fmt: skip
+
+
+def test_numbers_are_written_as_shares_and_probabilities() -> None:
+    assert share_words(-0.024) == "−2.4\N{NO-BREAK SPACE}%"
+    assert share_words(0.0004) == "+0.04\N{NO-BREAK SPACE}%"
+    assert probability(math.log(0.012)) == "0.012"
+    assert probability(math.log(2e-5)) == "2e−5"
+    assert pull_of(-2.0, 0.5) == 2.0
+    assert pull_of(None, 0.5) is None
+    assert pull_of(0.0, 0.0) is None
+    assert visible(None) == "–"
+    assert readable("a\tb\u200bc") == "a b\\u200bc"
+
+
+def with_rollouts(report: StepReport) -> StepReport:
+    item = WAIT
+    wire = reports.Rollout(
+        rank=0, sequence=7, first_position=20, cut_before=False, cut_after=True, advantage=item.advantage, reward=0.0,
+        absolute_contribution=1.0, texts=(" Then", HOSTILE, "!", " so", " it"), logprobs=tuple(item.logprobs),
+        vocab_centered_scores=tuple(item.vocab_centered_scores), contributions=tuple(item.contributions),
+        kept=tuple(item.kept),
+    )  # fmt: skip
+    return replace(report, rollouts=(wire,))
+
+
+def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
+    run = site.run(12, change=lambda report: with_rollouts(report) if report.step <= 8 else report)
+    values = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6")
+    assert (
+        HOSTILE
+        in json.loads(to_json(values["token-context"]))[0]["props"]["children"][0]["props"]["children"][1]["props"][
+            "children"
+        ][1]["props"]["children"]
+    )
+    assert values["token-count"] == "step 6, 1 rollout"
+    assert values["recurring-steps"] == "steps 1 to 6, share of the pull"
+    newest = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
+    assert newest["token-count"] == "step 8, 1 rollout"
+    without = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=12")
+    table = to_json(without["token-context"])
+    reported = site.client.tokens(run, step=12)
+    assert table.count('"Tr"') == len(reported.items) + 1
+    assert len(without["recurring"]) == len(site.client.recurring_tokens(run, steps=10).items)
+
+
+def test_the_pull_is_split_by_quadrant(site: Site) -> None:
+    run = site.run(3)
+    scalars = site.client.step(run, 3).scalars
+    down = [scalars[f"change/{name}"] for name in ("negative_low", "positive_high")]
+    bars = to_json(tokens.quadrant_bars(site.client.step(run, 3)))
+    for value in down:
+        assert f"{abs(value) / -sum(down):.0%}".removesuffix("%") + "\\u00a0% of the pull" in bars.replace(
+            "\N{NO-BREAK SPACE}", "\\u00a0"
+        )
+    assert "of the pull" not in to_json(tokens.quadrant_bars(None))
+
+
+def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:
+    run = site.run(2, change=lambda report: replace(report, tokens=()))
+    values = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
+    assert tokens.GATE_TOKENS in to_json(values["token-context"])
+    assert values["recurring"] == []
+
+
+@pytest.mark.browser
+def test_tokens_are_reached_from_a_chart_and_by_keys(site: Site, open_page: OpenPage) -> None:
+    run = site.run(12, change=with_rollouts)
+    page = open_page(f"/runs/{run}")
+    page.locator("#chart-reward .nsewdrag").first.click(position={"x": 10, "y": 150})
+    expect(page.get_by_role("tab", name="Tokens")).to_have_attribute("aria-selected", "true")
+    assert "step=" in page.url
+    found = page.locator("[data-facts]")
+    expect(found).to_have_count(3)
+    assert page.locator(".rollout-text img").count() == 0
+    found.first.focus()
+    card = page.locator("#token-card")
+    expect(card).to_contain_text(visible(HOSTILE))
+    assert card.locator("img").count() == 0
+    page.keyboard.press("ArrowRight")
+    expect(card).to_contain_text("so")
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
+    expect(page.locator("#recurring .ag-row").first).to_be_visible()
+    page.get_by_placeholder("Find a token").fill("it")
+    expect(found).to_have_count(1)
