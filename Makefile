@@ -17,7 +17,7 @@ endef
 AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-gpu check docs lock bench faults proto clean
+.PHONY: help setup setup-dev demo test test-all test-gpu check docs pictures lock bench faults proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ docs: .venv/.docs ## guides and API reference as a site in site/; not one warnin
 .venv/.docs: pyproject.toml uv.lock set_up.py
 	$(PYTHON) set_up.py docs
 	@touch $@
+
+pictures: setup-dev ## the README's pictures, taken of the recorded run in Chromium
+	.venv/bin/python -m tests.pictures
 
 lock: setup-dev ## bring uv.lock up to date with pyproject.toml; ARGS="--upgrade" for newer versions
 	$(BIN)/uv lock $(ARGS)
