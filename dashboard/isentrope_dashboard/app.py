@@ -59,6 +59,8 @@ def attach(app: FastAPI) -> None:
         suppress_callback_exceptions=True,  # a page's components come after the callbacks that serve them
         on_error=routing.report_failure,
     )
+    # Else every page tries to open a WebSocket, again and again; no callback uses one.
+    dash_app.backend.websocket_capability = False
     dash_app.layout = routing.shell
     routing.register(dash_app, Api(app))
     _serve_scripts_compressed(app, dash_app)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx
 from playwright.sync_api import Browser, Page
 
 from tests.browsing import chromium
@@ -80,6 +81,9 @@ def running(server: RunningServer, name: str, pace: float, *, first: int = 30) -
     run = Run(server, name, pace, 1_000_000)
     try:
         run.wait_for(first)
+        headers = {"Authorization": f"Bearer {server.token}"}
+        while not httpx.get(f"{server.url}/api/v1/runs/{name}/steps/{first}", headers=headers).is_success:
+            time.sleep(0.2)
         yield run
     finally:
         run.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import inspect
+import json
 import re
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_every_inline_script_has_a_hash_that_the_policy_names(http: httpx.Client
         assert f"'sha256-{digest}'" in policy
     assert not re.search(r"\son\w+\s*=", answer.text), "inline event handlers need 'unsafe-inline'"
     assert "unsafe-eval" not in policy
+
+
+def test_pages_try_no_websocket(http: httpx.Client) -> None:
+    config = re.search(r'<script id="_dash-config" type="application/json">(.*?)</script>', http.get("/").text)
+    assert config is not None
+    assert "websocket" not in json.loads(config[1])
 
 
 def test_the_smaller_plotly_is_served_and_of_the_version_that_dash_expects(http: httpx.Client) -> None:
