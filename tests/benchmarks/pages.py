@@ -8,7 +8,6 @@ of a core meanwhile, and by how much it grows in a minute (`--minutes`, after a 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
 
 from tests.browsing import chromium
@@ -89,10 +89,14 @@ def running(server: RunningServer, name: str, pace: float, *, first: int = 30) -
         run.stop()
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
     """What a process took of the processors so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return float(sum(process.cpu_times()[:2]))
+
+
+def renderers() -> list[psutil.Process]:
+    """The processes in which Chromium runs the pages."""
+    return [child for child in psutil.Process().children(recursive=True) if "--type=renderer" in child.cmdline()]
 
 
 def _open(page: Page, server: RunningServer, name: str) -> float:
@@ -115,10 +119,10 @@ def opening(browser: Browser, server: RunningServer, name: str, repetitions: int
         cold.append(_open(page, server, name))
         received.append(sum(total))
         page.close()
-        before = cpu_seconds(server.pid)
+        before = cpu_seconds(psutil.Process(server.pid))
         page = context.new_page()
         warm.append(_open(page, server, name))
-        cpu.append(cpu_seconds(server.pid) - before)
+        cpu.append(cpu_seconds(psutil.Process(server.pid)) - before)
         context.close()
     return [
         "| opening a run's page, median of five | |",
@@ -168,21 +172,22 @@ def following(browser: Browser, server: RunningServer, seconds: float, tabs: int
                 metrics.append({metric["name"]: metric["value"] for metric in answer})
             return metrics
 
-        server_cpu = cpu_seconds(server.pid)
         before = measured()
+        server_cpu = cpu_seconds(psutil.Process(server.pid))
+        pages_cpu = sum(map(cpu_seconds, renderers()))
         pages[0].wait_for_timeout(1000 * seconds)
         passed = time.time() - since
+        pages_cpu = sum(map(cpu_seconds, renderers())) - pages_cpu
+        server_cpu = cpu_seconds(psutil.Process(server.pid)) - server_cpu
         painted = [page.evaluate("window.painted") for page in pages]
         after = measured()
-        server_cpu = cpu_seconds(server.pid) - server_cpu
         context.close()
-        busy = [100 * (b["TaskDuration"] - a["TaskDuration"]) / passed for a, b in zip(before, after, strict=True)]
         grown = [
             (b["JSHeapUsedSize"] - a["JSHeapUsedSize"]) / 1e6 / (passed / 60)
             for a, b in zip(before, after, strict=True)
         ]
         waits = (_percentiles(painted[-1][what], run.returned, since) for what in ("number", "point"))
-        shares = f"{statistics.mean(busy):.0f} % | {statistics.mean(grown):.1f} MB | {100 * server_cpu / passed:.0f} %"
+        shares = f"{100 * pages_cpu / passed / tabs:.0f} % | {statistics.mean(grown):.1f} MB | {100 * server_cpu / passed:.0f} %"
         return [f"| {tabs} | {pace:g} | {' | '.join(waits)} | {shares} |"]
 
 
