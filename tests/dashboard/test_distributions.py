@@ -128,7 +128,8 @@ def test_a_panel_says_why_it_is_absent() -> None:
     assert pull.absent(ratios, {}) == ratios.needs
     assert pull.absent(ratios, {"ratio/mean": columns([1, 2], [1.0, 1.0002])}) == ratios.rest
     assert pull.absent(ratios, {"ratio/max": columns([1, 2], [1.0, 1.2])}) == ""
-    assert pull.absent(mechanisms, {"change/by_policy_loss": columns([1], [0.1])}) == mechanisms.needs
+    assert pull.absent(mechanisms, {}) == mechanisms.needs
+    assert pull.absent(mechanisms, {"change/by_policy_loss": columns([1], [0.1])}) == mechanisms.rest
     assert pull.absent(mechanisms, {"change/by_entropy_bonus": columns([1], [0.1])}) == ""
 
 

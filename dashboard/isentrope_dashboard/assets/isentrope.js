@@ -173,7 +173,6 @@
 
   // ---- grids -------------------------------------------------------------------------------------------------
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
-  functions.leaveGrid = () => false; // Tab: a grid is one stop
   functions.isentropeTheme = {
     fontFamily: "Inter, sans-serif", fontSize: 12, headerFontSize: 11, headerFontWeight: 500, wrapperBorder: false,
     wrapperBorderRadius: 0, backgroundColor: "transparent", foregroundColor: "var(--text)", headerBackgroundColor: "transparent",

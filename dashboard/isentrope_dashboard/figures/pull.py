@@ -73,7 +73,7 @@ class Panel:
     says: str
     """What it shows, read by screen readers."""
     signs: Sequence[str] = ()
-    """It is shown when one of these was measured; empty: any of its lines."""
+    """There is something to see when one of these was measured; empty: any of its lines."""
     written: Callable[[float | None], str] = number
     log: bool = False
     share: bool = False
@@ -81,7 +81,7 @@ class Panel:
     at_rest: float | None = None
     """The value of every line where there is nothing to see; a run that never leaves it by REST has no chart."""
     rest: str = ""
-    """What a run at rest is, in a sentence."""
+    """What it means that there is nothing to see, in a sentence."""
 
 
 REST = 1e-3
@@ -142,7 +142,8 @@ PANELS: Mapping[str, Panel] = {
                 Line(ENTROPY_UNIT_PREDICTED_CHANGE, "sum", "observed"),
             ],
             signs=(CHANGE_BY_INTERVENTION, CHANGE_BY_KL_PENALTY, CHANGE_BY_ENTROPY_BONUS),
-            needs="So far all of the prediction comes from the policy loss; an active control, a KL term and an entropy bonus "
+            needs="Pass the advantages to gate().",
+            rest="So far all of the prediction comes from the policy loss; an active control, a KL term and an entropy bonus "
             "get a line each.",
             says="The unit prediction over steps, split by mechanism",
             written=change,
@@ -155,7 +156,7 @@ PANELS: Mapping[str, Panel] = {
                 Line(RATIO_MAX, "largest", "act"),
                 Line(RATIO_MEAN, "mean", "iris"),
                 *(
-                    Line(name, f"{100 * share:g} % below", "observed", dash)
+                    Line(name, "median" if share == 0.5 else f"{100 * share:g} % below", "observed", dash)
                     for (name, share), dash in zip(RATIO_QUANTILES.items(), ("2px,2px", "solid", "5px,3px"), strict=True)
                 ),
             ],
@@ -230,13 +231,12 @@ METRICS = tuple(dict.fromkeys(line.metric for panel in PANELS.values() for line 
 
 def absent(panel: Panel, series: Series) -> str:
     """Why a panel has nothing to show; empty where it has."""
-    names = panel.signs or [line.metric for line in panel.lines]
-    if not any(series.get(name, EMPTY).step for name in names):
+    measured = {line.metric: series[line.metric] for line in panel.lines if series.get(line.metric, EMPTY).step}
+    if not measured:
         return panel.needs
-    values = [value for line in panel.lines for value in series.get(line.metric, EMPTY).value if math.isfinite(value)]
-    if panel.at_rest is not None and all(abs(value - panel.at_rest) < REST for value in values):
-        return panel.rest
-    return ""
+    values = [value for columns in measured.values() for value in columns.value if math.isfinite(value)]
+    rests = panel.at_rest is not None and all(abs(value - panel.at_rest) < REST for value in values)
+    return panel.rest if rests or (panel.signs and not measured.keys() & set(panel.signs)) else ""
 
 
 def panel_figure(panel: Panel, series: Series, shown: Shown, chosen: int | None) -> dict[str, Any]:
