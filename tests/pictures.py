@@ -8,39 +8,20 @@ The run loses half of its entropy in 41 steps; at step 81 a hold is pushed, whic
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import sys
-import tempfile
-import threading
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize
 
 from tests.browsing import chromium
-from tests.system.running_server import clean_environment, free_port
+from tests.trainer.running_demo import running_demo
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 STEPS_A_SECOND = 3
 BEFORE_THE_HOLD, AFTER_IT = 72, 125
-
-
-def _replay(home: str) -> tuple[subprocess.Popen[str], str, str]:
-    """The process, its address with the token, and the run's id."""
-    ports = ["--http-port", str(free_port()), "--grpc-port", str(free_port())]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "isentrope", "demo", "--replay", "--speed", str(STEPS_A_SECOND), *ports],
-        env=clean_environment() | {"ISENTROPE_HOME": home}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    url = run = ""
-    for line in process.stdout:
-        url = url or "".join(re.findall(r"http://\S+token=\S+", line))
-        run = run or "".join(re.findall(r"run: (\S+)", line))
-        if url and run:
-            threading.Thread(target=process.stdout.read, daemon=True).start()
-            return process, url, run
-    raise RuntimeError("The replay did not start.")
+SIZE: ViewportSize = {"width": 1440, "height": 900}
+SCHEMES: tuple[Literal["dark"], Literal["light"]] = ("dark", "light")
 
 
 def _wait_for_step(page: Page, step: int) -> None:
@@ -50,30 +31,25 @@ def _wait_for_step(page: Page, step: int) -> None:
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home, chromium() as browser:
-        process, url, run = _replay(home)
-        try:
-            origin = url.partition("/?")[0]
-            pages = {}
-            for scheme in ("dark", "light"):
-                context = browser.new_context(
-                    viewport={"width": 1440, "height": 900}, color_scheme=scheme, device_scale_factor=1.5
-                )
-                context.request.get(url, max_redirects=0)
-                pages[scheme] = context.new_page()
-                pages[scheme].goto(f"{origin}/runs/{run}")
-            _wait_for_step(pages["dark"], BEFORE_THE_HOLD)
-            for scheme, page in pages.items():
-                page.screenshot(path=folder / f"overview-{scheme}.png")
-            _wait_for_step(pages["dark"], AFTER_IT)
-            pages["dark"].screenshot(path=folder / "verdict-dark.png")
-            for name, address in (("tokens", f"/runs/{run}?tab=tokens"), ("runs", "/")):
-                pages["dark"].goto(origin + address)
-                pages["dark"].wait_for_timeout(4_000)
-                pages["dark"].screenshot(path=folder / f"{name}-dark.png")
-        finally:
-            process.terminate()
-            process.wait()
+    with (
+        running_demo("--replay", "--speed", str(STEPS_A_SECOND)) as (_, origin, login, run),
+        chromium() as browser,
+    ):
+        pages = {}
+        for scheme in SCHEMES:
+            context = browser.new_context(viewport=SIZE, color_scheme=scheme, device_scale_factor=1.5)
+            context.request.get(login, max_redirects=0)
+            pages[scheme] = context.new_page()
+            pages[scheme].goto(f"{origin}/runs/{run}")
+        _wait_for_step(pages["dark"], BEFORE_THE_HOLD)
+        for scheme, page in pages.items():
+            page.screenshot(path=folder / f"overview-{scheme}.png")
+        _wait_for_step(pages["dark"], AFTER_IT)
+        pages["dark"].screenshot(path=folder / "verdict-dark.png")
+        for name, address in (("tokens", f"/runs/{run}?tab=tokens"), ("runs", "/")):
+            pages["dark"].goto(origin + address)
+            pages["dark"].wait_for_timeout(4_000)
+            pages["dark"].screenshot(path=folder / f"{name}-dark.png")
     for path in sorted(folder.glob("*.png")):
         print(
             f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}  {os.path.getsize(path):,} bytes"

@@ -23,8 +23,14 @@ def free_ports() -> tuple[int, int]:
 
 
 @contextmanager
-def running_demo(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, str, str]]:
-    """A demo in a process of its own: the process, the server's address, the login address, the run's id."""
+def running_demo(
+    *arguments: str, longest_seconds: float = 120
+) -> Iterator[tuple[subprocess.Popen[str], str, str, str]]:
+    """A demo in a process of its own: the process, the server's address, the login address, the run's id.
+
+    Args:
+        longest_seconds: after them it is killed.
+    """
     http_port, grpc_port = free_ports()
     ports = ("--http-port", str(http_port), "--grpc-port", str(grpc_port))
     process = subprocess.Popen(
@@ -33,7 +39,7 @@ def running_demo(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, 
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    watchdog = threading.Timer(120, _kill_with_descendants, (process.pid,))
+    watchdog = threading.Timer(longest_seconds, _kill_with_descendants, (process.pid,))
     watchdog.start()
     try:
         assert process.stdout is not None

@@ -1,0 +1,46 @@
+"""The whole way on the reference run, which really trains: see it fall, try the cure, push it, read the verdict."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+import isentrope
+from isentrope_dashboard.components.control_card import METHOD, PUSH
+from isentrope_dashboard.components.health_line import TRY
+from isentrope_dashboard.components.latest_control import LATEST
+from tests.trainer.running_demo import running_demo
+
+SECONDS = 1_000
+"""For some 45 steps of two to ten seconds, as busy as the machine is."""
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_collapse_is_seen_tried_cured_and_judged(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path_factory.mktemp("journey")))
+    with running_demo("--steps", "90", longest_seconds=SECONDS + 60) as (_, origin, login, run):
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.request.get(login, max_redirects=0)
+        page.goto(f"{origin}/runs/{run}")
+        health = page.locator(".health")
+        expect(health).to_have_class(re.compile(r"\b(watch|act)\b"), timeout=1000 * SECONDS)
+        expect(health.locator(".why")).to_contain_text(re.compile(r"lost \d+\s%"))
+        page.locator(f"#{TRY}").click(timeout=1000 * SECONDS)
+        expect(page.locator(f"#{METHOD}")).to_have_value(re.compile("Clip_[BV]"))
+        page.locator(f"#{PUSH}").click()
+        latest = page.locator(f"#{LATEST}")
+        expect(latest).to_contain_text("v1")
+        expect(latest).to_contain_text("Applied", timeout=1000 * SECONDS)
+        expect(latest.locator("table")).to_contain_text("realised", timeout=1000 * SECONDS)
+        client = isentrope.Client(origin, token=login.partition("token=")[2])
+        pushed = client.control(run)
+        assert pushed.version == 1
+        assert pushed.predicted is not None
+        assert pushed.verdict is not None
+        assert pushed.verdict.clip_fraction.realised is not None
+        page.close()
