@@ -76,6 +76,16 @@ def test_an_untouched_trail_is_whole_and_listed_newest_first(audited: ServerInTh
     assert len(rest) + 3 == found["entries"]
 
 
+def test_trail_of_one_run_holds_its_controls_alone(audited: ServerInThread) -> None:
+    every = audited.http.get("/api/v1/audit", params={"limit": 500}).json()["items"]
+    run = next(item["subject"] for item in every if item["action"] == "control.requested").split("/")[1]
+    found = audited.http.get("/api/v1/audit", params={"run": run, "limit": 500}).json()["items"]
+    expected = [item for item in every if item["subject"].split("/")[:2] == ["runs", run]]
+    assert found == expected
+    assert 0 < len(found) < len(every)
+    assert audited.http.get("/api/v1/audit", params={"run": run[:-1]}).json()["items"] == []
+
+
 @pytest.mark.parametrize("column", ["at", "actor", "action", "subject", "change", "chain_hash", "token_id"])
 def test_changed_entry_is_found_in_any_place(audited: ServerInThread, column: str) -> None:
     values = {"at": 1.0, "change": {"new": "other"}, "chain_hash": b"0" * 32}

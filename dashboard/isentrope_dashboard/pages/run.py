@@ -18,7 +18,7 @@ from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages import config, control, distributions, metrics, overview, steps, tokens
+from isentrope_dashboard.pages import audit, config, control, distributions, metrics, overview, steps, tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
 from isentrope_wire.metrics import TIME_STEP_SECONDS
@@ -52,6 +52,7 @@ TABS: Mapping[str, Tab] = {
     "distributions": Tab(label="Distributions", parts=[steps.PART, distributions.PART], tools=overview.tools),
     "metrics": Tab(label="Metrics", parts=[metrics.PART], tools=metrics.tools),
     "config": Tab(label="Config", parts=[config.PART], register=config.register),
+    "audit": Tab(label="Audit", parts=[audit.PART], register=audit.register),
 }
 
 

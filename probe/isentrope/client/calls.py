@@ -238,8 +238,8 @@ def revoke_access_token(token_id: str) -> Call[None]:
     return Call(verb="DELETE", path=f"access-tokens/{quote(token_id, safe='')}", answer=NoneType)
 
 
-def audit() -> Call[Page[AuditEntry]]:
-    return Call(path="audit", answer=Page[AuditEntry])
+def audit(run_id: str | None = None) -> Call[Page[AuditEntry]]:
+    return Call(path="audit", answer=Page[AuditEntry], query={"run": run_id})
 
 
 def verify_audit(head: str | None) -> Call[AuditVerification]:

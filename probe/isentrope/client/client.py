@@ -484,9 +484,9 @@ class Client(Connection):
         """Revoke a token: it is refused from now on, and its open streams are closed."""
         self.ask(calls.revoke_access_token(token_id))
 
-    def audit(self, *, limit: int | None = None) -> list[AuditEntry]:
-        """Every change of controls, runs and tokens, newest first; with a limit at most this many."""
-        return list(self.items(calls.audit(), limit))
+    def audit(self, *, run_id: str | None = None, limit: int | None = None) -> list[AuditEntry]:
+        """Every change of controls, runs and tokens, newest first; of one run, or at most `limit`, where they are given."""
+        return list(self.items(calls.audit(run_id), limit))
 
     def verify_audit(self, *, head: str | None = None) -> AuditVerification:
         """Check the audit trail.

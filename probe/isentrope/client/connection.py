@@ -157,6 +157,16 @@ class AsyncClient:
         """The first items of a list, at most a page of them."""
         return (await self.ask(_first_page(call, limit))).items
 
+    async def every(self, call: Call[Page[_A]]) -> list[_A]:
+        """All items of a list, page by page."""
+        found: list[_A] = []
+        next_call: Call[Page[_A]] | None = _first_page(call, None)
+        while next_call is not None:
+            page = await self.ask(next_call)
+            found += page.items
+            next_call = _next_page(next_call, page)
+        return found
+
 
 def _request(call: Call[Any]) -> dict[str, Any]:
     query = {name: value for name, value in call.query.items() if value is not None}

@@ -115,11 +115,16 @@ EarlierHead = Annotated[
 
 @router.get("/audit")
 async def list_audit(
-    backend: BackendDep, cursor: str | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
+    backend: BackendDep,
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    run: Annotated[str | None, Query(max_length=128, description="Only changes of this run and its control.")] = None,
 ) -> Page[AuditEntry]:
     """Every change of controls, runs and tokens, newest first."""
     before = None if cursor is None else dependencies.decode(cursor, 1)[0]
-    found = await backend.read(lambda connection: access.audit_page(connection, before_key=before, limit=limit + 1))
+    found = await backend.read(
+        lambda connection: access.audit_page(connection, before_key=before, limit=limit + 1, run_id=run)
+    )
     items = found[:limit]
     return Page(
         items=[audit_entry(item) for item in items],

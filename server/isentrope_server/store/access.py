@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, or_, select, update
 
 from isentrope_server.store.database import hold_what_runs_share
 from isentrope_server.store.tables import audit, audit_head, session_key, tokens
@@ -174,9 +174,14 @@ def record_audit(
         connection.execute(update(audit_head).values(entries=audit_head.c.entries + 1, chain_hash=chain_hash))
 
 
-def audit_page(connection: Connection, *, before_key: int | None, limit: int) -> list[AuditEntry]:
-    """Entries, newest first."""
+def audit_page(
+    connection: Connection, *, before_key: int | None, limit: int, run_id: str | None = None
+) -> list[AuditEntry]:
+    """Entries, newest first; with a run only those about it and its control."""
     query = select(audit).order_by(audit.c.key.desc()).limit(limit)
+    if run_id is not None:
+        subject = f"runs/{run_id}"
+        query = query.where(or_(audit.c.subject == subject, audit.c.subject.startswith(f"{subject}/", autoescape=True)))
     if before_key is not None:
         query = query.where(audit.c.key < before_key)
     return [_entry(dict(row._mapping)) for row in connection.execute(query)]

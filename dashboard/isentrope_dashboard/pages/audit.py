@@ -1,0 +1,213 @@
+"""Who changed what: every version of a run's control, and for administrators the audit trail of the run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dash_ag_grid as dag
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components.basics import card, chip, icon, row, text
+from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
+from isentrope_dashboard.live import Part, Values, refusal
+from isentrope_dashboard.pages.config import flat, moment
+from isentrope_dashboard.view import View
+from isentrope_wire.answers import AuditEntry, AuditVerification, TokenScope
+from isentrope_wire.control_answers import ControlVersion, VerdictState
+
+GRID, TRAIL, CHECK, SAVE, FILE = "audit-grid", "audit-trail", "audit-check", "audit-save", "audit-file"
+MOST_ENTRIES = 200
+
+VERDICTS = {
+    VerdictState.PENDING: "pending",
+    VerdictState.HOLDS: "holds",
+    VerdictState.TOO_WEAK: "too weak",
+    VerdictState.TOO_STRONG: "too strong",
+    VerdictState.RISES: "rises",
+}
+
+_NUMBER = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
+COLUMNS: Sequence[dict[str, Any]] = (
+    {"field": "version", "headerName": "Version", "width": 86, "cellClass": "num"},
+    {"field": "change", "headerName": "Change", "flex": 3, "minWidth": 240, "wrapText": True, "autoHeight": True},
+    {"field": "state", "headerName": "State", "width": 120},
+    {"field": "verdict", "headerName": "Verdict", "width": 100, "tooltipField": "verdict_words"},
+    {"field": "author", "headerName": "Author", "width": 120, "tooltipField": "author"},
+    {"field": "reason", "headerName": "Reason", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
+    {"field": "requested", "headerName": "Requested", "width": 184, "cellClass": "num"},
+    {"field": "step", "headerName": "At step", "width": 84, **_NUMBER},
+    {"field": "applied", "headerName": "From step", "width": 92, **_NUMBER},
+    {
+        "field": "latency", "headerName": "Latency", "width": 92, **_NUMBER,
+        "valueFormatter": {"function": "params.value == null ? '–' : params.value.toFixed(1) + ' s'"},
+    },
+    {"field": "outcome", "headerName": "Outcome", "flex": 1, "minWidth": 120, "tooltipField": "outcome"},
+)  # fmt: skip
+FILE_COLUMNS = (*(column["field"] for column in COLUMNS), "verdict_words")
+
+
+def history_rows(history: Sequence[ControlVersion]) -> list[dict[str, Any]]:
+    """Rows of the grid, newest first; all texts are data."""
+    return [
+        {
+            "version": f"v{item.version}",
+            "change": describe(item.control, previous_control(item, history) if item.version > 0 else None),
+            "state": item.state.capitalize(),
+            "verdict": MISSING if item.verdict is None else VERDICTS[item.verdict.state],
+            "verdict_words": "" if item.verdict is None else item.verdict.message,
+            "author": item.author,
+            "reason": item.reason,
+            "requested": moment(item.requested_at),
+            "step": item.requested_step,
+            "applied": item.applied_step,
+            "latency": None if item.version == 0 else item.latency_seconds,
+            "outcome": item.message or item.code,
+        }
+        for item in sorted(history, key=lambda item: -item.version)
+    ]
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """The table as a file; no cell of it is a formula to a spreadsheet."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(FILE_COLUMNS)
+    writer.writerows([_no_formula(row[name]) for name in FILE_COLUMNS] for row in rows)
+    return file.getvalue()
+
+
+def _no_formula(cell: object) -> object:
+    risky = isinstance(cell, str) and cell.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if risky else cell
+
+
+async def read(client: AsyncClient, view: View) -> Values:
+    """The history of the control."""
+    return {GRID: history_rows(await client.every(calls.control_history(view.run_id or "")))}
+
+
+def layout(values: Values) -> Component:
+    """The history, and below it the place of the trail."""
+    grid = dag.AgGrid(
+        id=GRID,
+        rowData=values[GRID],
+        columnDefs=list(COLUMNS),
+        getRowId="params.data.version",
+        defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
+        dashGridOptions={
+            "theme": {"function": "themeQuartz.withParams(isentropeTheme)"},
+            "domLayout": "autoHeight",
+            "headerHeight": 32,
+            "animateRows": False,
+            "enableCellTextSelection": True,
+            "localeText": {"noRowsToShow": "No control was pushed so far"},
+        },
+        style={"height": None},
+        className="grid",
+    )
+    save = dmc.Button(
+        "CSV", id=SAVE, size="compact-xs", variant="default", leftSection=icon("download", 12),
+        **{"aria-label": "Save the control history as CSV"},
+    )  # fmt: skip
+    check = dmc.Button(
+        "Read and verify again", id=CHECK, size="compact-xs", variant="default", className="needs-server"
+    )
+    return html.Div(
+        [
+            card(grid, title="Control history", beside=save, name="padded"),
+            card(html.Div(id=TRAIL), title="Audit trail of this run", beside=check, name="padded"),
+            dcc.Download(id=FILE),
+        ],
+        className="stack",
+    )
+
+
+def trail(entries: Sequence[AuditEntry], verified: AuditVerification) -> list[Component]:
+    """The result of the verification, and the entries, newest first."""
+    whole = verified.is_whole and not verified.is_cut
+    broken = "entries are missing at its end" if verified.is_cut else f"entry {verified.broken_at} was changed"
+    words = (
+        f"All {count(verified.entries)} entries of the server's trail fit their hashes"
+        if whole
+        else broken.capitalize()
+    )
+    result = row(
+        chip("Verified", "ok", symbol="check") if whole else chip("Broken", "act", symbol="alert"),
+        text(f"{words}. Newest hash", "dim"), html.Span(verified.head[:16] or MISSING, className="mono", title=verified.head),
+        name="verification",
+    )  # fmt: skip
+    head = html.Thead(html.Tr([html.Th(name) for name in ("Time", "Who", "Action", "Subject", "Change")]))
+    body = [
+        html.Tr(
+            [
+                html.Td(moment(entry.at), className="nowrap"),
+                html.Td(entry.actor, className="nowrap"),
+                html.Td(entry.action, className="nowrap"),
+                html.Td(entry.subject.split("/", 2)[2] if entry.subject.count("/") > 1 else "run", className="nowrap"),
+                html.Td(change_words(entry.change), className="mono"),
+            ]
+        )
+        for entry in entries
+    ]  # fmt: skip
+    table = html.Div(
+        html.Table([head, html.Tbody(body)], className="plain num"),
+        className="wide-table", tabIndex=0, role="region", **{"aria-label": "Audit entries of this run"},
+    )  # fmt: skip
+    shown = [table] if entries else [html.P("No entry is about this run.", className="dim")]
+    cut = [html.P(f"The newest {MOST_ENTRIES}.", className="small dim")] if len(entries) == MOST_ENTRIES else []
+    return [result, *shown, *cut]
+
+
+def change_words(change: Mapping[str, Any]) -> str:
+    """What an entry changed, old and new where both exist; what is empty is no news."""
+    old, new = (flat({"": change.get(name)}) for name in ("old", "new"))
+    pairs = [
+        f"{name.strip('.')} {old[name]} → {new.get(name, 'none')}" if name in old else f"{name.strip('.')} {new[name]}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name) and new.get(name) not in _EMPTY
+    ]
+    rest = [f"{name} {value}" for name, value in flat(change).items()
+            if name.split(".")[0] not in ("old", "new") and value not in _EMPTY]  # fmt: skip
+    return ", ".join(entry.strip() for entry in [*pairs, *rest])
+
+
+_EMPTY = ("", "null", "{}", "[]", None)
+
+
+def register(app: Dash, api: Api) -> None:
+    """Read the trail when the tab is opened or somebody asks again, and save the history."""
+
+    @app.callback(Output(TRAIL, "children"), Input(CHECK, "n_clicks"), State(views.STORE, "data"))
+    async def show_trail(_clicks: int | None, stored: dict[str, Any]) -> Any:
+        try:
+            async with api.open() as client:
+                me = await client.ask(calls.me())
+                if me.scope is not TokenScope.ADMIN:
+                    return html.P("Only tokens of scope admin can read the audit trail.", className="dim")
+                entries = await client.newest(calls.audit(View.of(stored).run_id or ""), MOST_ENTRIES)
+                return trail(entries, await client.ask(calls.verify_audit(None)))
+        except ApiError as error:
+            return refusal(error)
+
+    @app.callback(
+        Output(FILE, "data"), Input(SAVE, "n_clicks"), State(GRID, "rowData"), State(views.STORE, "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def save(clicks: int | None, rows: list[dict[str, Any]], stored: dict[str, Any]) -> Any:
+        if not clicks:
+            return no_update
+        name = f"{View.of(stored).run_id}-controls-{time.strftime('%Y%m%d')}.csv"
+        return {"content": as_csv(rows), "filename": name, "type": "text/csv"}
+
+
+PART = Part(name="audit", shows={GRID: "rowData"}, read=read, layout=layout)
