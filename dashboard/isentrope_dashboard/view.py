@@ -29,6 +29,8 @@ class View:
     """Everything behind `?`: the parameters below, and those of single tabs and pages."""
     runs: tuple[str, ...] = ()
     """Every `run=` of the query."""
+    metrics: tuple[str, ...] = ()
+    """Every `metric=` of the query."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any] | None) -> View:
@@ -41,6 +43,7 @@ class View:
             scheme="dark" if known.get("theme") == "dark" else "light",
             query=dict(pairs),
             runs=tuple(value for name, value in pairs if name == "run"),
+            metrics=tuple(value for name, value in pairs if name == "metric"),
         )
 
     @property

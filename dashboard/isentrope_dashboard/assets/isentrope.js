@@ -16,7 +16,10 @@
   // Writes parameters into the address; null removes one. Opening a tab is a step that "back" undoes.
   function change(params, isStep) {
     const query = new URLSearchParams(location.search);
-    Object.entries(params).forEach(([name, value]) => (value === null ? query.delete(name) : query.set(name, value)));
+    Object.entries(params).forEach(([name, value]) => {
+      if (value === null || Array.isArray(value)) query.delete(name), (value || []).forEach((one) => query.append(name, one));
+      else query.set(name, value);
+    });
     const search = query.toString() ? "?" + query : "";
     if (search === location.search) return false;
     history[isStep ? "pushState" : "replaceState"](null, "", location.pathname + search + location.hash);
@@ -51,6 +54,21 @@
       state("lost");
     } finally {
       live.asked = 0;
+    }
+  }
+  // A page of several runs is read again every few seconds, for as long as it asks for it.
+  async function askAgain() {
+    const page = document.querySelector("[data-every]");
+    if (!page || document.hidden || live.asked || Date.now() - live.updated < 1000 * page.dataset.every) return;
+    live.asked = Date.now();
+    try {
+      const answer = await fetch("/api/v1/me", { cache: "no-store" });
+      state(answer.ok ? "good" : answer.status === 401 ? "revoked" : "lost");
+      if (answer.ok) setProps("news", { data: (live.count += 1) });
+    } catch (error) {
+      state("lost");
+    } finally {
+      Object.assign(live, { asked: 0, updated: Date.now() });
     }
   }
   const inWords = (seconds) =>
@@ -136,6 +154,7 @@
   });
   setInterval(() => {
     ask();
+    askAgain();
     showAge();
     if (described && !described.isConnected) describe(null);
     document.querySelectorAll(".js-plotly-plot:not([data-bound])").forEach((plot) => plot.on && bind(plot));

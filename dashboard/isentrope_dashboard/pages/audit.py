@@ -174,7 +174,7 @@ def change_words(change: Mapping[str, Any]) -> str:
     pairs = [
         f"{name.strip('.')} {old[name]} → {new.get(name, 'none')}" if name in old else f"{name.strip('.')} {new[name]}"
         for name in {**old, **new}
-        if old.get(name) != new.get(name) and new.get(name) not in _EMPTY
+        if old.get(name) != new.get(name) and not (old.get(name) in _EMPTY and new.get(name) in _EMPTY)
     ]
     rest = [f"{name} {value}" for name, value in flat(change).items()
             if name.split(".")[0] not in ("old", "new") and value not in _EMPTY]  # fmt: skip

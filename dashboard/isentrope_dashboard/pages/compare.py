@@ -1,0 +1,295 @@
+"""Several runs side by side: /compare?run=ID&run=ID&metric=NAME. Which are compared is in the address alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, html, no_update
+from dash.development.base_component import Component
+
+from isentrope.client import calls
+from isentrope.client.connection import ApiError, AsyncClient
+from isentrope_dashboard import view as views
+from isentrope_dashboard.access import Api
+from isentrope_dashboard.components import header
+from isentrope_dashboard.components.basics import card, chart_card, chip, choice, row, spacer, text
+from isentrope_dashboard.figures.chart import EMPTY, Scale
+from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
+from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
+from isentrope_dashboard.live import Part, Values, inner_id
+from isentrope_dashboard.pages import overview
+from isentrope_dashboard.pages.config import flat
+from isentrope_dashboard.theme import DASHES, LINES
+from isentrope_dashboard.view import View, address_of
+from isentrope_wire.answers import RunDetail, RunSummary, SeriesColumns, Status
+from isentrope_wire.control_answers import ControlVersion
+from isentrope_wire.metrics import (
+    CLIP_FRACTION,
+    ENTROPY_MEAN,
+    ENTROPY_PREDICTED_CHANGE,
+    METRICS,
+    REWARD_MEAN,
+    Show,
+    reported_names,
+)
+
+PATH = "/compare"
+MOST_RUNS = 6
+MOST_METRICS = 12
+AT_FIRST = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)
+POINTS = 400
+HEIGHT = 240
+OFFERED = 30
+"""Runs that the search shows at once."""
+EVERY_SECONDS = 4
+MISSING_CELL = text(MISSING, "dim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One run, with what is known of it."""
+
+    run: RunDetail
+    history: Sequence[ControlVersion]
+    names: Mapping[str, str]
+    """Its names of the chosen metrics: a framework may have another name for the same."""
+    series: Mapping[str, SeriesColumns]
+    scale: Scale
+
+
+async def read(client: AsyncClient, view: View) -> Values:
+    """Charts and tables of the runs that the address names."""
+    ids = list(dict.fromkeys(view.runs))[:MOST_RUNS]
+    metrics = chosen_metrics(view)
+    found = await asyncio.gather(*(_read(client, run_id, metrics, view) for run_id in ids))
+    known = [one for one in found if one is not None]
+    missing = [run_id for run_id, one in zip(ids, found, strict=True) if one is None]
+    scale = known[0].scale if known else Scale()
+    reaches = [ends_of(one.series, one.scale) for one in known if any(c.step for c in one.series.values())]
+    ends = view.zoom or (min((a for a, _ in reaches), default=0), max((b for _, b in reaches), default=1))
+    look = Look(scheme=view.scheme, scale=scale, ends=ends, smooth=view.smooth, log=view.query.get("log") == "on")
+    charts = [_chart(name, known, look) for name in metrics] if known else []
+    is_live = any(one.run.status == Status.RUNNING for one in known)
+    return {
+        "compare-legend": [_legend(known, missing, view), *([_every()] if is_live else [])],
+        "compare-charts": charts,
+        "compare-tables": _tables(known, everything=view.query.get("all") == "on") if known else [_how()],
+    }
+
+
+def chosen_metrics(view: View) -> list[str]:
+    """The metrics that the address names."""
+    return list(dict.fromkeys(view.metrics or map(str, AT_FIRST)))[:MOST_METRICS]
+
+
+async def _read(client: AsyncClient, run_id: str, metrics: Sequence[str], view: View) -> Compared | None:
+    """One run; None of one that does not exist any more."""
+    try:
+        run, history, latest = await asyncio.gather(
+            client.ask(calls.run(run_id)), client.every(calls.control_history(run_id)), client.ask(calls.latest(run_id))
+        )
+        reported = {item.name for item in latest.items}
+        known = reported_names(reported)
+        names = {name: name if name in reported else known[METRICS[name]]
+                 for name in metrics if name in reported or METRICS.get(name) in known}  # fmt: skip
+        scale, first, last = await overview.read_range(client, run, view, history)
+        series: Mapping[str, SeriesColumns] = {}
+        if names:
+            asked = calls.series(run_id, list(names.values()), from_step=first, to_step=last, points=POINTS)
+            series = (await client.ask(asked)).series
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return Compared(run=run, history=history, names=names, series=series, scale=scale)
+
+
+def _chart(name: str, compared: Sequence[Compared], look: Look) -> Component:
+    lines = [
+        Line(one.run.name, one.series.get(one.names.get(name, name), EMPTY), LINES[look.scheme][slot], DASHES[slot], one.scale)
+        for slot, one in enumerate(compared)
+    ]  # fmt: skip
+    known = METRICS.get(name)
+    show = Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER
+    return chart_card(
+        inner_id(f"compare {name}"), metric_figure(lines, look, show), title=name,
+        unit=known.unit if known is not None else "", height=HEIGHT, says=f"{name} of {len(lines)} runs over steps",
+        name="metric",
+    )  # fmt: skip
+
+
+def sample(slot: int, view: View) -> html.Span:
+    """The line of a run, as the charts draw it."""
+    pattern = "" if DASHES[slot] == "solid" else f"stroke-dasharray='{DASHES[slot].replace('px', '')}'"
+    line = f"<line x1='0' y1='4' x2='34' y2='4' stroke='{LINES[view.scheme][slot]}' stroke-width='2.5' {pattern}/>"
+    drawing = quote(f"<svg xmlns='http://www.w3.org/2000/svg' width='34' height='8'>{line}</svg>")
+    style = {"backgroundImage": f'url("data:image/svg+xml,{drawing}")'}
+    return html.Span(className="sample", style=style, **{"aria-hidden": "true"})
+
+
+def _legend(compared: Sequence[Compared], missing: Sequence[str], view: View) -> Component:
+    entries = [
+        html.Li(
+            [
+                sample(slot, view),
+                html.A(one.run.name, href=address_of(one.run.id), className="strong"),
+                text(one.run.id[-6:], "mono dim"),
+                chip(one.run.status.capitalize(), "ok" if one.run.status == Status.RUNNING else ""),
+                text(f"step {count(one.run.step)}", "num dim"),
+            ]
+        )
+        for slot, one in enumerate(compared)
+    ]
+    entries += [
+        html.Li([chip("Missing", "act", symbol="alert"), text(f"There is no run {run_id}: it was deleted, or the address is wrong.")])
+        for run_id in missing
+    ]  # fmt: skip
+    return html.Ul(entries, className="legend", **{"aria-label": "Compared runs"})
+
+
+def _every() -> Component:
+    """Asks the browser to read the page again."""
+    return html.Span(**{"data-every": str(EVERY_SECONDS)})
+
+
+def _how() -> Component:
+    return html.Div(
+        [html.P("Choose up to six runs above", className="strong"),
+         html.P("The address keeps them: a link to it shows the same comparison.", className="dim")],
+        className="card empty",
+    )  # fmt: skip
+
+
+def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = False) -> dict[str, list[str | None]]:
+    """The parameters that are not alike, each with its value in every configuration; None: not given."""
+    known = [flat(config) for config in configs]
+    names = dict.fromkeys(name for one in known for name in one)
+    rows = {name: [one.get(name) for one in known] for name in names}
+    return {name: values for name, values in rows.items() if everything or len(set(values)) > 1}
+
+
+def _tables(compared: Sequence[Compared], *, everything: bool) -> list[Component]:
+    runs = [one.run for one in compared]
+    rows = differences([run.config for run in runs], everything=everything)
+    alike = "All parameters are alike." if any(run.config for run in runs) else "No run was started with config=."
+    switch = choice("all", [("off", "What differs"), ("on", "All")], "on" if everything else "off", "Parameters shown")
+    parameters = _table(runs, "Parameter", {name: [text(v) if v is not None else None for v in values]
+                                            for name, values in rows.items()}) if rows else html.P(alike, className="dim")  # fmt: skip
+    versions = sorted({item.version for one in compared for item in one.history}, reverse=True)
+    controls = {f"v{number}": [_control(one.history, number) for one in compared] for number in versions}
+    return [
+        card(parameters, title="Configuration", beside=switch, name="padded"),
+        card(_table(runs, "Version", controls), title="Control", name="padded"),
+    ]
+
+
+def _control(history: Sequence[ControlVersion], number: int) -> Component | None:
+    item = next((item for item in history if item.version == number), None)
+    if item is None:
+        return None
+    where = f"from step {count(item.applied_step)}" if item.applied_step is not None else item.state.lower()
+    change = describe(item.control, previous_control(item, history) if number > 0 else None)
+    return html.Span([change, text(f" · {where}", "dim")])
+
+
+def _table(runs: Sequence[RunSummary], first: str, rows: Mapping[str, Sequence[Any]]) -> Component:
+    head = html.Thead(html.Tr([html.Th(first), *(html.Th([run.name, " ", text(run.id[-6:], "mono")]) for run in runs)]))
+    body = [
+        html.Tr([html.Th(name, scope="row"), *(html.Td(MISSING_CELL if cell is None else cell) for cell in cells)])
+        for name, cells in rows.items()
+    ]
+    table = html.Table([head, html.Tbody(body)], className="parameters plain")
+    return html.Div(table, className="wide-table", tabIndex=0, role="region", **{"aria-label": f"{first}s by run"})
+
+
+def layout(values: Values) -> Component:
+    """Legend, charts, tables."""
+    names = {"compare-legend": "", "compare-charts": "metric-charts two", "compare-tables": "stack"}
+    return html.Div([html.Div(values[name], id=name, className=kind) for name, kind in names.items()], className="stack")
+
+
+PART = Part(
+    name="compare",
+    shows={"compare-legend": "children", "compare-charts": "children", "compare-tables": "children"},
+    read=read,
+    layout=layout,
+)
+
+
+async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]:
+    """The page, and the document's title."""
+    part, runs, metrics = await asyncio.gather(PART.component(client, view), _offered_runs(client, view.runs, ""),
+                                               _offered_metrics(client, view))  # fmt: skip
+    shared: dict[str, Any] = {"searchable": True, "hidePickedOptions": True, "size": "xs", "nothingFoundMessage": "Nothing found"}
+    which = dmc.MultiSelect(
+        id={"param": "run"}, data=runs, value=list(view.runs)[:MOST_RUNS], maxValues=MOST_RUNS, placeholder="Search runs",
+        **shared, **{"aria-label": f"Runs, at most {MOST_RUNS}"},
+    )  # fmt: skip
+    what = dmc.MultiSelect(
+        id={"param": "metric"}, data=metrics, value=chosen_metrics(view), maxValues=MOST_METRICS, placeholder="Search metrics",
+        **shared, **{"aria-label": f"Metrics, at most {MOST_METRICS}"},
+    )  # fmt: skip
+    looks = row(
+        choice("x", [("step", "Step"), ("time", "Time"), ("tokens", "Tokens")], view.axis, "Axis"),
+        choice("smooth", [("off", "Raw"), ("on", "Smooth")], "on" if view.smooth else "off", "Smoothing"),
+        choice("log", [("off", "Linear"), ("on", "Log")], view.query.get("log", "off"), "Scale of the y axis"),
+        name="tools",
+    )
+    heading = row(html.H2("Compare", className="page-title"), spacer(), looks, name="compare-head")
+    return header.page("Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH), "Compare · Isentrope"
+
+
+async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str) -> list[dict[str, str]]:
+    """The chosen runs, and those that the server finds."""
+
+    async def named(run_id: str) -> RunSummary | str:
+        try:
+            return await client.ask(calls.run(run_id))
+        except ApiError:
+            return run_id
+
+    found, *known = await asyncio.gather(client.newest(calls.runs(q=wanted or None), OFFERED), *map(named, chosen))
+    labels = {one if isinstance(one, str) else one.id: one for one in [*known, *found]}
+    return [
+        {"value": run_id, "label": f"{run_id} (missing)" if isinstance(one, str) else f"{one.name} · {one.id[-6:]}"}
+        for run_id, one in labels.items()
+    ]
+
+
+async def _offered_metrics(client: AsyncClient, view: View) -> list[str]:
+    async def names(run_id: str) -> list[str]:
+        try:
+            return [item.name for item in (await client.ask(calls.latest(run_id))).items]
+        except ApiError:
+            return []
+
+    found = await asyncio.gather(*map(names, view.runs[:MOST_RUNS]))
+    return sorted({*chosen_metrics(view), *(name for one in found for name in one)})
+
+
+def register(app: Dash, api: Api) -> None:
+    """Keep the page up to date, search runs on the server, and offer the metrics of the chosen runs."""
+    PART.register(app, api)
+    runs, metrics = {"param": "run"}, {"param": "metric"}
+
+    @app.callback(
+        Output(runs, "data"), Input(runs, "searchValue"), State(views.STORE, "data"), prevent_initial_call=True
+    )  # fmt: skip
+    async def search(wanted: str | None, stored: dict[str, Any]) -> Any:
+        # The picked run's own label is the search text for a moment.
+        try:
+            async with api.open() as client:
+                return await _offered_runs(client, View.of(stored).runs, (wanted or "").split(" · ")[0])
+        except ApiError:
+            return no_update
+
+    @app.callback(Output(metrics, "data"), Input(runs, "value"), State(views.STORE, "data"), prevent_initial_call=True)
+    async def offer(chosen: list[str], stored: dict[str, Any]) -> Any:
+        view = View.of(stored)
+        async with api.open() as client:
+            return await _offered_metrics(client, View(query=view.query, runs=tuple(chosen), metrics=view.metrics))
