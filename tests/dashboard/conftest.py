@@ -94,7 +94,9 @@ class Site:
             async with httpx.AsyncClient(
                 base_url=f"{self.url}/api/v1/", headers=headers, timeout=20, trust_env=False
             ) as http:
-                return await part.read(AsyncClient(http), View.of({"path": path, "query": parse_qsl(search), "theme": scheme}))
+                return await part.read(
+                    AsyncClient(http), View.of({"path": path, "query": parse_qsl(search), "theme": scheme})
+                )
 
         return asyncio.run(read())
 

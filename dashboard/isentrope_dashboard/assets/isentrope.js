@@ -43,6 +43,8 @@
       const answer = await fetch(id ? "/api/v1/runs/" + id : "/api/v1/me", { cache: "no-store" });
       live.answered = Date.now();
       state(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
+      // A page of several runs is read again for as long as one of them is live.
+      if (answer.ok && !id && document.querySelector("[data-live]")) setProps("news", { data: (live.count += 1) });
       if (!answer.ok || !id) return;
       const body = await answer.text();
       if (body === live.answer) return;
@@ -54,21 +56,6 @@
       state("lost");
     } finally {
       live.asked = 0;
-    }
-  }
-  // A page of several runs is read again every few seconds, for as long as it asks for it.
-  async function askAgain() {
-    const page = document.querySelector("[data-every]");
-    if (!page || document.hidden || live.asked || Date.now() - live.updated < 1000 * page.dataset.every) return;
-    live.asked = Date.now();
-    try {
-      const answer = await fetch("/api/v1/me", { cache: "no-store" });
-      state(answer.ok ? "good" : answer.status === 401 ? "revoked" : "lost");
-      if (answer.ok) setProps("news", { data: (live.count += 1) });
-    } catch (error) {
-      state("lost");
-    } finally {
-      Object.assign(live, { asked: 0, updated: Date.now() });
     }
   }
   const inWords = (seconds) =>
@@ -154,7 +141,6 @@
   });
   setInterval(() => {
     ask();
-    askAgain();
     showAge();
     if (described && !described.isConnected) describe(null);
     document.querySelectorAll(".js-plotly-plot:not([data-bound])").forEach((plot) => plot.on && bind(plot));

@@ -46,7 +46,6 @@ POINTS = 400
 HEIGHT = 240
 OFFERED = 30
 """Runs that the search shows at once."""
-EVERY_SECONDS = 4
 MISSING_CELL = text(MISSING, "dim")
 
 
@@ -76,7 +75,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     charts = [_chart(name, known, look) for name in metrics] if known else []
     is_live = any(one.run.status == Status.RUNNING for one in known)
     return {
-        "compare-legend": [_legend(known, missing, view), *([_every()] if is_live else [])],
+        "compare-legend": [_legend(known, missing, view), *([html.Span(**{"data-live": ""})] if is_live else [])],
         "compare-charts": charts,
         "compare-tables": _tables(known, everything=view.query.get("all") == "on") if known else [_how()],
     }
@@ -152,11 +151,6 @@ def _legend(compared: Sequence[Compared], missing: Sequence[str], view: View) ->
     return html.Ul(entries, className="legend", **{"aria-label": "Compared runs"})
 
 
-def _every() -> Component:
-    """Asks the browser to read the page again."""
-    return html.Span(**{"data-every": str(EVERY_SECONDS)})
-
-
 def _how() -> Component:
     return html.Div(
         [html.P("Choose up to six runs above", className="strong"),
@@ -210,7 +204,9 @@ def _table(runs: Sequence[RunSummary], first: str, rows: Mapping[str, Sequence[A
 def layout(values: Values) -> Component:
     """Legend, charts, tables."""
     names = {"compare-legend": "", "compare-charts": "metric-charts two", "compare-tables": "stack"}
-    return html.Div([html.Div(values[name], id=name, className=kind) for name, kind in names.items()], className="stack")
+    return html.Div(
+        [html.Div(values[name], id=name, className=kind) for name, kind in names.items()], className="stack"
+    )
 
 
 PART = Part(
@@ -225,7 +221,12 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
     """The page, and the document's title."""
     part, runs, metrics = await asyncio.gather(PART.component(client, view), _offered_runs(client, view.runs, ""),
                                                _offered_metrics(client, view))  # fmt: skip
-    shared: dict[str, Any] = {"searchable": True, "hidePickedOptions": True, "size": "xs", "nothingFoundMessage": "Nothing found"}
+    shared: dict[str, Any] = {
+        "searchable": True,
+        "hidePickedOptions": True,
+        "size": "xs",
+        "nothingFoundMessage": "Nothing found",
+    }
     which = dmc.MultiSelect(
         id={"param": "run"}, data=runs, value=list(view.runs)[:MOST_RUNS], maxValues=MOST_RUNS, placeholder="Search runs",
         **shared, **{"aria-label": f"Runs, at most {MOST_RUNS}"},
@@ -241,7 +242,9 @@ async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]
         name="tools",
     )
     heading = row(html.H2("Compare", className="page-title"), spacer(), looks, name="compare-head")
-    return header.page("Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH), "Compare · Isentrope"
+    return header.page(
+        "Compare runs", heading, html.Div([which, what], className="choose"), part, here=PATH
+    ), "Compare · Isentrope"
 
 
 async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str) -> list[dict[str, str]]:
@@ -253,7 +256,8 @@ async def _offered_runs(client: AsyncClient, chosen: Sequence[str], wanted: str)
         except ApiError:
             return run_id
 
-    found, *known = await asyncio.gather(client.newest(calls.runs(q=wanted or None), OFFERED), *map(named, chosen))
+    found = await client.newest(calls.runs(q=wanted or None), OFFERED)
+    known = await asyncio.gather(*(named(run_id) for run_id in chosen))
     labels = {one if isinstance(one, str) else one.id: one for one in [*known, *found]}
     return [
         {"value": run_id, "label": f"{run_id} (missing)" if isinstance(one, str) else f"{one.name} · {one.id[-6:]}"}

@@ -18,7 +18,7 @@ from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import skeleton
 from isentrope_dashboard.live import refusal
-from isentrope_dashboard.pages import access, run, runs, start
+from isentrope_dashboard.pages import access, compare, run, runs, start
 from isentrope_dashboard.view import View
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,12 @@ PAGE, PATH, TITLE, NOTIFICATIONS = "page", "path", "title", "notifications"
 Page: TypeAlias = Callable[[AsyncClient, View], Awaitable[tuple[Component, str]]]
 """Reads a page; returns it and the document's title."""
 
-PAGES: Mapping[str, Page] = {"": runs.runs_page, "/start": start.start_page, "/access": access.access_page}
+PAGES: Mapping[str, Page] = {
+    "": runs.runs_page,
+    "/start": start.start_page,
+    "/compare": compare.compare_page,
+    "/access": access.access_page,
+}
 """By path, without a slash at the end. The page of a run is at /runs/ID."""
 
 
@@ -97,7 +102,7 @@ def register(app: Dash, api: Api) -> None:
             return []
         return header.who_am_i(me.name, me.scope)
 
-    for page in (run, runs, start, access):
+    for page in (run, runs, start, access, compare):
         page.register(app, api)
 
 
