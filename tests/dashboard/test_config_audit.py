@@ -97,6 +97,7 @@ def test_notes_are_saved_and_the_trail_is_for_admins(site: Site, open_page: Open
     page.get_by_role("tab", name="Audit").click()
     expect(page.get_by_text("Verified")).to_be_visible()
     expect(page.locator(".ag-row")).to_have_count(1)
+    page.close()
     read_only = site.client.create_access_token("read", name="reader").token
     page = open_page(f"/runs/{run}?tab=config", token=read_only)
     expect(page.get_by_text("restarted twice")).to_be_visible()
