@@ -89,7 +89,7 @@ def test_a_wandb_history_keeps_its_times_and_what_is_missing_stays_missing(write
     assert first.scalars["entropy/mean"] == 2.0
     assert math.isnan(first.scalars["grad"])
     assert set(first.scalars) == {"entropy/mean", "grad"}
-    assert second.scalars == {"train/kl": 0.1}
+    assert second.scalars == {"kl/reference": 0.1}
 
 
 def test_a_wandb_chart_as_csv_is_named_after_its_metric(write: Write) -> None:

@@ -203,7 +203,7 @@ def register(app: Dash, api: Api) -> None:
         Output(FILE, "data"), Input(SAVE, "n_clicks"), State(GRID, "rowData"), State(views.STORE, "data"),
         prevent_initial_call=True,
     )  # fmt: skip
-    def save(clicks: int | None, rows: list[dict[str, Any]], stored: dict[str, Any]) -> Any:
+    async def save(clicks: int | None, rows: list[dict[str, Any]], stored: dict[str, Any]) -> Any:
         if not clicks:
             return no_update
         name = f"{View.of(stored).run_id}-controls-{time.strftime('%Y%m%d')}.csv"
