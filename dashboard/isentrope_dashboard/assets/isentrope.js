@@ -5,6 +5,7 @@
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
+  const DOUBLE_CLICK = 320;
   const no_update = () => window.dash_clientside.no_update;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
 
@@ -79,10 +80,12 @@
       const ends = [moved["xaxis.range[0]"], moved["xaxis.range[1]"]];
       if (ends.every((end) => typeof end === "number")) show({ zoom: ends.map((end) => Number(end.toPrecision(7))).join("~") });
     });
-    plot.on("plotly_doubleclick", () => show({ zoom: null }));
+    let click = 0, doubled = 0; // a double click is no choice of a step; its second click is reported after it
+    plot.on("plotly_doubleclick", () => (clearTimeout(click), (doubled = Date.now()), show({ zoom: null })));
     plot.on("plotly_click", (event) => {
       const point = event.points.find((other) => !other.xaxis || other.xaxis._id === "x");
-      if (point && run()) openStep(stepAt(plot, point.x));
+      clearTimeout(click);
+      if (point && run() && Date.now() - doubled > DOUBLE_CLICK) click = setTimeout(() => openStep(stepAt(plot, point.x)), DOUBLE_CLICK);
     });
     plot.on("plotly_hover", (event) => {
       zooming().filter((other) => other !== plot && other._fullLayout).forEach((other) => {
@@ -93,7 +96,7 @@
   }
   function stepAt(plot, place) {
     const known = plot.layout.meta;
-    return Math.round(known ? known.step[Math.max(0, known.x.findIndex((x) => x >= place - 1e-9))] : place);
+    return Math.round(known ? known.step[Math.max(0, known.x.findLastIndex((x) => x <= place + 1e-9))] : place);
   }
   // A step is looked at where one step is shown: on the tab that is open, or else among its tokens.
   const openStep = (step) => show({ step, tab: document.querySelector(".step-bar") ? new URLSearchParams(location.search).get("tab") : "tokens" }, true);
