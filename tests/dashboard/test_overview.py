@@ -13,7 +13,7 @@ def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site)
     run = site.run(20)
     values = site.values(overview.PART, f"/runs/{run}")
     reported = site.client.series(run, "entropy/mean").series["entropy/mean"]
-    line = next(trace for trace in values["chart-entropy"]["data"] if trace["name"] == "entropy")
+    line = next(trace for trace in values["chart-entropy"]["data"] if trace.get("name") == "entropy")
     assert line["x"] == reported.step
     assert line["y"] == reported.value
     early = sorted(reported.value[:3])[1]

@@ -7,13 +7,17 @@
   const SIDES = ["low", "high"];
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
-  const now = { preview: null, low: null, high: null, timer: null, pushing: null };
+  const now = { preview: null, low: null, high: null, timer: null, pushing: null, tried: false };
 
   // ---- numbers ---------------------------------------------------------------------------------------------
   const mu = (value) => (value === "" || value === null || value === undefined || !isFinite(value) || value < 0 ? null : Number(value));
   const fixed = (value, digits) => (/[1-9]/.test(value.toFixed(digits)) ? value.toFixed(digits) : Math.abs(value).toFixed(digits)).replace("-", "−");
   const percent = (share) => fixed(100 * share, 1) + "\u00a0%";
   const small = (value) => fixed(value, value ? Math.min(8, Math.max(4, 1 - Math.floor(Math.log10(Math.abs(value))))) : 4);
+  const signed = (value) => (/[1-9]/.test(small(value)) && value > 0 ? "+" : "") + small(value);
+  const shown = (value) => value.toFixed((10 * value) % 1 ? 2 : 1);
+  const named = (low, high) => (low === high && low !== null ? "µ " + shown(low)
+    : [["µ₋ ", low], ["µ₊ ", high]].filter(([, value]) => value !== null).map(([name, value]) => name + shown(value)).join(" "));
   const known = (value) => typeof value === "number" && isFinite(value);
   // A column at a threshold: edges rise, and between two of them it is a straight line.
   function at(column, edges, x) {
@@ -55,7 +59,7 @@
       const x = 50 + (50 * sign * (off ? end : Math.min(threshold, end))) / end;
       handles.style.setProperty("--" + side, x + "%");
       const handle = part("handle", side);
-      handle.querySelector(".pill").textContent = "‹ µ" + (side === "low" ? "₋ " : "₊ ") + (off ? "off" : threshold.toFixed(threshold * 10 % 1 ? 2 : 1)) + " ›";
+      handle.querySelector(".pill").textContent = "‹ µ" + (side === "low" ? "₋ " : "₊ ") + (off ? "off" : shown(threshold)) + " ›";
       handle.classList.toggle("off", off);
       const inside = !off && threshold <= reach;
       ["clipped", "change"].forEach((panel) => {
@@ -72,18 +76,28 @@
       }
     });
   }
+  // At the observed slope, and what the thresholds change of the predicted one.
+  function ahead(preview, sum) {
+    const pace = known(preview.slope) ? preview.slope + sum.change - preview.now : sum.change;
+    return Math.max(0, preview.entropy + NEXT_STEPS * pace);
+  }
   // The line "with" of the next 50 steps, beside the unchanged one that the server draws.
   function forecast() {
     const plot = document.querySelector("#chart-entropy .js-plotly-plot");
     if (!plot || !plot.data || !plot._fullLayout) return;
     const preview = now.preview, drawn = plot.data.findIndex((trace) => trace.meta === "with");
     const isNew = preview && preview.calibrated && known(preview.entropy) && preview.ahead && (preview.changed || preview.exact.low !== now.low || preview.exact.high !== now.high);
+    const suggested = plot.data.findIndex((trace) => trace.meta === "suggested");
+    if (suggested >= 0 && (plot.data[suggested].visible !== false) === Boolean(isNew)) {
+      const label = plot.layout.annotations.findIndex((one) => one.name === "suggested");
+      return window.Plotly.update(plot, { visible: !isNew }, { ["annotations[" + label + "].visible"]: !isNew }, [suggested]);
+    }
     if (!isNew) return drawn >= 0 && window.Plotly.deleteTraces(plot, drawn);
-    const after = Math.max(0, preview.entropy + NEXT_STEPS * together(preview, now.low, now.high).change);
+    const after = ahead(preview, together(preview, now.low, now.high));
     const ink = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim();
-    const text = ["", "<b>with " + preview.label + "</b>  " + fixed(after, 3)];
+    const text = ["", "<b>with " + preview.label + " " + named(now.low, now.high) + "</b>  " + fixed(after, 3)];
     const same = drawn >= 0 && plot.data[drawn];
-    if (same && same.y[1] === after && same.x[0] === preview.ahead[0]) return;
+    if (same && same.y[1] === after && same.x[0] === preview.ahead[0] && same.text[1] === text[1]) return;
     if (same) return window.Plotly.restyle(plot, { x: [preview.ahead], y: [[preview.entropy, after]], text: [text] }, [drawn]);
     window.Plotly.addTraces(plot, {
       type: "scatter", mode: "lines+text", meta: "with", x: preview.ahead, y: [preview.entropy, after], text, textposition: "top left",
@@ -137,30 +151,32 @@
     });
     if (now.preview) follow();
   }, 1000);
-  document.addEventListener("click", (event) => {
-    const card = document.getElementById("control");
-    if (card && event.target.closest && event.target.closest("#try")) card.scrollIntoView({ block: "nearest" });
-  });
+  document.addEventListener("click", (event) => (now.tried = now.tried || Boolean(event.target.closest && event.target.closest("#try"))));
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
-      draw(preview, method, low, high, scope, hold, target, parameters, asked) {
-        const fields = JSON.stringify([method, low, high, scope, hold, target, parameters]);
+      draw(preview, method, low, high, scope, hold, target, parameters, base, view, asked) {
+        const fields = JSON.stringify([method, low, high, scope, hold, target, parameters, base && base.version, view]);
         clearTimeout(now.timer);
         if (fields !== asked) now.timer = setTimeout(() => document.getElementById("control-form") && setProps("control-asked", { data: fields }), asked ? SETTLED : 0);
         Object.assign(now, { preview: preview && preview.sides ? preview : null, low: mu(low), high: mu(high) });
         place();
         follow();
+        if (now.tried && now.preview) {
+          now.tried = false; // the form has its height now
+          document.getElementById("control").scrollIntoView({ block: "nearest" });
+        }
         const entropy = preview && known(preview.entropy) ? String(Number(preview.entropy.toPrecision(3))) : "";
         if (entropy && hold && !target) setProps("control-hold-target", { value: entropy });
         const input = document.getElementById("control-hold-target");
         if (input && entropy) input.placeholder = entropy;
         if (!now.preview) return ["–", "", "–", "ΔH per step", "–"];
         const sum = together(now.preview, now.low, now.high);
-        const after = now.preview.calibrated && entropy ? fixed(Math.max(0, preview.entropy + NEXT_STEPS * sum.change), 3) : "–";
-        return [percent(sum.clipped), sum.clippedStd ? " ± " + fixed(100 * sum.clippedStd, 1) : "", known(sum.change) ? small(sum.change) : "–",
+        const after = now.preview.calibrated && entropy ? fixed(ahead(now.preview, sum), 3) : "–";
+        return [percent(sum.clipped), sum.clippedStd ? " ± " + fixed(100 * sum.clippedStd, 1) : "", known(sum.change) ? signed(sum.change) : "–",
           now.preview.calibrated ? "ΔH per step" : "ΔH per unit gain", after];
       },
+      follow: (document) => (document && setProps("control-fill", { data: document }), window.dash_clientside.no_update),
       // Dash tells nobody that the request of a callback failed.
       pushing(push, mine) {
         if (!push && !mine) return false;

@@ -10,7 +10,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import card, icon, row, spacer, text
+from isentrope_dashboard.components.basics import card, icon, row, text
 from isentrope_dashboard.figures.chart import Chart
 from isentrope_dashboard.formatting import parameter as written
 from isentrope_dashboard.theme import CHART_CONFIG
@@ -21,13 +21,9 @@ from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_nam
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
-BASE, FILL, ASKED, PREVIEW, ANSWERED = (
-    "control-base",
-    "control-fill",
-    "control-asked",
-    "control-preview",
-    "control-answered",
-)
+BASE, FILL, FOLLOW, ASKED, PREVIEW, ANSWERED = (
+    "control-base", "control-fill", "control-follow", "control-asked", "control-preview", "control-answered",
+)  # fmt: skip
 FORM, MORE, MORE_WORDS, STATUS, NOTE = (
     "control-form",
     "control-more",
@@ -209,7 +205,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None) 
     """
     methods = [{"value": name, "label": row.label} for name, row in METHODS.items() if name in run.methods]
     method = method_named(fields.method)
-    stores = {BASE: base, FILL: None, ASKED: None, PREVIEW: None, ANSWERED: None}
+    stores = {BASE: base, FILL: None, FOLLOW: None, ASKED: None, PREVIEW: None, ANSWERED: None}
     return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
@@ -226,11 +222,10 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None) 
             html.Div([_plot(), _numbers()], className="for-thresholds"),
             row(
                 dmc.Select(
-                    id=SCOPE, size="xs", w=138, value=fields.scope, **{"aria-label": "Scope"},
+                    id=SCOPE, size="xs", className="grow scope", value=fields.scope, **{"aria-label": "Scope"},
                     data=[{"value": str(scope), "label": scope.label} for scope in Scope],
                     comboboxProps={"width": 220, "position": "bottom-start"},
                 ),
-                spacer(),
                 *_hold_fields(fields, can="hold" in run.capabilities),
                 name="scope-row",
             ),

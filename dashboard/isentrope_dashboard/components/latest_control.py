@@ -10,10 +10,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
-from isentrope_dashboard.formatting import change, count, describe, method, percent, seconds, short_label
+from isentrope_dashboard.formatting import change, count, method, percent, seconds, short_label
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, State, Verdict, VerdictState
 
+LATEST = "control-latest"
 OLDER_VERSIONS = 8
 _STATES = {
     State.PENDING: ("Pending", "watch", "clock"),
@@ -51,7 +52,7 @@ def latest_control(history: Sequence[ControlVersion], *, may_push: bool) -> list
         may_push: whether this reader can go back to an earlier version.
     """
     if not history or history[0].version == 0:
-        active = f" It runs with {describe(history[0].control, None)} since its start." if history else ""
+        active = f" It runs as it started, with {name_of(history[0].control)}." if history else ""
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
     return [

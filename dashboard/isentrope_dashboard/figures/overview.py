@@ -72,6 +72,8 @@ class Forecast:
     slope_high: float | None = None
     helps: bool = False
     """Whether it is the line with the control; else the one without."""
+    is_suggested: bool = False
+    """Of a control that nobody pushed."""
     clip_fraction: float | None = None
 
 
@@ -200,8 +202,11 @@ def _add_forecasts(chart: Chart, shown: Shown) -> None:
             chart.area(places, [line.entropy, max(0.0, high), max(0.0, low)], chart.ink[soft])
         value = max(0.0, line.entropy + line.slope * ahead)
         chart.stroke(steps, [line.entropy, value], chart.ink[color])
+        # The browser hides what is suggested while it draws what the form has.
+        name = "suggested" if line.is_suggested else ""
+        chart.data[-1]["meta"] = name
         chart.label(
-            f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right",
+            f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right", name=name,
             yanchor="bottom" if line.helps else "top", yshift=8 if line.helps else -6, color=chart.ink[color],
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isentrope_dashboard.figures.chart import Chart, percent_texts, tick_texts
+from isentrope_dashboard.figures.chart import Chart, percent_texts, tick_texts, ticks
 from isentrope_dashboard.formatting import change
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.control_answers import CurveColumns, WhatIfAnswer
@@ -126,7 +126,8 @@ def what_if_figure(found: WhatIfAnswer, now: float, scheme: Scheme, width: float
     chart.label(
         f"now {change(now)}", at=1, y=now, yref="y2", xanchor="right", yanchor="bottom", yshift=-2, color=ink["act"]
     )
-    places = [-width, *(index * width / 3 for index in range(-2, 3)), width]
+    outwards = ticks(0, width, 4)
+    places = sorted({sign * place for place in outwards for sign in (-1, 1)})
     figure = chart.figure()
     figure["layout"] |= {
         "margin": MARGIN,
@@ -134,7 +135,8 @@ def what_if_figure(found: WhatIfAnswer, now: float, scheme: Scheme, width: float
         "dragmode": False,
         "xaxis": {
             "range": [-width * _ROOM, width * _ROOM], "fixedrange": True, "anchor": "y2", "showspikes": False,
-            "tickvals": places, "ticktext": [f"{abs(place):g}{' σ' if abs(place) == width else ''}" for place in places],
+            "tickvals": places, "ticktext": [f"{abs(place):g}{' σ' if abs(place) == outwards[-1] else ''}" for place in places],
+            "tickangle": 0,
         },
     }  # fmt: skip
     for name in ("yaxis", "yaxis2"):

@@ -14,6 +14,8 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Final
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -35,7 +37,7 @@ from isentrope_dashboard.components.control_preview import (
     hold_in_words,
     measured_step,
 )
-from isentrope_dashboard.components.latest_control import latest_control, name_of
+from isentrope_dashboard.components.latest_control import LATEST, latest_control, name_of
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.overview import NEXT_STEPS
@@ -47,6 +49,7 @@ from isentrope_wire.answers import RunDetail
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import ControlVersion, RunControl, WhatIfAnswer
 from isentrope_wire.control_answers import State as ControlState
+from isentrope_wire.diagnosis.course import WINDOW, slope_of
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.hold_decision import clipping_method
 from isentrope_wire.methods import method_named
@@ -55,14 +58,10 @@ from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, HOLD_
 STEPS: Final = 10
 """Last steps whose mean the what-if shows: the tokens of one step alone scatter by half."""
 HISTORY: Final = 20
+LEAST_BETWEEN_STEPS: Final = 2.0
+"""Seconds between two previews that nothing but new steps asks for: each costs the server a tenth of a second."""
 
-BODY, OPENED, NEWEST, LATEST, SUGGESTION = (
-    "control-body",
-    "control-opened",
-    "control-newest",
-    "control-latest",
-    "suggestion",
-)
+BODY, OPENED, NEWEST, SUGGESTION = "control-body", "control-opened", "control-newest", "suggestion"
 PARAMETERS = {"parameter": ALL}
 _FIELDS = {
     "method": (card.METHOD, "value"),
@@ -98,7 +97,11 @@ async def read(client: AsyncClient, view: View) -> Values:
         # Without values: it changes with what can be done with the run, and not with its control.
         BODY: html.P(closed, className="dim closed") if closed else card.form(run, Fields()),
         OPENED: None if closed else _opened(run),
-        NEWEST: {**known(run.control), "reference": known(reference(run.control))},
+        NEWEST: {
+            **known(run.control),
+            "state": str(run.control.state),
+            "reference": known(reference(run.control)),
+        },
         LATEST: latest_control(history, may_push=not closed),
     }
 
@@ -179,7 +182,13 @@ def _register_browser(app: Dash) -> None:
         Input(card.PREVIEW, "data"),
         *(Input(name, prop) for name, prop in _FIELDS.values()),
         Input(PARAMETERS, "value"),
+        Input(card.BASE, "data"),
+        Input(views.STORE, "data"),
         State(card.ASKED, "data"),
+    )
+    # By hand, for `fill` sets what `judge` is asked about: Dash blocks callbacks that wait for each other.
+    app.clientside_callback(
+        ClientsideFunction("control", "follow"), Output(card.FOLLOW, "id"), Input(card.FOLLOW, "data")
     )
     app.clientside_callback(
         ClientsideFunction("control", "pushing"),
@@ -197,7 +206,7 @@ def _register_browser(app: Dash) -> None:
 
 
 _FILLED = {
-    **{name: Output(component, prop, allow_duplicate=True) for name, (component, prop) in _FIELDS.items()},
+    **{name: Output(component, prop) for name, (component, prop) in _FIELDS.items()},
     "more": Output(card.MORE, "children"),
     "more_words": Output(card.MORE_WORDS, "children"),
     "look": Output(card.FORM, "className"),
@@ -219,7 +228,7 @@ def _register_fill(app: Dash, api: Api) -> None:
         },
         prevent_initial_call=True,
     )
-    def fill(
+    async def fill(
         filled: dict[str, Any] | None,
         _method: str,
         base: dict[str, Any] | None,
@@ -228,7 +237,9 @@ def _register_fill(app: Dash, api: Api) -> None:
         parameter_ids: list[dict[str, str]],
     ) -> dict[str, Any]:
         before = fields_from(values, parameters, parameter_ids)
-        if ctx.triggered_id == card.FILL and filled:
+        if ctx.triggered_id == card.FILL:
+            if not filled:
+                return dict.fromkeys(_FILLED, no_update)
             control = Control.from_document(filled["document"])
             fields = card.fields_of(control)
             base = filled.get("base") or base
@@ -254,7 +265,7 @@ def _register_fill(app: Dash, api: Api) -> None:
         State(NEWEST, "data"),
         prevent_initial_call=True,
     )
-    def take_theirs(clicks: int | None, newest: dict[str, Any] | None) -> tuple[Any, Any]:
+    async def take_theirs(clicks: int | None, newest: dict[str, Any] | None) -> tuple[Any, Any]:
         if not clicks or not newest:
             return no_update, no_update
         return {"document": newest["document"], "base": newest}, "conflict gone"
@@ -265,7 +276,7 @@ def _register_fill(app: Dash, api: Api) -> None:
         State(SUGGESTION, "data"),
         prevent_initial_call=True,
     )
-    def try_suggestion(clicks: int | None, suggested: dict[str, Any] | None) -> Any:
+    async def try_suggestion(clicks: int | None, suggested: dict[str, Any] | None) -> Any:
         if not clicks or not suggested:
             return no_update
         return {"document": suggested, "reason": str(suggested.get("reason") or ""), "at": clicks}
@@ -277,7 +288,7 @@ _JUDGED = {
     "status": Output(card.STATUS, "children"),
     "note": Output(card.NOTE, "children"),
     "blocked": Output(card.PUSH, "disabled"),
-    "fill": Output(card.FILL, "data"),
+    "follow": Output(card.FOLLOW, "data"),
 }
 
 
@@ -285,10 +296,12 @@ def _register_judge(app: Dash, api: Api) -> None:
     @app.callback(
         output=_JUDGED,
         inputs={
-            "_asked": Input(card.ASKED, "data"),
+            "asked": Input(card.ASKED, "data"),
             "_news": Input(NEWS, "data"),
-            "stored": Input(views.STORE, "data"),
-            "base": Input(card.BASE, "data"),
+            "_newest": Input(NEWEST, "data"),
+            "judged": State(card.PREVIEW, "data"),
+            "stored": State(views.STORE, "data"),
+            "base": State(card.BASE, "data"),
             "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
             "parameters": State(PARAMETERS, "value"),
             "parameter_ids": State(PARAMETERS, "id"),
@@ -296,8 +309,10 @@ def _register_judge(app: Dash, api: Api) -> None:
         prevent_initial_call=True,
     )
     async def judge(
-        _asked: Any,
+        asked: str | None,
         _news: Any,
+        _newest: Any,
+        judged: dict[str, Any] | None,
         stored: dict[str, Any],
         base: dict[str, Any] | None,
         values: dict[str, Any],
@@ -305,15 +320,20 @@ def _register_judge(app: Dash, api: Api) -> None:
         parameter_ids: list[dict[str, str]],
     ) -> dict[str, Any]:
         nothing = dict.fromkeys(_JUDGED, no_update)
+        if not asked:  # the form was mounted a moment ago, and the browser will ask
+            return nothing
+        only_a_step = set(ctx.triggered_prop_ids) <= {f"{NEWS}.data"}
+        if only_a_step and judged and time.time() - judged["at"] < LEAST_BETWEEN_STEPS:
+            return nothing
         view = View.of(stored)
         fields = fields_from(values, parameters, parameter_ids)
         try:
             async with api.open() as client:
                 run = await client.ask(calls.run(view.run_id or ""))
-                last = await _last_steps(client, run)
+                course = await _course(client, run)
                 if base is None or (base["version"] < run.control.version and not _touched(fields, base)):
-                    return nothing | {"fill": _as_it_is(run.control)}
-                return nothing | await _judged(client, view, run, last, fields, base)
+                    return nothing | {"follow": _as_it_is(run.control)}
+                return nothing | await _judged(client, view, run, course, fields, base)
         except ApiError as error:
             return nothing | {"note": str(error)}
 
@@ -335,13 +355,13 @@ async def _judged(
     client: AsyncClient,
     view: View,
     run: RunDetail,
-    last: tuple[float | None, float | None],
+    course: _Course,
     fields: Fields,
     base: Mapping[str, Any],
 ) -> dict[str, Any]:
     newer = _newer(run.control, base)
     # Without curves: all that the browser needs for methods without thresholds.
-    preview: dict[str, Any] = {"entropy": last[0], "sides": None}
+    preview: dict[str, Any] = {"entropy": course.entropy, "sides": None, "at": time.time()}
     try:
         wanted = card.control_of(fields)
     except ConfigurationError as error:
@@ -355,7 +375,7 @@ async def _judged(
     answer: dict[str, Any] = {"status": status, "blocked": not changes, "preview": preview, "note": ""}
     try:
         if wanted.method.thresholds:
-            found, drawn = await _thresholds(client, view, run, last, wanted)
+            found, drawn = await _thresholds(client, view, run, course, wanted)
             answer |= drawn
         else:
             found = None
@@ -396,21 +416,34 @@ def status_chip(control: RunControl, changes: int) -> Component:
     return chip(f"v{active.version} active{since}", "ok", symbol="check")
 
 
-async def _last_steps(client: AsyncClient, run: RunDetail) -> tuple[float | None, float | None]:
-    """Means of the last steps: the entropy in nats, and its predicted change in nats a step."""
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """The last steps of a run; None: not measured."""
+
+    entropy: float | None = None
+    """Mean of the last STEPS, in nats."""
+    slope: float | None = None
+    """That of the diagnosis, in nats a step."""
+    predicted: float | None = None
+    """Mean of the predicted changes, in nats a step."""
+
+
+async def _course(client: AsyncClient, run: RunDetail) -> _Course:
     if run.step is None:
-        return None, None
+        return _Course()
     names = (ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE)
-    answer = await client.ask(calls.series(run.id, names, from_step=max(0, run.step - STEPS + 1)))
-    means = []
-    for name in names:
-        values = [value for value in answer.series.get(name, EMPTY).value if math.isfinite(value)]
-        means.append(sum(values) / len(values) if values else None)
-    return means[0], means[1]
+    answer = await client.ask(calls.series(run.id, names, from_step=max(0, run.step - WINDOW + 1)))
+    entropies, predicted = (
+        {step: value for step, value in zip(columns.step, columns.value, strict=True) if math.isfinite(value)}
+        for columns in (answer.series.get(name, EMPTY) for name in names)
+    )
+    slope = slope_of(list(entropies), list(entropies.values()))
+    means = [fmean(list(values.values())[-STEPS:]) if values else None for values in (entropies, predicted)]
+    return _Course(entropy=means[0], slope=None if slope is None else slope.value, predicted=means[1])
 
 
 async def _thresholds(
-    client: AsyncClient, view: View, run: RunDetail, last: tuple[float | None, float | None], wanted: Control
+    client: AsyncClient, view: View, run: RunDetail, course: _Course, wanted: Control
 ) -> tuple[WhatIfAnswer, dict[str, Any]]:
     """The last steps under the form's thresholds, and what the plot and the browser need."""
     active = (run.control.active or run.control).control
@@ -419,15 +452,20 @@ async def _thresholds(
         client.ask(_what_if(run.id, wanted, curve=False)),
         read_scale(client, run.id, view),
     )
-    entropy, reported = last
     now = what_if.unclipped(curves)
     if active.method.thresholds and active.hold is None:
         running = await client.ask(_what_if(run.id, active, curve=False))
         now = running.unit_predicted_change if curves.gain is None else running.predicted_change or 0.0
-    elif (active.hold is not None or active.method != "none") and curves.gain is not None and reported is not None:
-        now = reported  # no thresholds tell what such a control does
+    elif (
+        (active.hold is not None or active.method != "none")
+        and curves.gain is not None
+        and course.predicted is not None
+    ):
+        now = course.predicted  # no thresholds tell what such a control does
     width = what_if.reach(wanted.mu_low, wanted.mu_high)
-    preview = what_if.preview(curves, now, entropy, width) | {
+    preview = what_if.preview(curves, now, course.entropy, width) | {
+        "at": time.time(),
+        "slope": course.slope,
         "label": wanted.method.label,
         "changed": wanted.hold is None and bool(changed_names(wanted, active)),
         "exact": {
@@ -462,11 +500,11 @@ async def _hold(client: AsyncClient, run: RunDetail, wanted: Control, newest: Ma
     entropy = newest.get(ENTROPY_MEAN)
     if entropy is None:
         return "The entropy of the newest step is not known yet."
-    found, course = await asyncio.gather(
+    found, whole = await asyncio.gather(
         client.ask(calls.what_if(run.id, method=str(clipping_method(wanted)), curve=False, sums=True)),
         client.ask(calls.series(run.id, ENTROPY_MEAN, points=200)),
     )
-    columns = course.series.get(ENTROPY_MEAN, EMPTY)
+    columns = whole.series.get(ENTROPY_MEAN, EMPTY)
     first = await client.ask(calls.series(run.id, ENTROPY_MEAN, to_step=(columns.step or [0])[0] + 20))
     early = EarlyLevel()
     for value in first.series.get(ENTROPY_MEAN, EMPTY).value:

@@ -171,8 +171,9 @@ def forecasts(diagnosis: Diagnosis, history: Sequence[ControlVersion], charted: 
         gained = after - before
         label = f"with {short_label(Control.from_document(suggestion.control), None)}"
         lines += _forecast(
-            label, diagnosis.step, level, slope + gained, clip_fraction=suggestion.clip_fraction, helps=True
-        )
+            label, diagnosis.step, level, slope + gained, clip_fraction=suggestion.clip_fraction, helps=True,
+            is_suggested=True,
+        )  # fmt: skip
     return lines
 
 
@@ -185,6 +186,7 @@ def _forecast(
     *,
     clip_fraction: float | None = None,
     helps: bool = False,
+    is_suggested: bool = False,
 ) -> list[Forecast]:
     """One line; none where its numbers are not known."""
     if entropy is None or slope is None or not math.isfinite(entropy + slope):
@@ -193,7 +195,7 @@ def _forecast(
     return [
         Forecast(
             label=label, start=start, entropy=entropy, slope=slope, slope_low=low, slope_high=high,
-            clip_fraction=clip_fraction, helps=helps,
+            clip_fraction=clip_fraction, helps=helps, is_suggested=is_suggested,
         )
     ]  # fmt: skip
 

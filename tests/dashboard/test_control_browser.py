@@ -1,0 +1,118 @@
+"""The control card in a browser: from the choice of a method to the applied control; conflicts; a server that is away."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page, expect
+
+from isentrope_wire.reports import ControlOutcome, OutcomeState
+from tests.dashboard.conftest import OpenPage, Site, recording
+from tests.server.in_thread import ServerInThread
+
+pytestmark = pytest.mark.browser
+
+WITH = "() => document.querySelector('#chart-entropy .js-plotly-plot').data.filter(t => t.meta === 'with').length"
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    page.get_by_label(label, exact=True).first.click()
+    page.get_by_role("option", name=option, exact=True).click()
+
+
+def apply(site: Site, run: str, version: int) -> None:
+    """The trainer's next step, with the version applied."""
+    rank = site.rank(run)
+    report = recording().reports[rank.seq]
+    outcome = ControlOutcome(version=version, state=OutcomeState("APPLIED"), at=time.time(), step=report.step)
+    rank.send(replace(report, recorded_at=time.time(), control_version=version, outcomes=(outcome,)))
+
+
+def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPage) -> None:
+    run = site.run(40)
+    page = open_page(f"/runs/{run}")
+    choose(page, "Method", "Clip_V")
+    expect(page.locator("#control-mu-high")).to_have_value("1")
+    handle = page.locator(".handle.high .pill")
+    expect(page.locator("#control-clipped")).to_contain_text("%")
+    before, grip = page.locator("#control-clipped").inner_text(), handle.bounding_box()
+    assert grip is not None
+    page.mouse.move(grip["x"] + 8, grip["y"] + 6)
+    page.mouse.down()
+    page.mouse.move(grip["x"] + 50, grip["y"] + 20, steps=4)
+    # Before it is let go, and so before the server is asked.
+    expect(page.locator("#control-clipped")).not_to_have_text(before)
+    expect(page.locator("#control-mu-high")).not_to_have_value("1")
+    page.wait_for_function(f"({WITH})() === 1")
+    page.mouse.up()
+    expect(page.locator("#control-status")).to_contain_text("3 changes, not pushed")
+    upper = float(page.locator("#control-mu-high").input_value())
+    assert 1.2 < upper < 2.0
+
+    page.locator("#control-reason").fill("entropy halves")
+    page.locator("#control-push").click()
+    expect(page.locator("[data-version='1'][data-state='PENDING']")).to_contain_text("expires in")
+    apply(site, run, 1)
+    expect(page.locator("[data-version='1'][data-state='APPLIED']")).to_contain_text("step 41")
+    expect(page.locator("#control-status")).to_contain_text("v1 active since step 41")
+    pushed = site.client.control(run)
+    assert (pushed.method, pushed.mu_low, pushed.mu_high, pushed.reason) == ("clip_v", 1.0, upper, "entropy halves")
+
+    # Somebody else pushes: an untouched form follows, a touched one stays and is refused.
+    site.client.set_control(run, method="clip_v", mu_low=2.0, if_version=1)
+    expect(page.locator("#control-mu-low")).to_have_value("2")
+    page.locator("#control-mu-low").fill("2.5")
+    expect(page.locator("#control-status")).to_contain_text("1 change, not pushed")
+    site.client.set_control(run, method="clip_v", mu_low=3.0, if_version=2)
+    expect(page.locator("#control-status")).to_contain_text("v3 by owner is newer")
+    page.locator("#control-push").click()
+    expect(page.locator("#control-conflict")).to_contain_text("µ₋ 2.00 → 3.00 · yours: µ₋ 2.00 → 2.50")
+    page.locator("#push-mine").click()
+    expect(page.locator("[data-version='4']")).to_be_visible()
+    assert site.client.control(run).mu_low == 2.5
+    page.get_by_role("button", name="Revert to v1").click()
+    expect(page.locator("[data-version='5']")).to_contain_text("revert to v1")
+    expect(page.locator("#control-mu-high")).to_have_value(f"{upper:g}")
+
+
+def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> None:
+    page = open_page(f"/runs/{site.run(60)}", width=390, height=844, scheme="dark")
+    page.locator("#try").click()
+    expect(page.locator("#control-status")).to_contain_text("not pushed")
+    expect(page.locator("#control-method")).to_have_value("Clip_V")
+    expect(page.locator("#control-push")).to_be_enabled()
+    expect(page.locator("#control-numbers")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="More").click()
+    expect(page.get_by_role("textbox", name="max fraction")).to_be_visible()
+    assert Axe().run(page, context="#control").response["violations"] == []
+    page.wait_for_function(f"({WITH})() === 1")
+
+
+def test_a_read_only_reader_sees_no_form(site: Site, open_page: OpenPage) -> None:
+    page = open_page(f"/runs/{site.run(5)}", token=site.server.token("read"))
+    expect(page.locator("#control")).to_contain_text("scope read")
+    expect(page.locator("#control-form")).to_have_count(0)
+
+
+def test_a_push_to_a_server_that_is_away_says_so(tmp_path: Path, window: BrowserContext) -> None:
+    with ServerInThread(tmp_path / "home", dashboard=True) as server:
+        site = Site(server)
+        run = site.run(12)
+        window.clear_cookies()
+        page = window.new_page()
+        page.request.get(f"{site.url}/?token={server.owner_token}", max_redirects=0)
+        page.goto(f"{site.url}/runs/{run}")
+        choose(page, "Method", "Clip_V")
+        expect(page.locator("#control-push")).to_be_enabled()
+        server.stop()
+        began = time.monotonic()
+        page.locator("#control-push").press("Enter")
+        expect(page.locator(".control .failed, .control .when-lost:visible").first).to_be_visible(timeout=8_000)
+        assert time.monotonic() - began < 8
+        expect(page.locator("#control-outcome")).to_contain_text("No answer from the server", timeout=8_000)
+        page.close()
