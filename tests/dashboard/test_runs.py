@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from dash._utils import to_json
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from isentrope.client.connection import AsyncClient
 from isentrope_dashboard.components.run_rows import run_row, sparkline
@@ -270,3 +270,21 @@ def test_a_reader_can_compare_and_nothing_else(site: Site, sweep: list[str], ope
     expect(page.locator("#compare-runs")).to_be_visible()
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_list_goes_on_after_the_server_was_away(site: Site, window: BrowserContext) -> None:
+    Rank(site.server, name="before", tags=["away"])
+    window.clear_cookies()
+    page = window.new_page()  # not `open_page`: the failed requests are what this test is about
+    page.goto(f"{site.url}/?token={site.server.owner_token}&tag=away")
+    expect(page.get_by_role("link", name="before")).to_be_visible()
+    window.set_offline(True)
+    expect(page.get_by_text("Connection lost")).to_be_visible()
+    page.wait_for_timeout(6_000)
+    Rank(site.server, name="meanwhile", tags=["away"])
+    window.set_offline(False)
+    expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    expect(page.get_by_text("Connection lost")).to_be_hidden()
+    page.close()

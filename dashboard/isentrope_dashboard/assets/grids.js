@@ -30,16 +30,16 @@
   };
 
   let ticks = 0;
-  let wasLost = false;
+  let waited = false;
   setInterval(() => {
-    const api = document.hidden ? null : grid();
+    const api = document.hidden || ["lost", "revoked"].includes(document.body.dataset.connection) ? null : grid();
     if (!api) return;
-    const isLost = ["lost", "revoked"].includes(document.body.dataset.connection);
-    // A block that was asked for meanwhile never came: begin again.
-    if (wasLost && !isLost) api.setGridOption("datasource", api.getGridOption("datasource"));
-    else if (!isLost) api.refreshInfiniteCache();
-    if (!isLost) window.dash_clientside.set_props("news", { data: ++ticks });
-    wasLost = isLost;
+    // A block that failed to load has no answer, and the grid would wait for it before it asks for another.
+    const waits = Object.values(api.getCacheBlockState()).some((block) => block.pageStatus === "loading");
+    if (waits && waited) window.dash_component_api.getLayout("runs").props.getRowsRequest?.failCallback();
+    waited = waits;
+    api.refreshInfiniteCache();
+    window.dash_clientside.set_props("news", { data: ++ticks });
   }, REFRESH_MILLISECONDS);
 
   const shown = (is) => (is ? {} : { display: "none" });

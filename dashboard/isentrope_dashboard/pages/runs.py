@@ -143,7 +143,7 @@ def _grid() -> dag.AgGrid:
                 "mode": "multiRow", "headerCheckbox": False, "enableClickSelection": False,
                 "isRowSelectable": {"function": "isRun(params)"}, "hideDisabledCheckboxes": True,
             },
-            "selectionColumnDef": {"width": 40, "pinned": None},
+            "selectionColumnDef": {"headerName": "Chosen", "headerClass": "unseen", "width": 40},
             "rowHeight": 40,
             "headerHeight": 32,
             "cacheBlockSize": BLOCK_ROWS,
@@ -191,8 +191,8 @@ def _delete_form() -> dmc.Modal:
 
 def _filter(view: View) -> dict[str, Any]:
     """The filters of the address, but health and status."""
-    chosen = {name: view.query.get(name) or None for name in ("project", "tag", "q")}
-    return {**chosen, "q": chosen["q"] and chosen["q"][:200]}
+    longest = {"project": 500, "tag": 500, "q": 200}  # the API refuses more
+    return {name: view.query.get(name, "")[:length] or None for name, length in longest.items()}
 
 
 def filter_of(view: View) -> dict[str, Any] | None:
