@@ -166,6 +166,14 @@ def choice(param: str, options: Sequence[tuple[str, str]], value: str, says: str
     return dmc.SegmentedControl(id={"param": param}, data=data, value=value, size="xs", **{"aria-label": says})
 
 
+def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.Modal:
+    """A form over the page: `NAME-form`, with a place for what was refused, `NAME-refused`, above its button."""
+    return dmc.Modal(
+        html.Div([*body, html.Div(id=f"{name}-refused"), row(spacer(), button)], className="dialog"),
+        id=f"{name}-form", title=title, opened=False, closeButtonProps={"aria-label": "Close"},
+    )  # fmt: skip
+
+
 def skeleton(height: int) -> dmc.Skeleton:
     """In the place of a card that is still being read."""
     return dmc.Skeleton(height=height, radius=8)

@@ -15,7 +15,7 @@ from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import card, chip, row, spacer, text
+from isentrope_dashboard.components.basics import card, chip, dialog, row, text
 from isentrope_dashboard.formatting import MISSING
 from isentrope_dashboard.live import refusal
 from isentrope_dashboard.pages.start import code
@@ -68,15 +68,8 @@ def _form() -> Component:
 
 
 def _revoke() -> Component:
-    return dmc.Modal(
-        [
-            dcc.Store(id="revoke-token"),
-            html.Div(id="revoke-words"),
-            html.Div(id="revoke-refused"),
-            row(spacer(), dmc.Button("Revoke", id="revoke-confirmed", size="xs", color="red"), name="form-end"),
-        ],
-        id="revoke-form", title="Revoke this token?", opened=False, closeButtonProps={"aria-label": "Close"},
-    )  # fmt: skip
+    button = dmc.Button("Revoke", id="revoke-confirmed", size="xs", color="red")
+    return dialog("revoke", "Revoke this token?", button, dcc.Store(id="revoke-token"), html.Div(id="revoke-words"))
 
 
 def token_table(tokens: Sequence[AccessToken], me: Me) -> Component:

@@ -18,7 +18,7 @@ from isentrope_dashboard import live
 from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import choice, icon, row, spacer, text
+from isentrope_dashboard.components.basics import choice, dialog, icon, row, spacer, text
 from isentrope_dashboard.components.run_rows import ENDED, project_row, run_row
 from isentrope_dashboard.formatting import count
 from isentrope_dashboard.live import refusal
@@ -167,26 +167,14 @@ def _grid() -> dag.AgGrid:
 
 
 def _edit_form() -> dmc.Modal:
-    return dmc.Modal(
-        [
-            dmc.TextInput(id="edit-name", label="Name",),
-            dmc.TagsInput(id="edit-tags", label="Tags", maxTags=50, clearable=True),
-            html.Div(id="edit-refused"),
-            row(spacer(), dmc.Button("Save", id="edit-save", size="xs"), name="form-end"),
-        ],
-        id="edit-form", title="Edit this run", opened=False, closeButtonProps={"aria-label": "Close"},
-    )  # fmt: skip
+    name = dmc.TextInput(id="edit-name", label="Name")
+    tags = dmc.TagsInput(id="edit-tags", label="Tags", maxTags=50, clearable=True)
+    return dialog("edit", "Edit this run", dmc.Button("Save", id="edit-save", size="xs"), name, tags)
 
 
 def _delete_form() -> dmc.Modal:
-    return dmc.Modal(
-        [
-            html.Div(id="delete-words"),
-            html.Div(id="delete-refused"),
-            row(spacer(), dmc.Button("Delete", id="delete-confirmed", size="xs", color="red"), name="form-end"),
-        ],
-        id="delete-form", title="Delete for good?", opened=False, closeButtonProps={"aria-label": "Close"},
-    )  # fmt: skip
+    button = dmc.Button("Delete", id="delete-confirmed", size="xs", color="red")
+    return dialog("delete", "Delete for good?", button, html.Div(id="delete-words"))
 
 
 def _filter(view: View) -> dict[str, Any]:
