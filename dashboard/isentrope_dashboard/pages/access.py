@@ -26,7 +26,7 @@ SCOPES = {
     TokenScope.READ: "reads everything",
     TokenScope.CONTROL: "reads, requests controls, edits names, tags and notes",
     TokenScope.INGEST: "reports runs and nothing else: for machines that train",
-    TokenScope.ADMIN: "everything: also deletes runs and manages tokens",
+    TokenScope.ADMIN: "everything, deleting runs and managing tokens included",
 }
 
 
@@ -38,7 +38,7 @@ async def access_page(client: AsyncClient, _view: View) -> tuple[Component, str]
         tokens = (await client.ask(calls.access_tokens())).items
         body += [
             _form(),
-            html.Section(html.Div(token_table(tokens, me), id="tokens"), className="card tokens"),
+            html.Section(html.Div(token_table(tokens, me), id="tokens"), className="card token-list"),
             _revoke(),
         ]
     return header.page("", *body, here="/access"), "Access · Isentrope"
@@ -62,7 +62,7 @@ def _form() -> Component:
         dmc.TextInput(id="token-run", label="Only this run", placeholder="any", size="xs", w=150, disabled=True),
         dmc.TextInput(id="token-project", label="Only this project", placeholder="any", size="xs", w=150, disabled=True),
         dmc.Button("Make a token", id="token-make", size="xs"),
-        name="wrap form",
+        name="wrap token-form",
     )  # fmt: skip
     return card(fields, html.Div(id="token-made", role="status"), title="A new token", name="guide")
 
