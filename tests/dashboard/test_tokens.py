@@ -133,7 +133,9 @@ def with_rollouts(report: StepReport) -> StepReport:
 
 
 def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
-    run = site.run(12, change=lambda report: with_rollouts(report) if report.step <= 8 else report)
+    run = site.run(
+        12, change=lambda report: with_rollouts(report) if report.step <= 8 else replace(report, rollouts=())
+    )
     values = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6")
     assert (
         HOSTILE
@@ -143,6 +145,8 @@ def test_the_tab_shows_the_step_of_the_address(site: Site) -> None:
     )
     assert values["token-count"] == "step 6, 1 rollout"
     assert values["recurring-steps"] == "steps 1 to 6, share of the pull"
+    filtered = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=6&q=nowhere")
+    assert filtered["token-count"] == "step 6, 0 of 1 rollout"
     newest = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
     assert newest["token-count"] == "step 8, 1 rollout"
     without = site.values(tokens.PART, f"/runs/{run}?tab=tokens&step=12")
@@ -165,7 +169,7 @@ def test_the_pull_is_split_by_quadrant(site: Site) -> None:
 
 
 def test_a_run_without_tokens_is_a_sentence(site: Site) -> None:
-    run = site.run(2, change=lambda report: replace(report, tokens=()))
+    run = site.run(2, change=lambda report: replace(report, tokens=(), rollouts=()))
     values = site.values(tokens.PART, f"/runs/{run}?tab=tokens")
     assert tokens.GATE_TOKENS in to_json(values["token-context"])
     assert values["recurring"] == []

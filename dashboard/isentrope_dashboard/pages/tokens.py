@@ -41,9 +41,10 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     report = await report_of(client, run_id, step)
     chosen = Filter.of(view)
+    context, how_many = _context(rollouts, top, chosen)
     return {
-        "token-context": _context(rollouts, top, chosen),
-        "token-count": _shown_count(rollouts, top),
+        "token-context": context,
+        "token-count": how_many,
         "token-pull": quadrant_bars(report),
         "recurring": recurring_rows(recurring, chosen),
         "recurring-steps": _steps_words(recurring),
@@ -51,30 +52,30 @@ async def read(client: AsyncClient, view: View) -> Values:
     }
 
 
-def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter) -> list[Any]:
+def _context(rollouts: Rollouts, top: TopTokens, chosen: Filter) -> tuple[list[Any], str]:
+    """The running text, or what there is instead of it; and of which step and how much of it is shown."""
     if rollouts.items:
         rows = rollout_rows(rollouts, chosen)
-        return [html.Div(rows)] if rows else [_sentence("No token of these rollouts passes the filters.")]
+        body = html.Div(rows) if rows else _sentence("No token of these rollouts passes the filters.")
+        return [body], _how_many(rollouts.step, len(rows), len(rollouts.items), "rollout")
     if not top.items:
-        return [_sentence(GATE_TOKENS)]
+        return [_sentence(GATE_TOKENS)], ""
     why = (
         "This step has no running text: Probe(tokenizer=...) gives it."
         if all(token.text is None for token in top.items)
         else "This step has no running text; these are its top contributing tokens."
     )
-    return [_sentence(why), html.Div(top_token_table(top, chosen), className="token-scroll", tabIndex=0)]
+    table = html.Div(top_token_table(top, chosen), className="token-scroll", tabIndex=0)
+    return [_sentence(why), table], _how_many(top.step, len(top.items), len(top.items), "token")
+
+
+def _how_many(step: int | None, shown: int, of: int, what: str) -> str:
+    part = f"{shown} of {of}" if shown < of else str(of)
+    return f"step {count(step)}, {part} {what}{'s' * (of != 1)}"
 
 
 def _sentence(words: str) -> html.P:
     return html.P(words, className="dim token-sentence")
-
-
-def _shown_count(rollouts: Rollouts, top: TopTokens) -> str:
-    step = rollouts.step if rollouts.items else top.step
-    if step is None:
-        return ""
-    number, what = (len(rollouts.items), "rollout") if rollouts.items else (len(top.items), "token")
-    return f"step {count(step)}, {number} {what}{'s' * (number != 1)}"
 
 
 def quadrant_bars(report: StepReport | None) -> list[Component]:
