@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isentrope_dashboard.figures.chart import Chart, Scale, percent_texts, tick_texts, ticks, value_range
+from isentrope_dashboard.figures.chart import Chart, Scale, percent_texts, smoothed, tick_texts, ticks, value_range
 from isentrope_dashboard.formatting import percent, significant
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.answers import SeriesColumns
@@ -59,9 +59,11 @@ def metric_figure(lines: Sequence[Line], look: Look, show: Show = Show.NUMBER) -
     for step in look.marks:
         chart.mark(step, chart.ink["faint"])
     for line in lines:
-        _add_line(chart, _rounded(line), look, show, log=logarithmic)
+        _add_line(chart, line, look, show, log=logarithmic)
     for line in lines:
         _add_not_finite(chart, line, 10**low if logarithmic else low, 10**high if logarithmic else high)
+    for trace in chart.data:
+        trace["y"] = _rounded(trace["y"])
     return chart.figure()
 
 
@@ -80,9 +82,13 @@ def _add_line(chart: Chart, line: Line, look: Look, show: Show, *, log: bool) ->
         low = replace(columns, value=_positive(columns.min, log=log))
         chart.band(low, replace(columns, value=_positive(columns.max, log=log)), _see_through(line.color))
     drawn = replace(columns, value=_positive(columns.value, log=log))
+    smooth = look.smooth
+    if smooth and columns.reduced:  # the band is what a raw line would show
+        means = [math.nan if mean is None else mean for mean in smoothed(drawn)]
+        drawn, smooth = replace(drawn, value=means), False
     written = percent if show is Show.PERCENT else significant
     chart.line(drawn, name=html.escape(line.name), color=line.color, width=1.6, dash=line.dash,
-               smooth=look.smooth, written=written)  # fmt: skip
+               smooth=smooth, written=written)  # fmt: skip
     chart.scale = look.scale
 
 
@@ -153,15 +159,9 @@ def _smallest_positive(lines: Sequence[Line]) -> float | None:
     return min(values, default=None)
 
 
-def _rounded(line: Line) -> Line:
-    """Six digits: what a chart of 200 pixels can show at most, in half of the bytes."""
-
-    def short(values: Sequence[float] | None) -> list[float] | None:
-        return None if values is None else [float(f"{value:.6g}") for value in values]
-
-    columns = line.columns
-    value = short(columns.value) or []
-    return replace(line, columns=replace(columns, value=value, min=short(columns.min), max=short(columns.max)))
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    """Six digits: more than a chart of 200 pixels can show, in half of the bytes."""
+    return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
 def _see_through(color: str) -> str:

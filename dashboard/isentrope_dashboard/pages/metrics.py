@@ -31,7 +31,7 @@ from isentrope_wire.metrics import AT_A_GLANCE, METRICS, Show, reported_names
 
 MOST_CHARTS = 24
 """Drawn at once: more would make a page of 300 metrics slow."""
-CHART_POINTS = 240
+CHART_POINTS = 200
 CHART_HEIGHT = 176
 WITHOUT_PREFIX = "."
 """Group of the metrics without one."""
@@ -79,8 +79,7 @@ def arrange(names: Collection[str], view: View) -> Arrangement:
     elif "open" in view.query:
         opened = _listed(view, "open")
     else:
-        # What Isentrope itself reports is on the other tabs.
-        opened = [prefix for prefix, inside in prefixes.items() if not all(name in METRICS for name in inside)][::-1]
+        opened = _opened_at_first(prefixes, MOST_CHARTS - len(glance))
     left = MOST_CHARTS - len(glance)
     charts: dict[str, int] = {}
     for prefix in reversed(opened):  # of those opened first, charts give way to those opened last
@@ -92,6 +91,19 @@ def arrange(names: Collection[str], view: View) -> Arrangement:
         for prefix, inside in sorted(prefixes.items())
     ]
     return Arrangement(glance=glance, groups=groups, opened=[prefix for prefix in opened if prefix in prefixes])
+
+
+def _opened_at_first(groups: Mapping[str, Sequence[str]], charts: int) -> list[str]:
+    """Groups with metrics of the run's own, as long as all of them can be drawn: the rest is on the other tabs, too."""
+    opened: list[str] = []
+    for prefix, inside in sorted(groups.items()):
+        if all(name in METRICS for name in inside):
+            continue
+        charts -= len(inside)
+        if charts < 0 and opened:
+            break
+        opened.append(prefix)
+    return opened[::-1]
 
 
 def _glance(names: Collection[str], pinned: Sequence[str]) -> dict[str, str]:
