@@ -202,12 +202,14 @@ def _add_forecasts(chart: Chart, shown: Shown) -> None:
             chart.area(places, [line.entropy, max(0.0, high), max(0.0, low)], chart.ink[soft])
         value = max(0.0, line.entropy + line.slope * ahead)
         chart.stroke(steps, [line.entropy, value], chart.ink[color])
+        # Under the axis there is no room.
+        above = line.helps or value < 0.1 * max(line.entropy, shown.early_level or 0.0)
         # The browser hides what is suggested while it draws what the form has.
         name = "suggested" if line.is_suggested else ""
         chart.data[-1]["meta"] = name
         chart.label(
             f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right", name=name,
-            yanchor="bottom" if line.helps else "top", yshift=8 if line.helps else -6, color=chart.ink[color],
+            yanchor="bottom" if above else "top", yshift=8 if above else -6, color=chart.ink[color],
         )  # fmt: skip
 
 
