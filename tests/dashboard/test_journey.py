@@ -9,8 +9,8 @@ from playwright.sync_api import Browser, expect
 
 import isentrope
 from isentrope_dashboard.components.control_card import METHOD, PUSH
-from isentrope_dashboard.components.health_line import TRY
-from isentrope_dashboard.pages.control import LATEST
+from isentrope_dashboard.components.latest_control import LATEST
+from isentrope_dashboard.components.summary import TRY
 from tests.trainer.running_demo import running_demo
 
 SECONDS = 1_000

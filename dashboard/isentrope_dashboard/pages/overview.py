@@ -12,10 +12,9 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.components import kpi_cards
+from isentrope_dashboard.components import summary
 from isentrope_dashboard.components.basics import chart_card, choice, row
-from isentrope_dashboard.components.health_line import health_line
-from isentrope_dashboard.components.kpi_cards import Readings
+from isentrope_dashboard.components.summary import Readings, health_line
 from isentrope_dashboard.figures import overview
 from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.overview import NEXT_STEPS, Forecast, Mark, Shown
@@ -49,12 +48,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     scale, first, last = await read_range(client, run, view, history)
     charted, course, early, newest = await asyncio.gather(
         client.ask(calls.series(run_id, overview.METRICS, from_step=first, to_step=last, points=CHART_POINTS)),
-        client.ask(calls.series(run_id, kpi_cards.METRICS, points=3 * kpi_cards.SPARK_POINTS)),
-        read_early(client, run, kpi_cards.METRICS),
-        client.ask(calls.series(run_id, kpi_cards.METRICS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
+        client.ask(calls.series(run_id, summary.METRICS, points=3 * summary.SPARK_POINTS)),
+        read_early(client, run, summary.METRICS),
+        client.ask(calls.series(run_id, summary.METRICS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
     readings = [
-        Readings(*(answer.series.get(name, EMPTY) for answer in (early, course, newest))) for name in kpi_cards.METRICS
+        Readings(*(answer.series.get(name, EMPTY) for answer in (early, course, newest))) for name in summary.METRICS
     ]
     shown = Shown(
         scheme=view.scheme,
@@ -72,7 +71,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {
         "health": health_line(diagnosis, run),
         "suggestion": None if suggestion is None else suggestion.control,
-        "kpis": kpi_cards.kpi_cards(*readings),
+        "kpis": summary.kpi_cards(*readings),
         "chart-entropy": overview.entropy_figure(charted.series, shown),
         "chart-reward": overview.reward_figure(charted.series, shown),
         "chart-change": overview.change_figure(charted.series, shown),

@@ -1,4 +1,7 @@
-"""Four numbers: the mean of the last ten steps against the early level, which a single step can't mislead."""
+"""The top of the overview: the health line with a button that tries the cure, and four numbers.
+
+The numbers are means of the last ten steps against the early level, which a single step can't mislead.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,56 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import html
 
-from isentrope_dashboard.components.basics import row, text
+from isentrope_dashboard.components.basics import icon, row, text, with_symbols
 from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.formatting import MISSING, change, number, percent
-from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
+from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel, Show
+
+TRY = "try"
+
+_FLAGS = {
+    HealthLevel.NO_DATA: ("No data", "clock"),
+    HealthLevel.HEALTHY: ("Healthy", "check"),
+    HealthLevel.WATCH: ("Watch", "eye"),
+    HealthLevel.ACT: ("Act", "alert"),
+    HealthLevel.HOLDING: ("Holding", "check"),
+}
+
+
+def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
+    """The line of a run. Runs that are over have no button: no control reaches them."""
+    word, drawing = _FLAGS[diagnosis.level]
+    live = run.status in (Status.RUNNING, Status.SILENT)
+    why: list[Any] = [diagnosis.message]
+    if diagnosis.cause is not None:
+        why += [" ", *with_symbols(_sentence(diagnosis.cause.message))]
+    cure: list[Any] = []
+    if diagnosis.suggestion is not None and live:
+        head, colon, rest = diagnosis.suggestion.message.partition(":")
+        cure = [html.B(head + colon), rest]
+    elif diagnosis.verdict is not None:
+        cure = [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
+    buttons: list[Any] = []
+    if diagnosis.cause is not None:
+        buttons.append(html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"}))
+    if diagnosis.suggestion is not None and live:
+        buttons.append(dmc.Button("Try it", id=TRY, h=36, size="sm", rightSection=icon("arrow", 14)))
+    return html.Div(
+        [
+            html.Div([icon(drawing, 18), word], className="flag"),
+            html.Div([html.Div(why, className="why num"), html.Div(cure, className="cure num")], className="spacer"),
+            *buttons,
+        ],
+        className=f"health {diagnosis.level}",
+        role="status",
+    )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
+
 
 NEWEST_STEPS = 10
 
