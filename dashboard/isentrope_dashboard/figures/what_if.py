@@ -122,7 +122,9 @@ def what_if_figure(found: WhatIfAnswer, now: float, scheme: Scheme, width: float
     ]  # fmt: skip
     chart.label("clipped", at=1, y=1, yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
     words = "ΔH a step" if found.gain is not None else "ΔH per unit gain"
-    chart.label(words, at=1, y=CHANGE_PANEL[1], yref="paper", xanchor="right", yanchor="top", color=ink["muted"])
+    # It keeps clear of the dashed line's label.
+    end, anchor = (0, "bottom") if now > (low + high) / 2 else (1, "top")
+    chart.label(words, at=1, y=CHANGE_PANEL[end], yref="paper", xanchor="right", yanchor=anchor, color=ink["muted"])
     chart.label(
         f"now {change(now)}", at=1, y=now, yref="y2", xanchor="right", yanchor="bottom", yshift=-2, color=ink["act"]
     )
