@@ -30,7 +30,7 @@
   window.addEventListener("popstate", () => setProps("view", { data: (live.view = view()) }));
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null };
+  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null, defaults: {} };
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const state = (name) => document.body.setAttribute("data-connection", name);
   const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || document.getElementById("run-state"));
@@ -193,13 +193,18 @@
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     isentrope: {
       view: () => (live.view = view()),
-      // A choice on the page: written into the address, from which the server draws.
+      // A choice on the page: written into the address, from which the server draws. A control that was just mounted shows
+      // what the address says, or its default, which then needs no place there.
       choose() {
-        const context = window.dash_clientside.callback_context;
+        const query = new URLSearchParams(location.search);
+        window.dash_clientside.callback_context.inputs_list[0].forEach(({ id: { param }, value }) => {
+          const chosen = JSON.stringify([value ?? ""].flat());
+          const written = query.has(param) ? JSON.stringify(query.getAll(param)) : null;
+          if (!(param in live.defaults)) live.defaults[param] = written === null ? chosen : "";
+          if (chosen === (written ?? live.defaults[param])) return;
+          change({ [param]: chosen === live.defaults[param] || !value ? null : value, ...(param === "x" || param === "window" ? { zoom: null } : {}) });
+        });
         const before = JSON.stringify(live.view);
-        const chosen = context.triggered_id && context.inputs_list[0].find((input) => input.id.param === context.triggered_id.param);
-        const param = chosen && chosen.id.param;
-        if (param) change({ [param]: chosen.value || null, ...(param === "x" || param === "window" ? { zoom: null } : {}) });
         live.view = view();
         return JSON.stringify(live.view) === before ? no_update() : live.view;
       },

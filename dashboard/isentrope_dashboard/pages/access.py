@@ -126,7 +126,7 @@ def register(app: Dash, api: Api) -> None:
         Input("token-scope", "value"),
         prevent_initial_call=True,
     )
-    def limit(scope: str) -> tuple[bool, bool]:
+    async def limit(scope: str) -> tuple[bool, bool]:
         free = scope != TokenScope.INGEST
         return free, free
 

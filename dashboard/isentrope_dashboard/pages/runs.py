@@ -353,7 +353,7 @@ def _register_changes(app: Dash, api: Api) -> None:
         State("runs-chosen", "data"),
         prevent_initial_call=True,
     )
-    def open_edit(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
+    async def open_edit(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
         return True, chosen[0]["label"], chosen[0]["tag_names"], None
 
     @app.callback(
@@ -383,7 +383,7 @@ def _register_changes(app: Dash, api: Api) -> None:
         State("runs-chosen", "data"),
         prevent_initial_call=True,
     )
-    def open_delete(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
+    async def open_delete(_clicks: int, chosen: list[dict[str, Any]]) -> Any:
         names = [html.Li([html.B(run["label"]), text(f" {run['id']}", "dim")]) for run in chosen]
         return True, ["All reports, controls and alerts of these runs are removed:", html.Ul(names)], None
 
