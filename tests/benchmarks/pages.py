@@ -203,7 +203,7 @@ def main(minutes: float, parts: Sequence[str]) -> None:
         if "follow" in parts:
             print("| tabs | steps/s | number p50, s | p95 | point p50, s | p95 | a core | growth a minute | server |")
             print("|---|---|---|---|---|---|---|---|---|")
-            for tabs, pace, seconds in ((1, 1.0, 60.0), (1, 5.0, 60.0 * minutes), (5, 5.0, 30.0)):
+            for tabs, pace, seconds in ((1, 1.0, 30.0), (1, 5.0, 60.0 * minutes), (5, 5.0, 30.0)):
                 print("\n".join(following(browser, server, seconds, tabs, pace)), flush=True)
 
 

@@ -5,6 +5,7 @@
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
+  const SLOW_NEWS_MILLISECONDS = 3000;
   const DOUBLE_CLICK = 320;
   const no_update = () => window.dash_clientside.no_update;
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
@@ -30,7 +31,7 @@
   window.addEventListener("popstate", () => setProps("view", { data: (live.view = view()) }));
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null, defaults: {} };
+  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null, defaults: {}, told: null, slow: 0 };
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const state = (name) => document.body.setAttribute("data-connection", name);
   const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || document.getElementById("run-state"));
@@ -50,21 +51,36 @@
       const body = await answer.text();
       if (body === live.answer) return;
       const first = live.answer === null;
+      const report = JSON.parse(body);
       live.answer = body;
-      live.report = { status: JSON.parse(body).status, at: JSON.parse(body).last_report_at, seen: first ? null : Date.now() };
-      if (!first) Object.assign(live, { updated: Date.now(), count: live.count + 1 }), setProps("news", { data: live.count });
+      live.report = { at: report.last_report_at, seen: first ? null : Date.now() };
+      if (first) return;
+      showStep(report);
+      Object.assign(live, { updated: Date.now(), count: live.count + 1 });
+      setProps("news", { data: live.count });
+      const told = JSON.stringify([report.status, report.control]);
+      if (told === live.told && Date.now() - live.slow < SLOW_NEWS_MILLISECONDS) return;
+      Object.assign(live, { told: told, slow: Date.now() });
+      setProps("slow-news", { data: live.count });
     } catch (error) {
       state("lost");
     } finally {
       live.asked = 0;
     }
   }
+  function showStep(report) {
+    const step = document.getElementById("run-step"), bar = document.querySelector("#run-progress [role=progressbar]");
+    if (step && report.step !== null) step.textContent = report.step.toLocaleString("en-US");
+    if (bar && report.planned_steps) bar.style.setProperty("--progress-section-width", Math.min(100, (100 * report.step) / report.planned_steps) + "%");
+  }
   const inWords = (seconds) =>
     seconds < 2 ? "now" : seconds < 120 ? Math.round(seconds) + " s ago" : seconds < 7200 ? Math.round(seconds / 60) + " min ago"
       : seconds < 172800 ? Math.round(seconds / 3600) + " h ago" : Math.round(seconds / 86400) + " days ago";
   function showAge() {
     document.querySelectorAll("[data-since]").forEach((place) => {
-      const since = place.id === "report-age" && live.report && live.report.seen ? live.report.seen / 1000 : Number(place.dataset.since);
+      // A report that came while this page was open is as old as that: the server's clock may differ.
+      const report = place.id === "report-age" ? live.report : null;
+      const since = report ? report.seen / 1000 || report.at : Number(place.dataset.since);
       const words = place.dataset.before + inWords(Math.max(0, Date.now() / 1000 - since));
       if (since && place.textContent !== words) place.textContent = words;
     });
@@ -229,6 +245,10 @@
       },
       openTab: (name) => (show({ tab: name }, true), no_update()),
       openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = "/runs/" + encodeURIComponent(id)), no_update()),
+      write: (words) => void Object.entries(words || {}).forEach(([id, text]) => {
+        const place = document.getElementById(id);
+        if (place && place.textContent !== text) place.textContent = text;
+      }),
       title: (words) => (words && (document.title = words), no_update()),
     },
   });

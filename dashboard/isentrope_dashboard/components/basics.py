@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -177,3 +178,15 @@ def dialog(name: str, title: str, button: dmc.Button, *body: Component) -> dmc.M
 def skeleton(height: int) -> dmc.Skeleton:
     """In the place of a card that is still being read."""
     return dmc.Skeleton(height=height, radius=8)
+
+
+INNER = "inner-"
+
+
+def inner_id(name: str) -> str:
+    """Id of a chart, or of a span with a few words, that is updated in its place.
+
+    What is around it is made again only where that changed itself: a chart that is made again flickers and forgets the mouse, and
+    each component that is made again costs the browser a round through all others.
+    """
+    return INNER + hashlib.blake2b(name.encode(), digest_size=8).hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
+from isentrope_dashboard.components.basics import chip, icon, inner_id, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
 from isentrope_wire.answers import RunSummary, SeriesColumns, Status
 
@@ -100,22 +99,25 @@ def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
         [html.Span(className="live-dot"), word] if live else word, className=f"chip {tone}", title=says, id="run-status"
     )
     planned = f" / {count(run.planned_steps)}" if run.planned_steps else ""
-    step = html.Span(["step ", html.B(count(run.step), id="run-step"), planned], className="num dim")
+    # The browser follows step and bar by itself.
+    number = html.B(count(run.step), id="run-step")
+    step = html.Span(["step ", number, planned], className="num dim")
     share = 0 if run.step is None or not run.planned_steps else min(100, 100 * run.step / run.planned_steps)
-    bar = dmc.Progress(value=round(share, 1), w=96, size=4, **{"aria-label": "share of the planned steps"})
+    bar = dmc.Progress(
+        id=inner_id("run progress"), value=round(share, 1), w=96, size=4, **{"aria-label": "share of the planned steps"}
+    )
     words = pace_words(run, step_seconds)
-    at = run.last_report_at
+    # The browser fills it in, from the time of the newest report that it asks for itself.
     age = html.Span(
-        id="report-age", className="num dim wide",
-        **{"data-since": at or 0, "data-before": "updated " if live else "last report "},
-        children="no report yet" if at is None else _age(time.time() - at, live=live),
+        id="report-age", className="num dim wide", **{"data-since": "0", "data-before": "updated " if live else "last report "}
     )  # fmt: skip
-    return [badge, step, *([bar] if run.planned_steps else []), html.Span(words, className="num dim wide"), age]
-
-
-def _age(passed: float, *, live: bool) -> str:
-    # The browser counts on from here.
-    return ("updated " if live else "last report ") + ("now" if passed < 2 else f"{round(passed)} s ago")
+    return [
+        badge,
+        step,
+        *([bar] if run.planned_steps else []),
+        html.Span(html.Span(words, id=inner_id("run pace")), className="num dim wide"),
+        age,
+    ]
 
 
 def pace_words(run: RunSummary, step_seconds: SeriesColumns) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import html
 
-from isentrope_dashboard.components.basics import icon, row, text, with_symbols
+from isentrope_dashboard.components.basics import icon, inner_id, row, text, with_symbols
 from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.formatting import MISSING, change, number, percent
 from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
@@ -36,13 +36,14 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     """The line of a run. Runs that are over have no button: no control reaches them."""
     word, drawing = _FLAGS[diagnosis.level]
     live = run.status in (Status.RUNNING, Status.SILENT)
-    why: list[Any] = [diagnosis.message]
+    why: list[Any] = [_words("message", diagnosis.message)]
     if diagnosis.cause is not None:
-        why += [" ", *with_symbols(_sentence(diagnosis.cause.message))]
+        pieces = with_symbols(_sentence(diagnosis.cause.message))
+        why += [" ", *(_words(f"cause {at}", one) if isinstance(one, str) else one for at, one in enumerate(pieces))]
     cure: list[Any] = []
     if diagnosis.suggestion is not None and live:
         head, colon, rest = diagnosis.suggestion.message.partition(":")
-        cure = [html.B(head + colon), rest]
+        cure = [html.B(_words("cure", head + colon)), _words("effect", rest)]
     elif diagnosis.verdict is not None:
         cure = [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
     buttons: list[Any] = []
@@ -59,6 +60,10 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         className=f"health {diagnosis.level}",
         role="status",
     )
+
+
+def _words(name: str, words: str) -> html.Span:
+    return html.Span(words, id=inner_id(f"summary {name}"))
 
 
 def _sentence(words: str) -> str:
@@ -142,14 +147,18 @@ def _card(
     words = html.Div(
         [
             html.Div([html.H2(title, className="kpi-title"), text(unit, "dim")], className="row"),
-            html.Div(value, className="kpi-value"),
-            row(text(difference, f"difference {tone}".strip()), text(early, "small dim num")),
+            html.Div(_words(f"{title} value", value), className="kpi-value"),
+            row(
+                html.Span(_words(f"{title} difference", difference), className=f"difference {tone}".strip()),
+                html.Span(_words(f"{title} early", early), className="small dim num"),
+            ),
         ],
         className="kpi-words",
     )
     line = sparkline(readings.course)
     spark: list[Any] = [
         dmc.Sparkline(
+            id=inner_id(f"summary {title} line"),
             data=line,
             w=64,
             h=32,

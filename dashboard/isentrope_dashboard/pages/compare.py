@@ -17,11 +17,11 @@ from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import card, chart_card, chip, choice, row, spacer, text
+from isentrope_dashboard.components.basics import card, chart_card, chip, choice, inner_id, row, spacer, text
 from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
-from isentrope_dashboard.live import Part, Values, inner_id
+from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import overview
 from isentrope_dashboard.pages.config import flat
 from isentrope_dashboard.theme import DASHES, LINES

@@ -42,7 +42,7 @@ from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.overview import NEXT_STEPS
 from isentrope_dashboard.formatting import describe
-from isentrope_dashboard.live import NEWS, Part, Values
+from isentrope_dashboard.live import NEWS, SLOW_NEWS, Part, Values
 from isentrope_dashboard.pages.overview import read_scale
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RunDetail
@@ -128,7 +128,13 @@ def layout(values: Values) -> Component:
     )
 
 
-PART = Part(name="control", shows={BODY: "children", NEWEST: "data", LATEST: "children"}, read=read, layout=layout)
+PART = Part(
+    name="control",
+    shows={BODY: "children", NEWEST: "data", LATEST: "children"},
+    read=read,
+    layout=layout,
+    news=SLOW_NEWS,
+)
 
 
 def fields_from(values: Mapping[str, Any], parameters: Sequence[Any], ids: Sequence[Mapping[str, str]]) -> Fields:

@@ -17,11 +17,11 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import chart_card, choice, icon, row, text
+from isentrope_dashboard.components.basics import chart_card, choice, icon, inner_id, row, text
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import significant
-from isentrope_dashboard.live import Part, Values, inner_id
+from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import overview
 from isentrope_dashboard.theme import COLOURS
 from isentrope_dashboard.view import View

@@ -49,6 +49,7 @@ def shell() -> dmc.MantineProvider:
         [
             dcc.Store(id=views.STORE),
             dcc.Store(id=live.NEWS, data=0),
+            dcc.Store(id=live.SLOW_NEWS, data=0),
             dcc.Store(id=PATH),
             dcc.Store(id=TITLE),
             dmc.NotificationContainer(id=NOTIFICATIONS, position="bottom-right", sendNotifications=[]),

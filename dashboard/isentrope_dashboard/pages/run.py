@@ -17,7 +17,7 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
-from isentrope_dashboard.live import Part, Values
+from isentrope_dashboard.live import SLOW_NEWS, Part, Values
 from isentrope_dashboard.pages import audit, config, control, distributions, metrics, overview, steps, tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
@@ -67,6 +67,7 @@ async def _read_state(client: AsyncClient, view: View) -> Values:
 STATE = Part(
     name="run",
     shows={"run-state": "children"},
+    news=SLOW_NEWS,
     read=_read_state,
     layout=lambda values: html.Div(values["run-state"], id="run-state", className="row state"),
 )
