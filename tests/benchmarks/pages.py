@@ -41,9 +41,8 @@ WATCH = """() => {
     const line = plot && plot.data && plot.data.find((trace) => trace.name === 'entropy');
     if (step) window.painted.number[step.textContent.replace(/\\D/g, '')] ??= now;
     if (line) window.painted.point[line.x.at(-1)] ??= now;
-    requestAnimationFrame(look);
   };
-  look();
+  setInterval(look, 20); // each frame would keep the browser painting
 }"""
 
 

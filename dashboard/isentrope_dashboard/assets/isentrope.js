@@ -31,9 +31,9 @@
   window.addEventListener("popstate", () => setProps("view", { data: (live.view = view()) }));
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null, defaults: {}, told: null, slow: 0 };
+  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null, defaults: {}, state: null, slow: 0 };
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
-  const state = (name) => document.body.setAttribute("data-connection", name);
+  const connection = (name) => document.body.setAttribute("data-connection", name);
   const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || document.getElementById("run-state"));
   document.addEventListener("visibilitychange", () => (live.answered = Date.now()));
   async function ask() {
@@ -44,7 +44,7 @@
     try {
       const answer = await fetch(id ? "/api/v1/runs/" + id : "/api/v1/me", { cache: "no-store" });
       live.answered = Date.now();
-      state(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
+      connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
       // A page of several runs is read again for as long as one of them is live.
       if (answer.ok && !id && document.querySelector("[data-live]")) setProps("news", { data: (live.count += 1) });
       if (!answer.ok || !id) return;
@@ -58,12 +58,13 @@
       showStep(report);
       Object.assign(live, { updated: Date.now(), count: live.count + 1 });
       setProps("news", { data: live.count });
-      const told = JSON.stringify([report.status, report.control]);
-      if (told === live.told && Date.now() - live.slow < SLOW_NEWS_MILLISECONDS) return;
-      Object.assign(live, { told: told, slow: Date.now() });
+      const control = [report.control.version, report.control.state, (report.control.active || {}).version];
+      const state = JSON.stringify([report.status, ...control]);
+      if (state === live.state && Date.now() - live.slow < SLOW_NEWS_MILLISECONDS) return;
+      Object.assign(live, { state: state, slow: Date.now() });
       setProps("slow-news", { data: live.count });
     } catch (error) {
-      state("lost");
+      connection("lost");
     } finally {
       live.asked = 0;
     }
@@ -84,7 +85,7 @@
       const words = place.dataset.before + inWords(Math.max(0, Date.now() / 1000 - since));
       if (since && place.textContent !== words) place.textContent = words;
     });
-    if (asks() && Date.now() - live.answered > SLOW_ANSWER) state("lost");
+    if (asks() && Date.now() - live.answered > SLOW_ANSWER) connection("lost");
   }
 
   // ---- charts ------------------------------------------------------------------------------------------------
