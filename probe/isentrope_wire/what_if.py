@@ -23,7 +23,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import reduce
 from itertools import accumulate
 from operator import le
 from typing import NamedTuple
@@ -95,14 +94,6 @@ class BinSums(Answer):
         if any(map(le, (*self.cells, CELLS), (-1, *self.cells))):
             raise WhatIfError(f"Cells rise from 0 to at most {CELLS - 1}, got {self.cells[:20]}.")
 
-    def merge(self, other: BinSums) -> BinSums:
-        merged = {c: (n, s) for c, n, s in zip(self.cells, self.counts, self.change_sums, strict=True)}
-        for cell, count, change in zip(other.cells, other.counts, other.change_sums, strict=True):
-            counted, summed = merged.get(cell, (0, 0.0))
-            merged[cell] = (counted + count, summed + change)
-        cells = tuple(sorted(merged))
-        return BinSums(cells, tuple(merged[c][0] for c in cells), tuple(merged[c][1] for c in cells))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfSums(Answer):
@@ -130,12 +121,7 @@ class WhatIfSums(Answer):
         return replace(self, change_sum=factor * self.change_sum, clip_b=clip_b, clip_v=clip_v)
 
     def merge(self, other: WhatIfSums) -> WhatIfSums:
-        return WhatIfSums(
-            tokens=self.tokens + other.tokens,
-            change_sum=self.change_sum + other.change_sum,
-            clip_b=self.clip_b.merge(other.clip_b),
-            clip_v=self.clip_v.merge(other.clip_v),
-        )
+        return merged((self, other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +318,27 @@ class _Side:
         )
 
 
+def merged(steps: Sequence[WhatIfSums]) -> WhatIfSums:
+    """The tokens of several steps, micro-batches or ranks together."""
+    tables = (_merged([step.clip_b for step in steps]), _merged([step.clip_v for step in steps]))
+    return WhatIfSums(
+        tokens=sum(step.tokens for step in steps),
+        change_sum=sum(step.change_sum for step in steps),
+        clip_b=tables[0],
+        clip_v=tables[1],
+    )
+
+
+def _merged(tables: Sequence[BinSums]) -> BinSums:
+    counts, changes = dict[int, int](), dict[int, float]()
+    for table in tables:
+        for cell, count, change in zip(table.cells, table.counts, table.change_sums, strict=True):
+            counts[cell] = counts.get(cell, 0) + count
+            changes[cell] = changes.get(cell, 0.0) + change
+    cells = tuple(sorted(counts))
+    return BinSums(cells, tuple(counts[cell] for cell in cells), tuple(changes[cell] for cell in cells))
+
+
 def cheapest_control(steps: Sequence[WhatIfSums], direction: int) -> Control | None:
     """The thresholds that would have stopped the change, and clipped the fewest tokens for it.
 
@@ -346,7 +353,7 @@ def cheapest_control(steps: Sequence[WhatIfSums], direction: int) -> Control | N
     """
     if not steps or not any(step.tokens for step in steps):
         return None
-    sums = reduce(WhatIfSums.merge, steps)
+    sums = merged(steps)
     unclipped = direction * sums.change_sum / sums.tokens
     if unclipped <= 0:
         return None

@@ -255,3 +255,38 @@ def test_nothing_is_suggested_where_nothing_is_needed_or_helps() -> None:
     assert diagnose(run(collapse, 41, sums=[sums(4.0)])).suggestion is None  # these tokens raise it
     assert diagnose(run(collapse, 12, sums=[sums(-4.0)])).suggestion is None  # healthy
     assert diagnose(run(lambda step: 0.6 if step < 30 else 0.1, 60, sums=[sums(-4.0)])).suggestion is None  # level
+
+
+def test_a_control_that_leaves_most_of_the_change_is_not_suggested() -> None:
+    cell = TokenGroup.NEGATIVE_DECREASING * SIDES * len(EDGES) + EDGES.index(2.0)
+    little, most = (
+        WhatIfSums(tokens=100, change_sum=-4.0, clip_v=BinSums((cell,), (5,), (change,))) for change in (-1.0, -3.0)
+    )
+    assert diagnose(run(collapse, 41, sums=[little])).suggestion is None
+    found = diagnose(run(collapse, 41, sums=[most], gain=0.5)).suggestion
+    assert found is not None
+    assert not found.stops
+    assert found.message == "Clip_V µ 2.0 would slow it: clips 5.0 %, ΔH −0.0200 → −0.0050 nats a step."
+
+
+def test_a_hold_is_left_its_time() -> None:
+    hold = version(Control(hold={"target_entropy": 0.3}))
+    judged = Verdict(
+        version=3,
+        state=VerdictState.PENDING,
+        steps=5,
+        steps_needed=20,
+        clip_fraction=Compared(before=None, predicted=None, realised=None),
+        slope=Compared(before=None, predicted=None, realised=None),
+        message="",
+    )
+    falling = run(collapse, 41, sums=[sums(-4.0)], newest=hold, active=hold, target=0.5, verdict=judged)
+    assert diagnose(falling).suggestion is None
+    failed = replace(falling, verdict=replace(judged, state=VerdictState.TOO_WEAK))
+    assert diagnose(failed).suggestion is not None
+
+
+def test_a_slope_that_may_be_steep_is_not_called_level() -> None:
+    scatter = random.Random(3)
+    found = diagnose(run(lambda step: 0.6 if step < 30 else scatter.gauss(0.3, 0.05), 60))
+    assert found.message == "Entropy has lost 54 % in 60 steps and has no clear trend over the last 20, at 0.278 nats."

@@ -45,6 +45,8 @@ MEAN_STEPS = 10
 _LEAST_MEAN_STEPS = 2
 _SLIGHT = 0.05
 """A share lost or gained below which a level entropy is near its early level."""
+_WORTH = 0.5
+"""Of the change: a control that leaves more of it is not suggested."""
 _FAR = 10.0
 """In ages of the run: a halving that is further away is no pace worth a number of steps."""
 _SILENT = "No report has come for a while: the process is frozen, ended or cut off."
@@ -313,6 +315,9 @@ def _suggestion(course: _Course, level: HealthLevel, measured: Measured, why: st
     assert effect is not None
     assert effect.change is not None
     stops = course.direction * effect.change <= 0
+    unclipped = sum(one.change_sum for one in measured.sums) / sum(one.tokens for one in measured.sums)
+    if not stops and abs(effect.change) > _WORTH * abs(unclipped):
+        return None
     before = _change_now(measured)
     after = None if measured.gain is None else measured.gain * effect.change
     change = ""

@@ -33,6 +33,8 @@ from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD
 from isentrope_wire.reports import AlertLevel
 
 _CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
+_READ_AT_ONCE = 300
+"""Steps of a run that is read as a whole: one query less."""
 
 
 def measured(connection: Connection, run: Run) -> Measured:
@@ -50,9 +52,16 @@ def measured(connection: Connection, run: Run) -> Measured:
     )
     if run.step is None or first is None:
         return about_the_run
-    early = series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first, last=first + STEPS_READ))
     names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
-    last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
+    is_short = run.step - first <= _READ_AT_ONCE
+    last = series.read(
+        connection, run.key, names, StepRange(first=first if is_short else run.step - STEPS_READ, last=run.step)
+    )
+    early = (
+        last
+        if is_short
+        else series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first, last=first + STEPS_READ))
+    )
     entropies = last[ENTROPY_MEAN]
     return replace(
         about_the_run,
