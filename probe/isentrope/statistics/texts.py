@@ -52,9 +52,14 @@ class TokenTexts:
         self._guard = Guard()
         self._alone = lru_cache(_TEXTS_REMEMBERED)(lambda token_id: self._decode([token_id]))
 
+    @property
+    def known(self) -> bool:
+        """Whether there is a tokenizer, and it never failed."""
+        return self._tokenizer is not None and not self._guard.failures
+
     def __call__(self, token_id: int) -> str | None:
         """The text of one token by itself."""
-        if self._tokenizer is None or self._guard.failures:
+        if not self.known:
             return None
         with self._guard.protect("naming tokens"):
             return self._alone(token_id)
@@ -65,7 +70,7 @@ class TokenTexts:
 
         A token that ends inside a character has none: the next one has the whole character.
         """
-        if self._tokenizer is None or self._guard.failures:
+        if not self.known:
             return None
         with self._guard.protect("naming tokens"):
             alone = [self._alone(token_id) for token_id in token_ids]
@@ -118,7 +123,7 @@ def rollouts_of(rows: Sequence[Row], scale: float, texts: TokenTexts) -> tuple[R
     Args:
         scale: Factor of their contributions (`StepSums.scale`).
     """
-    found = (_rollout(row, scale, texts) for row in rows)
+    found = (_rollout(row, scale, texts) for row in rows if texts.known)
     return tuple(rollout for rollout in found if rollout is not None)
 
 
