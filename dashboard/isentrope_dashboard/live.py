@@ -63,7 +63,7 @@ class Part:
 
     @property
     def _words(self) -> str:
-        return f"{self.name}-words"
+        return f"{self.name}-written"
 
     def register(self, app: Dash, api: Api) -> None:
         """Keep the part up to date for as long as it is open."""

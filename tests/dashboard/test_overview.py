@@ -28,7 +28,6 @@ def test_a_new_step_is_painted(site: Site, open_page: OpenPage) -> None:
     expect(page.locator("#run-step")).to_have_text("12")
     site.more(run, 1)
     expect(page.locator("#run-step")).to_have_text("13")
-    shown = (
-        "() => document.querySelector('#chart-entropy .js-plotly-plot').data.find(t => t.name === 'entropy').x.at(-1)"
+    page.wait_for_function(
+        "() => document.querySelector('#chart-entropy .js-plotly-plot').data.find(t => t.name === 'entropy').x.at(-1) === 13"
     )
-    page.wait_for_function(f"({shown})() === 13")

@@ -95,7 +95,7 @@ def test_each_method_asks_its_address(covered: ServerInThread, address: tuple[st
 
 ASKED_FOR_BY_ITSELF = {"cursor", "last-event-id"}
 """Pages are turned by the client; a reader that returns to a live stream passes `since`."""
-OTHER_NAMES = {"name": "names"}
+OTHER_NAMES = {"name": "names", "run": "run_id"}
 
 
 def test_each_method_takes_what_its_address_takes() -> None:
