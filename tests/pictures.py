@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,7 @@ SCHEMES: tuple[Literal["dark"], Literal["light"]] = ("dark", "light")
 
 
 def _wait_for_step(page: Page, step: int) -> None:
-    page.wait_for_function(f"Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=120_000)
+    page.wait_for_function(f"() => Number(document.querySelector('#run-step')?.textContent) >= {step}", timeout=120_000)
     page.wait_for_timeout(1_000)
 
 
@@ -37,8 +38,10 @@ def main(folder: Path) -> None:
     ):
         pages = {}
         for scheme in SCHEMES:
-            context = browser.new_context(viewport=SIZE, color_scheme=scheme, device_scale_factor=1.5)
+            context = browser.new_context(viewport=SIZE, color_scheme=scheme, device_scale_factor=1)
             context.request.get(login, max_redirects=0)
+            while not context.request.get(f"{origin}/api/v1/runs/{run}/steps/5").ok:
+                time.sleep(0.5)
             pages[scheme] = context.new_page()
             pages[scheme].goto(f"{origin}/runs/{run}")
         _wait_for_step(pages["dark"], BEFORE_THE_HOLD)
