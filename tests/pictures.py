@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Literal
+from unittest import mock
 
 from playwright.sync_api import Page, ViewportSize
 
@@ -33,6 +35,8 @@ def _wait_for_step(page: Page, step: int) -> None:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (
+        tempfile.TemporaryDirectory() as home,
+        mock.patch.dict(os.environ, {"ISENTROPE_HOME": home}),
         running_demo("--replay", "--speed", str(STEPS_A_SECOND)) as (_, origin, login, run),
         chromium() as browser,
     ):
