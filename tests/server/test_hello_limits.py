@@ -54,7 +54,7 @@ def test_what_no_probe_sends_of_a_run_is_cut_and_the_run_goes_on(server: ServerI
     rank = Rank(
         server,
         config={"a": [1] * CONFIG_CHARACTERS},
-        tags=["z" * 3_000_000, *["tag"] * 99],
+        tags=["z" * 3_000_000, *(f"tag {number}" for number in range(99))],
         capabilities=[*CAPABILITIES, "x" * 201, *["y"] * 1_000],
         probe_version="1" * 1_000_000,
     )
@@ -62,7 +62,7 @@ def test_what_no_probe_sends_of_a_run_is_cut_and_the_run_goes_on(server: ServerI
     run = server.http.get(rank.path).json()
     assert run["step"] == 3
     assert run["config"] == {"left_out": "524295 characters of JSON, at most 262144 are kept"}
-    assert (len(run["tags"]), len(run["tags"][0]), run["tags"][1]) == (50, 100, "tag")
+    assert (len(run["tags"]), len(run["tags"][0]), run["tags"][1]) == (50, 100, "tag 0")
     assert run["tags"][0].endswith("zzz ... cut")
     assert run["capabilities"][: len(CAPABILITIES) + 1] == [*CAPABILITIES, "y"]
     assert len(run["capabilities"]) == 199
