@@ -19,6 +19,7 @@ SECONDS = 1_000
 
 @pytest.mark.slow
 @pytest.mark.browser
+@pytest.mark.timeout(SECONDS + 200)
 def test_the_collapse_is_seen_tried_cured_and_judged(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
