@@ -65,11 +65,6 @@ def shown(metric: Metric, value: float | None) -> str:
     return {Show.NUMBER: number, Show.CHANGE: change, Show.PERCENT: percent}[metric.show](value)
 
 
-def shown_difference(metric: Metric, size: float | None) -> str:
-    """The size of a difference between two of its values."""
-    return number(size, 4) if metric.show == Show.NUMBER else shown(metric, size).lstrip("+")
-
-
 def count(value: int | None) -> str:
     """A step or a count with thousands separated."""
     return MISSING if value is None else f"{value:,}"

@@ -11,6 +11,7 @@ from isentrope_dashboard.figures.chart import EMPTY, Chart, Scale, percent_texts
 from isentrope_dashboard.formatting import change, number, percent
 from isentrope_dashboard.theme import Scheme
 from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.diagnosis.course import ACT_LEFT, FLOOR, WATCH_LEFT
 from isentrope_wire.metrics import (
     CLIP_FRACTION,
     CONTROL_MU_HIGH,
@@ -39,7 +40,6 @@ METRICS = (
 NEXT_STEPS = 50
 """How far the forecast goes."""
 
-WATCH_SHARE, ACT_SHARE, COLLAPSED_SHARE = 0.25, 0.5, 0.75
 
 LEVEL_LABELS_SHARE = 0.22
 """Of the width: what the labels of the levels take at the left."""
@@ -155,16 +155,16 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
     low, high = value_range([entropy, _columns(series, HOLD_TARGET)], from_zero=True, high=early)
     chart.y_axis(low, high)
     if early is not None:
-        for share, words, color in (
-            (0.0, f"early level {number(early)}", "muted"),
-            (WATCH_SHARE, "25 % lost · Watch", "muted"),
-            (ACT_SHARE, "50 % lost · Act", "act"),
-            (COLLAPSED_SHARE, "75 % lost", "muted"),
+        for left, words, color in (
+            (1.0, f"early level {number(early)}", "muted"),
+            (WATCH_LEFT, f"{percent(1 - WATCH_LEFT, 0)} lost · Watch", "muted"),
+            (ACT_LEFT, f"{percent(1 - ACT_LEFT, 0)} lost · Act", "act"),
+            (FLOOR, f"{percent(1 - FLOOR, 0)} lost", "muted"),
         ):
-            value = early * (1 - share)
-            chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if share == 0 else "4px,4px")
+            value = early * left
+            chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if left == 1 else "4px,4px")
             side: Mapping[str, Any] = (
-                {"at": 1, "xanchor": "right"} if share == 0 else {"at": 0, "xanchor": "left", "xshift": 4}
+                {"at": 1, "xanchor": "right"} if left == 1 else {"at": 0, "xanchor": "left", "xshift": 4}
             )
             chart.label(words, y=value, yanchor="bottom", color=ink[color], **side)
     _add_forecasts(chart, shown)
@@ -259,8 +259,8 @@ def clip_figure(series: Series, shown: Shown) -> dict[str, Any]:
     if not clipped.step:
         chart.note("No clip fraction was reported so far")
         return chart.figure()
-    foretold = max((line.clip_fraction or 0.0 for line in shown.forecasts), default=0.0)
-    chart.y_axis(*value_range([clipped], from_zero=True, high=max(0.05, foretold)), written=percent_texts)
+    predicted = max((line.clip_fraction or 0.0 for line in shown.forecasts), default=0.0)
+    chart.y_axis(*value_range([clipped], from_zero=True, high=max(0.05, predicted)), written=percent_texts)
     chart.line(clipped, name="clipped", color=ink["iris"], written=percent)
     for line in shown.forecasts:
         if line.clip_fraction is not None:
