@@ -34,6 +34,54 @@ class AdaptiveEntropyConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PromptFilterConfig:
+    """Dynamic sampling: prompts outside these pass rates are replaced by new ones, see `algorithms/prompt_filter.py`.
+    The range of 2602.03392, appendix B.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+    """
+
+    lowest: float = 1 / 16
+    """Smallest share of right answers that is kept."""
+    highest: float = 15 / 16
+    most_draws: int = 4
+    """A step samples at most that many times its number of prompts; then prompts outside the range fill it up."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lowest <= self.highest <= 1:
+            raise ConfigurationError(
+                f"prompt_filter needs 0 <= lowest <= highest <= 1, got {self.lowest:g} and {self.highest:g}."
+            )
+        _whole_number("prompt_filter.most_draws", self.most_draws, lowest=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationConfig:
+    """Evaluation on the held-out split, see `evaluation.py`.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+    """
+
+    every: int = 10
+    """Steps from one evaluation to the next. The first is made before the first step, the last after the last."""
+    problems: int = 64
+    samples: int = 16
+    """Completions of each problem."""
+    k: int = 8
+    """Of Pass@K. With more samples than that its estimate varies less."""
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("every", "problems", "samples", "k"):
+            _whole_number(f"evaluation.{name}", getattr(self, name), lowest=1)
+        if self.k > self.samples:
+            raise ConfigurationError(f"evaluation.k must be at most evaluation.samples, {self.samples}, got {self.k}.")
+        _above_zero("evaluation.temperature", self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
     """What, beside the policy it starts from, determines a run.
 
@@ -61,9 +109,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, lowest in (("steps", 1), ("seed", 0), ("prompts", 1), ("group_size", 2)):
-            value = getattr(self, name)
-            if value < lowest:
-                raise ConfigurationError(f"{name} must be a whole number of at least {lowest}, got {value}.")
+            _whole_number(name, getattr(self, name), lowest=lowest)
         for name in ("learning_rate", "max_gradient_norm", "temperature"):
             _above_zero(name, getattr(self, name))
 
@@ -71,3 +117,8 @@ class TrainingConfig:
 def _above_zero(name: str, value: float) -> None:
     if not math.isfinite(value) or value <= 0:
         raise ConfigurationError(f"{name} must be finite and above 0, got {value}.")
+
+
+def _whole_number(name: str, value: int, *, lowest: int) -> None:
+    if value < lowest:
+        raise ConfigurationError(f"{name} must be a whole number of at least {lowest}, got {value}.")

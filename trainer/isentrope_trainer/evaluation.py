@@ -1,0 +1,66 @@
+"""Evaluation on held-out problems: Avg@K, the unbiased Pass@K, and how the problems' pass rates are distributed.
+
+All three are read from one table, which of a problem's sampled answers are right: bool [problems, samples].
+
+    Avg@K   mean over the problems of c / n
+    Pass@K  mean over the problems of 1 - C(n - c, K) / C(n, K)          arXiv:2107.03374, eq. 1
+
+with n samples of a problem, of which c are right. Pass@K so computed is the mean over all ways to choose K of the n
+samples: unbiased, which 1 - (1 - c/n)^K is not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from isentrope_wire.errors import ConfigurationError
+
+PASS_RATE_BINS = ("0", "0-25", "25-50", "50-75", "75-100", "100")
+"""Bins of the pass rate in percent. Never right and always right have bins of their own; elsewhere a bin contains its lower
+end, and 0-25 begins above 0."""
+
+
+def avg_at_k(right: Tensor) -> float:
+    """Mean share of right answers.
+
+    Args:
+        right: bool [problems, samples].
+    """
+    return right.double().mean().item()
+
+
+def pass_at_k(right: Tensor, k: int) -> float:
+    """Probability that at least one of `k` samples is right, averaged over the problems.
+
+    Args:
+        right: bool [problems, samples].
+        k: at most as many as there are samples.
+
+    Raises:
+        ConfigurationError: there are fewer samples than k, or k is below 1.
+    """
+    samples = right.shape[1]
+    if not 1 <= k <= samples:
+        raise ConfigurationError(f"Pass@K needs a k between 1 and the {samples} samples of a problem, got {k}.")
+    chances = [1.0 - math.comb(samples - passed, k) / math.comb(samples, k) for passed in range(samples + 1)]
+    return torch.tensor(chances, dtype=torch.float64)[right.sum(dim=1)].mean().item()
+
+
+def pass_rate_shares(right: Tensor) -> dict[str, float]:
+    """Share of the problems in each bin of the pass rate, which sum to 1.
+
+    Args:
+        right: bool [problems, samples].
+
+    Returns:
+        Shares by the names of `PASS_RATE_BINS`, in their order.
+    """
+    samples = right.shape[1]
+    passed = right.sum(dim=1)
+    quarters = 1 + 4 * passed // samples
+    bins = quarters.masked_fill(passed == 0, 0).masked_fill(passed == samples, len(PASS_RATE_BINS) - 1)
+    shares = bins.bincount(minlength=len(PASS_RATE_BINS)).double() / len(right)
+    return dict(zip(PASS_RATE_BINS, shares.tolist(), strict=True))
