@@ -1,4 +1,4 @@
-"""Tables made from the wire's rows: `python -m tests.architecture.generated_tables` writes them into README and guides."""
+"""Tables made from the wire's rows: `python -m tests.architecture.generated_tables` writes them into the guides."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def metrics_page(_: str) -> str:
     )
 
 
-def with_methods_table(readme: str) -> str:
-    """The README with the table between its two marks generated again."""
+def with_methods_table(guide: str) -> str:
+    """The guide with the table between its two marks generated again."""
     begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->\n"
     body = [
         f"| `{row}` | {escaped(row.does)} | {row.source.removeprefix('arXiv:')} |"
@@ -45,7 +45,7 @@ def with_methods_table(readme: str) -> str:
         if row != Method.NONE
     ]
     table = ["| method | what it does to a token's gradient | source |", "|---|---|---|", *body, ""]
-    before, rest = readme.split(begin)
+    before, rest = guide.split(begin)
     return before + begin + "\n".join(table) + end + rest.split(end)[1]
 
 
@@ -53,7 +53,7 @@ def escaped(text: str) -> str:
     return text.replace("*", r"\*")
 
 
-PAGES: dict[str, Callable[[str], str]] = {"docs/metrics.md": metrics_page, "README.md": with_methods_table}
+PAGES: dict[str, Callable[[str], str]] = {"docs/metrics.md": metrics_page, "docs/methods.md": with_methods_table}
 """By the file: what it should hold, from what it holds."""
 
 

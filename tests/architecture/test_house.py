@@ -66,7 +66,8 @@ def test_top_level_is_the_promised_one() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in tracked.splitlines() if not line.startswith(".")}
     assert top <= {
-        "pyproject.toml", "uv.lock", "set_up.py", "mkdocs.yml", "Makefile", "README.md", "CHANGELOG.md", "LICENSE",
+        "pyproject.toml", "uv.lock", "set_up.py", "mkdocs.yml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff",
+        "LICENSE",
         "probe", "server", "dashboard", "trainer", "tests", "docker", "docs",
     }  # fmt: skip
 

@@ -1,0 +1,133 @@
+"""Every command and snippet of the front pages works as it stands there, on a real server with a live run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import isentrope
+from isentrope.transport.spool_folder import find_spool_folders
+from isentrope.transport.spool_reader import SpoolReader
+from isentrope_wire.codec import decode_payload
+from isentrope_wire.reports import StepReport
+from tests.system.running_server import RunningServer, clean_environment, free_port
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/server.md")
+LINES = [
+    line.split("  #")[0].strip()
+    for page in PAGES
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    for line in block.splitlines()
+]
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+SHORTER = {
+    "make demo": ["--headless", "--steps", "2"],
+    "isentrope train --steps 200": ["--steps", "1"],
+    ".venv/bin/isentrope demo --replay": ["--headless", "--speed", "500"],
+}
+"""The same command, with options that end it sooner and open no browser."""
+CLONE = "git clone <this repository> isentrope && cd isentrope"
+"""What makes the folder that these tests run in."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("readme") / "home") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def run_id(server: RunningServer) -> Iterator[str]:
+    """A run that goes on until the tests end, and is 20 steps old."""
+    command = [sys.executable, "-m", "tests.system.observed_loop", "100000", "0.1"]
+    process = subprocess.Popen(command, cwd=ROOT, env=server.environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.kill()
+    process.wait()
+
+
+def called(command: list[str], environment: dict[str, str], folder: Path = ROOT) -> None:
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
+
+
+def of_isentrope(line: str) -> bool:
+    return line.startswith("isentrope ") and line != "isentrope up"  # which the server of these tests was started with
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", sorted({line for line in LINES if of_isentrope(line)}))
+def test_command_line_works(line: str, server: RunningServer, run_id: str, tmp_path: Path) -> None:
+    words = [run_id if word == "RUN" else word for word in shlex.split(line)[1:]]
+    called([sys.executable, "-m", "isentrope", *words, *SHORTER.get(line, [])], server.environment, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [line for line in LINES if "demo" in line])
+def test_demo_works(line: str, tmp_path: Path) -> None:
+    ports = ["--http-port", str(free_port()), "--grpc-port", str(free_port())]
+    environment = clean_environment() | {"ISENTROPE_HOME": str(tmp_path)}
+    words = shlex.split(line)
+    if words[0] == "make":
+        given = [*shlex.split("".join(words[2:]).removeprefix("ARGS=")), *SHORTER["make demo"]]
+        # What is set up already is not set up again: `make` compares times, which a checkout does not keep.
+        words = ["make", "-o", ".venv/.demo", "demo", f"ARGS={shlex.join(given + ports)}"]
+    else:
+        words += SHORTER[line] + ports
+    called(words, environment)
+
+
+def test_every_line_is_tried() -> None:
+    installing = [line for line in LINES if line.startswith("pip install ")]
+    tried = [line for line in LINES if of_isentrope(line) or "demo" in line]
+    assert set(LINES) == {*tried, *installing, CLONE, "isentrope up"}
+    extras = {extra for line in installing for extra in re.search(r"\[([a-z,]+)\]", line).group(1).split(",")}  # type: ignore[union-attr]
+    assert extras <= set(importlib.metadata.metadata("isentrope").get_all("Provides-Extra") or [])
+
+
+def test_loop_reports_every_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"HOME": str(tmp_path), "MODE": "offline", "KERNELS": "reference"}.items():
+        monkeypatch.setenv(f"ISENTROPE_{name}", value)
+    torch.manual_seed(0)
+    embedding = nn.Embedding(24, 24)
+
+    class Model(nn.Module):
+        def forward(self, ids: torch.Tensor) -> object:
+            return type("Output", (), {"logits": embedding(ids)})
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mask = torch.ones(8, 5, dtype=torch.bool)
+        mask[:, 4] = False
+        return torch.randint(24, (8, 6)), mask, torch.randn(8, 1).expand(8, 5)
+
+    batches = [batch() for _ in range(4)]
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.5)
+    exec(SNIPPETS[0], {"batches": batches, "model": Model(), "optimizer": optimizer, "torch": torch})  # noqa: S102
+    (spool,) = find_spool_folders(tmp_path)
+    messages = [decode_payload(record.payload) for record in SpoolReader(spool.path).next_batch(1000, 1 << 24)]
+    reports = [message for message in messages if isinstance(message, StepReport)]
+    assert [report.step for report in reports] == [1, 2, 3, 4]
+    assert [report.scalars["token/count"] for report in reports] == [32] * 4
+    assert all("entropy/observed_change" in report.scalars for report in reports)
+
+
+@pytest.mark.slow
+def test_client_pushes(server: RunningServer, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    exec(SNIPPETS[1], {"isentrope": isentrope, "run_id": run_id})  # noqa: S102
+    requested = isentrope.Client().control(run_id)
+    assert requested.reason == "collapse"
