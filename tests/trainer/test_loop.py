@@ -7,12 +7,12 @@ import torch
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import train
-from isentrope_trainer.models.policy import PolicyConfig, build_policy
+from isentrope_trainer.models.policy import Policy, PolicyConfig, build_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
-from isentrope_trainer.tasks.vocabulary import WORDS
+from isentrope_trainer.tasks.vocabulary import WORDS, WordTokenizer
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import RunFinished, StepReport
 
@@ -22,21 +22,21 @@ CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=
 class EndingIsEnough(Countdown):
     """An untrained policy solves nothing and would learn nothing; it can learn to end."""
 
-    def reward(self, problem: CountdownProblem, answer: str | None) -> float:
-        return 0.0 if answer is None else 1.0
+    def reward(self, problem: CountdownProblem, answer: str) -> float:
+        return 1.0
 
 
 def trained(
     policy_config: PolicyConfig, config: TrainingConfig = CONFIG, control: isentrope.Control | None = None
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Final weights, and the scalars of each step's report but its times."""
-    policy, transport = build_policy(policy_config, seed=1), InMemoryTransport()
+    policy, transport = Policy(build_policy(policy_config, seed=1), WordTokenizer()), InMemoryTransport()
     with isentrope.Probe(name="loop", control=control, transport=transport) as probe:
         train(policy, EndingIsEnough(config.seed), probe, config)
     assert isinstance(transport.messages[-1], RunFinished)
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     timeless = [{n: v for n, v in report.scalars.items() if not n.endswith("seconds")} for report in reports]
-    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()]), timeless
+    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]), timeless
 
 
 def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: PolicyConfig) -> None:

@@ -1,23 +1,50 @@
+from collections.abc import Callable
+
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
 
-from isentrope_trainer.models.policy import PolicyConfig, build_policy, completion_logits
+from isentrope_trainer.models.policy import Policy, PolicyConfig, build_policy, completion_logits, padded_logits
 from isentrope_trainer.models.prefix_tree import prefix_tree, tree_logits
-from isentrope_trainer.rollout import Rollouts, sample_rollouts
-from isentrope_trainer.tasks.vocabulary import EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, encode_prompt
+from isentrope_trainer.rollout import Rollouts, left_padded
+from isentrope_trainer.tasks.vocabulary import EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, WORDS, WordTokenizer
 
-PROMPTS = torch.tensor([encode_prompt([3, 5, 7], 26), encode_prompt([1, 2, 15], 14)])
+PROMPTS = ["3 5 7 -> 26 :", "1 2 15 -> 14 :"]
+UNEQUAL_PROMPTS = ["3 5 7 -> 26 :", "9 :", "1 2 -> 14 :"]
 GROUP_SIZE = 64
 
 
-def sampled(config: PolicyConfig, temperature: float = 1.0) -> Rollouts:
-    """Rollouts of an untrained policy: with 61 words, one token in 61 ends a completion."""
-    generator = torch.Generator().manual_seed(0)
-    return sample_rollouts(build_policy(config, seed=1), PROMPTS, GROUP_SIZE, generator, temperature)
+def sampled(model: PreTrainedModel, prompts: list[str] = PROMPTS, temperature: float = 1.0) -> Rollouts:
+    """Rollouts of an untrained model: with 61 words, one token in 61 ends a completion."""
+    policy, generator = Policy(model, WordTokenizer()), torch.Generator().manual_seed(0)
+    return policy.sample(prompts, GROUP_SIZE, generator, temperature=temperature, max_tokens=MAX_COMPLETION_LENGTH)
 
 
-def test_the_mask_ends_with_the_end_marker_and_padding_follows(tiny_policy_config: PolicyConfig) -> None:
-    rollouts = sampled(tiny_policy_config)
+@pytest.fixture
+def model(tiny_policy_config: PolicyConfig) -> PreTrainedModel:
+    return build_policy(tiny_policy_config, seed=1)
+
+
+@pytest.fixture
+def other_model() -> PreTrainedModel:
+    """Of another architecture, with positions that are learned; no dropout."""
+    config = GPT2Config(
+        vocab_size=len(WORDS),
+        n_positions=32,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return GPT2LMHeadModel(config)
+
+
+def test_the_mask_ends_with_the_end_marker_and_padding_follows(model: PreTrainedModel) -> None:
+    rollouts = sampled(model)
     lengths = []
     for token_ids, mask in zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True):
         length = token_ids.index(EOS_ID) + 1 if EOS_ID in token_ids else len(token_ids)
@@ -27,44 +54,79 @@ def test_the_mask_ends_with_the_end_marker_and_padding_follows(tiny_policy_confi
     assert min(lengths) < MAX_COMPLETION_LENGTH == max(lengths)
 
 
+def test_texts_end_before_the_end_marker_and_unended_ones_are_none(model: PreTrainedModel) -> None:
+    rollouts = sampled(model)
+    texts = Policy(model, WordTokenizer()).texts(rollouts)
+    for text, token_ids in zip(texts, rollouts.completions.tolist(), strict=True):
+        words = [WORDS[token_id] for token_id in token_ids]
+        assert text == (" ".join(words[: words.index("<eos>")]) if "<eos>" in words else None)
+    assert {text is None for text in texts} == {True, False}
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("prompts", [PROMPTS, UNEQUAL_PROMPTS])
+@pytest.mark.parametrize("architecture", ["model", "other_model"])
 def test_rescored_logprobs_are_those_the_tokens_were_drawn_with(
-    tiny_policy_config: PolicyConfig, temperature: float
+    architecture: str, prompts: list[str], temperature: float, request: pytest.FixtureRequest
 ) -> None:
-    rollouts = sampled(tiny_policy_config, temperature)
-    logits = completion_logits(build_policy(tiny_policy_config, seed=1), rollouts.prompts, rollouts.completions)
+    model = request.getfixturevalue(architecture)
+    rollouts = sampled(model, prompts, temperature)
+    logits = Policy(model, WordTokenizer()).logits(rollouts)
     rescored = torch.log_softmax(logits / temperature, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]
     torch.testing.assert_close(rescored[rollouts.mask], rollouts.sampler_logprobs[rollouts.mask], atol=2e-5, rtol=0)
 
 
+def test_padding_changes_nothing(model: PreTrainedModel) -> None:
+    whole, alone = sampled(model, UNEQUAL_PROMPTS), sampled(model, UNEQUAL_PROMPTS[:1])
+    # The first prompt's first tokens are drawn first from the generator, with or without others after it.
+    assert torch.equal(whole.completions[:GROUP_SIZE, 0], alone.completions[:, 0])
+    padded = Policy(model, WordTokenizer()).logits(whole)[:GROUP_SIZE, 0]
+    torch.testing.assert_close(padded, Policy(model, WordTokenizer()).logits(alone)[:, 0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, UNEQUAL_PROMPTS])
 def test_reading_what_completions_share_once_changes_neither_logits_nor_gradients(
-    tiny_policy_config: PolicyConfig,
+    tiny_policy_config: PolicyConfig, prompts: list[str]
 ) -> None:
-    rollouts = sampled(tiny_policy_config)
-    whole = torch.cat([rollouts.prompts.repeat_interleave(GROUP_SIZE, dim=0), rollouts.completions], dim=1)
-    tree = prefix_tree(rollouts.prompts, rollouts.completions, rollouts.mask)
+    plain = build_policy(tiny_policy_config, seed=1)
+    rollouts = sampled(plain, prompts)
+    tree = prefix_tree(rollouts, len(WORDS))
     beginnings = {
-        tuple(row[: PROMPTS.shape[1] + length])
-        for row, mask in zip(whole.tolist(), rollouts.mask.tolist(), strict=True)
+        (row // GROUP_SIZE, *token_ids[:length])
+        for row, (token_ids, mask) in enumerate(zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True))
         for length in range(sum(mask))
     }
     assert len(tree.tokens) == len(beginnings) < rollouts.mask.sum()
-    plain = build_policy(tiny_policy_config, seed=1)
-    # Position i of a plain forward pass holds the distribution of token i + 1.
-    reference = plain(input_ids=whole).logits[:, PROMPTS.shape[1] - 1 : -1]
+    reference = padded_logits(plain, rollouts)
     weights = torch.linspace(-1, 1, reference.numel()).reshape(reference.shape) * rollouts.mask[..., None]
     (reference * weights).sum().backward()
-    for shared in (True, False):
+    readings: list[Callable[[LlamaForCausalLM], torch.Tensor]] = [lambda policy: tree_logits(policy, rollouts, tree)]
+    if rollouts.prompt_mask.all():
+        readings.append(lambda policy: completion_logits(policy, rollouts.prompts, rollouts.completions))
+    for read in readings:
         policy = build_policy(tiny_policy_config, seed=1)
-        if shared:
-            logits = tree_logits(policy, rollouts.prompts, tree)
-        else:
-            logits = completion_logits(policy, rollouts.prompts, rollouts.completions)
+        logits = read(policy)
         torch.testing.assert_close(logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4)
         (logits * weights).sum().backward()
         for left, right in zip(policy.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
 
 
-def test_the_same_generator_seed_draws_the_same_tokens(tiny_policy_config: PolicyConfig) -> None:
-    assert torch.equal(sampled(tiny_policy_config).completions, sampled(tiny_policy_config).completions)
+def test_the_same_generator_seed_draws_the_same_tokens(model: PreTrainedModel) -> None:
+    assert torch.equal(sampled(model).completions, sampled(model).completions)
+
+
+def test_prompts_are_padded_on_the_left() -> None:
+    token_ids, mask = left_padded([[7, 8, 9], [5]], pad_id=0)
+    assert token_ids.tolist() == [[7, 8, 9], [0, 0, 5]]
+    assert mask.tolist() == [[True, True, True], [False, False, True]]
+
+
+def test_rollouts_of_some_prompts_keep_their_groups_together(model: PreTrainedModel) -> None:
+    rollouts = sampled(model, UNEQUAL_PROMPTS)
+    part = rollouts.of_prompts(torch.tensor([2, 0]))
+    assert torch.equal(part.prompts, rollouts.prompts[[2, 0]])
+    assert torch.equal(part.prompt_mask, rollouts.prompt_mask[[2, 0]])
+    rows = [*range(2 * GROUP_SIZE, 3 * GROUP_SIZE), *range(GROUP_SIZE)]
+    for name in ("completions", "mask", "sampler_logprobs"):
+        assert torch.equal(getattr(part, name), getattr(rollouts, name)[rows]), name

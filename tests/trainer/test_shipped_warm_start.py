@@ -12,11 +12,10 @@ from transformers import LlamaForCausalLM
 
 from isentrope_trainer.loop import judge
 from isentrope_trainer.models import warm_start
-from isentrope_trainer.models.policy import PolicyConfig, build_policy, completion_logits
+from isentrope_trainer.models.policy import Policy, PolicyConfig, build_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig, shipped_path, warm_started_policy
-from isentrope_trainer.rollout import sample_rollouts
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.tasks.vocabulary import encode_prompt
+from isentrope_trainer.tasks.vocabulary import WordTokenizer, encode_prompt
 
 PROBLEMS, GROUP_SIZE = 200, 8
 UNSEEN = 12_345
@@ -33,12 +32,13 @@ def rewards_and_entropies(policy: LlamaForCausalLM) -> tuple[torch.Tensor, torch
     """Of rollouts of problems that nothing was trained on, and the entropies of their tokens in nats."""
     task = Countdown(UNSEEN)
     problems = [task.problem(index) for index in range(PROBLEMS)]
-    prompts = torch.tensor([encode_prompt(problem.numbers, problem.target) for problem in problems])
-    rollouts = sample_rollouts(policy, prompts, GROUP_SIZE, torch.Generator().manual_seed(0))
+    of_words = Policy(policy, WordTokenizer())
+    prompts, generator = [problem.prompt for problem in problems], torch.Generator().manual_seed(0)
+    rollouts = of_words.sample(prompts, GROUP_SIZE, generator, max_tokens=task.max_tokens)
     with torch.no_grad():
-        logits = completion_logits(policy, prompts, rollouts.completions)
+        logits = of_words.logits(rollouts)
     entropies = torch.distributions.Categorical(logits=logits).entropy()
-    return judge(task, problems, rollouts), entropies[rollouts.mask]
+    return judge(task, problems, of_words.texts(rollouts)), entropies[rollouts.mask]
 
 
 def next_token_distributions(policy: LlamaForCausalLM) -> torch.Tensor:

@@ -10,16 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
-from transformers import LlamaForCausalLM
 
 import isentrope
 from isentrope_trainer.algorithms.adaptive_entropy import AdaptiveEntropyCoefficient, mean_entropy
 from isentrope_trainer.algorithms.grpo import group_advantages, policy_gradient_loss, zero_advantage_groups
-from isentrope_trainer.models.prefix_tree import PrefixTree, prefix_tree, tree_logits
-from isentrope_trainer.rollout import Rollouts, sample_rollouts
+from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.rollout import Rollouts
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
-from isentrope_trainer.tasks.vocabulary import decode_completion, encode_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class StepResult:
 
 
 def train(
-    policy: LlamaForCausalLM,
+    policy: Policy,
     task: Countdown,
     probe: isentrope.Probe,
     config: TrainingConfig,
@@ -46,25 +44,28 @@ def train(
     """
     generator = torch.Generator().manual_seed(config.seed)
     optimizer = torch.optim.AdamW(
-        policy.parameters(),
+        policy.model.parameters(),
         lr=config.learning_rate,
         betas=config.betas,
         weight_decay=config.weight_decay,
     )
     bonus = None if config.adaptive_entropy is None else AdaptiveEntropyCoefficient(config.adaptive_entropy)
-    policy.train()
+    policy.model.train()
     # Counted as optimiser updates are: the last of 30 steps is step 30.
     for step in range(1, config.steps + 1):
         started = time.perf_counter()
         problems = [task.problem((step - 1) * config.prompts + index) for index in range(config.prompts)]
-        rollouts = sample_rollouts(
-            policy, _prompt_tokens(problems), config.group_size, generator, temperature=config.temperature
+        rollouts = policy.sample(
+            [problem.prompt for problem in problems],
+            config.group_size,
+            generator,
+            temperature=config.temperature,
+            max_tokens=task.max_tokens,
         )
-        rewards = judge(task, problems, rollouts)
+        rewards = judge(task, problems, policy.texts(rollouts))
         advantages = group_advantages(rewards).reshape(-1, 1).expand_as(rollouts.mask)
 
-        tree = prefix_tree(rollouts.prompts, rollouts.completions, rollouts.mask)
-        score = partial(_score, policy, rollouts, tree, probe, config.temperature, entropy_gradient=bonus is not None)
+        score = partial(_score, policy, rollouts, probe, config.temperature, entropy_gradient=bonus is not None)
         scores = score()
         logprobs = probe.gate(
             scores,
@@ -82,7 +83,7 @@ def train(
             bonus.step(entropy.item())
         optimizer.zero_grad()
         loss.backward()
-        gradient_norm = clip_grad_norm_(policy.parameters(), config.max_gradient_norm)
+        gradient_norm = clip_grad_norm_(policy.model.parameters(), config.max_gradient_norm)
         optimizer.step()
 
         result = StepResult(step, rewards.mean().item(), time.perf_counter() - started)
@@ -101,26 +102,17 @@ def train(
         on_step(result)
 
 
-def judge(task: Countdown, problems: list[CountdownProblem], rollouts: Rollouts) -> Tensor:
-    """Rewards [prompts, group size] of the rollouts, by the task's verifier."""
-    answers = [decode_completion(token_ids) for token_ids in rollouts.completions.tolist()]
-    group_size = len(answers) // len(problems)
-    rewards = [task.reward(problems[row // group_size], answer) for row, answer in enumerate(answers)]
+def judge(task: Countdown, problems: list[CountdownProblem], texts: list[str | None]) -> Tensor:
+    """Rewards [prompts, group size] of the completions' texts, by the task's verifier; 0 for one that never ended."""
+    group_size = len(texts) // len(problems)
+    rewards = [
+        0.0 if text is None else task.reward(problems[row // group_size], text) for row, text in enumerate(texts)
+    ]
     return torch.tensor(rewards).reshape(len(problems), group_size)
 
 
 def _score(
-    policy: LlamaForCausalLM,
-    rollouts: Rollouts,
-    tree: PrefixTree,
-    probe: isentrope.Probe,
-    temperature: float,
-    *,
-    entropy_gradient: bool,
+    policy: Policy, rollouts: Rollouts, probe: isentrope.Probe, temperature: float, *, entropy_gradient: bool
 ) -> isentrope.TokenScores:
-    logits = tree_logits(policy, rollouts.prompts, tree)
+    logits = policy.logits(rollouts)
     return probe.score(logits, rollouts.completions, temperature=temperature, entropy_gradient=entropy_gradient)
-
-
-def _prompt_tokens(problems: list[CountdownProblem]) -> Tensor:
-    return torch.tensor([encode_prompt(problem.numbers, problem.target) for problem in problems])

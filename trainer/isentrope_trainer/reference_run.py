@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 import isentrope
 from isentrope_trainer.loop import StepResult, train
-from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.policy import Policy, PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
@@ -58,7 +58,7 @@ def train_reference_policy(
     """
     torch.set_num_threads(threads)
     # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
-    policy = warm_started_policy(policy_config, warm_start)
+    policy = Policy(warm_started_policy(policy_config, warm_start), WordTokenizer())
     probe = isentrope.Probe(
         name=name,
         project=project,
@@ -67,7 +67,7 @@ def train_reference_policy(
         planned_steps=config.steps,
         # A step is one gate call over all its tokens: no first pass could know more about them.
         threshold_source="micro_batch",
-        tokenizer=WordTokenizer(),
+        tokenizer=policy.tokenizer,
         transport=transport,
     )
     with probe:

@@ -4,7 +4,7 @@ import torch
 
 from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
 from isentrope_trainer.tasks.demonstrations import demonstration_batch
-from isentrope_trainer.tasks.vocabulary import WORDS, decode_completion
+from isentrope_trainer.tasks.vocabulary import EOS_ID, WORDS, WordTokenizer
 
 
 def solved_share(noise: float, size: int) -> float:
@@ -14,7 +14,7 @@ def solved_share(noise: float, size: int) -> float:
     for prompt, completion in zip(prompts.tolist(), completions.tolist(), strict=True):
         numbers, target = [int(WORDS[token_id]) for token_id in prompt[1:4]], int(WORDS[prompt[5]])
         problem = CountdownProblem(tuple(numbers), target, {"metadata": {"numbers": numbers, "target": target}})
-        solved += task.reward(problem, decode_completion(completion))
+        solved += task.reward(problem, WordTokenizer().decode(completion[: completion.index(EOS_ID)]))
     return solved / size
 
 

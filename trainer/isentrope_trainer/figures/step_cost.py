@@ -29,10 +29,11 @@ from transformers import LlamaForCausalLM
 
 import isentrope
 from isentrope_trainer.loop import StepResult, train
-from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.policy import Policy, PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
+from isentrope_trainer.tasks.vocabulary import WordTokenizer
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.metrics import PROBE_RESCORE_SECONDS, PROBE_SECONDS, TIME_STEP_SECONDS
 
@@ -172,7 +173,7 @@ def costs(candidates: Mapping[str, Any], policy: LlamaForCausalLM, config: Train
 def _loop(
     policy: LlamaForCausalLM, probe: isentrope.Probe, config: TrainingConfig
 ) -> Callable[[Callable[[StepResult], None]], None]:
-    return lambda made: train(policy, Countdown(config.seed), probe, config, on_step=made)
+    return lambda made: train(Policy(policy, WordTokenizer()), Countdown(config.seed), probe, config, on_step=made)
 
 
 @click.command()

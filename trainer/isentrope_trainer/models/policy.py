@@ -1,13 +1,25 @@
-"""The policy: a small Llama-shaped causal language model over the countdown vocabulary."""
+"""The policy: a causal language model with its tokenizer, behind the three calls that training makes of it.
+
+    rollouts = policy.sample(prompts, group_size, generator, temperature=1.0, max_tokens=8)
+    texts = policy.texts(rollouts)
+    logits = policy.logits(rollouts)
+
+`build_policy` makes the reference model: small, Llama-shaped, over the words of the countdown task.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from isentrope_trainer.models.prefix_tree import prefix_tree, tree_logits
+from isentrope_trainer.models.sampling import positions, read_prompts, sample_rollouts
+from isentrope_trainer.rollout import Rollouts, left_padded
 from isentrope_trainer.tasks.vocabulary import BOS_ID, EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, PROMPT_LENGTH, WORDS
 
 
@@ -42,19 +54,96 @@ def build_policy(config: PolicyConfig, seed: int) -> LlamaForCausalLM:
         return LlamaForCausalLM(architecture)
 
 
-def read_prompts(policy: LlamaForCausalLM, prompts: Tensor, prompt_of_row: Tensor) -> DynamicCache:
-    """The attention cache of prompts without their last tokens, one row for each completion.
+class TextTokenizer(Protocol):
+    """What a policy needs of its tokenizer; named as `transformers` names it."""
 
-    A prompt is read once for all its completions, which nearly halves the cost of a step. Gradients flow through.
+    pad_token_id: int
+    eos_token_id: int
 
-    Args:
-        prompts: int64 [prompts, prompt length], all of one length.
-        prompt_of_row: int64 [rows], which prompt each row continues.
-    """
-    cache = DynamicCache(config=policy.config)
-    policy.model(input_ids=prompts[:, :-1], past_key_values=cache)
-    cache.batch_select_indices(prompt_of_row)
-    return cache
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class Policy:
+    """A language model that is sampled from and scored."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: TextTokenizer) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+
+    def sample(
+        self,
+        prompts: Sequence[str],
+        group_size: int,
+        generator: torch.Generator,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int,
+        model: PreTrainedModel | None = None,
+    ) -> Rollouts:
+        """Sample `group_size` completions for each prompt.
+
+        Args:
+            generator: on the model's device; the same state gives the same completions.
+            temperature: the logits are divided by it; scores must be taken with the same one.
+            max_tokens: of a completion, its end marker included.
+            model: other weights to sample from. Default: the policy's own.
+        """
+        model = self.model if model is None else model
+        token_ids, mask = left_padded(
+            [self.tokenizer.encode(prompt) for prompt in prompts], self.tokenizer.pad_token_id
+        )
+        return sample_rollouts(
+            model,
+            token_ids.to(model.device),
+            mask.to(model.device),
+            group_size,
+            generator,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            pad_id=self.tokenizer.pad_token_id,
+            eos_id=self.tokenizer.eos_token_id,
+        )
+
+    def texts(self, rollouts: Rollouts) -> list[str | None]:
+        """The completions' texts without their end markers; None for one that the length limit ended."""
+        texts: list[str | None] = []
+        for token_ids, mask in zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True):
+            *content, last = token_ids[: sum(mask)]
+            texts.append(self.tokenizer.decode(content) if last == self.tokenizer.eos_token_id else None)
+        return texts
+
+    def logits(self, rollouts: Rollouts, *, model: PreTrainedModel | None = None) -> Tensor:
+        """Logits of the distributions that the completions' tokens were drawn from.
+
+        Args:
+            model: other weights to read with, such as a frozen reference. Default: the policy's own.
+
+        Returns:
+            [rollouts, completion length, vocabulary]; row t belongs to token t of the completion.
+        """
+        model = self.model if model is None else model
+        if isinstance(model, LlamaForCausalLM):
+            return tree_logits(model, rollouts, prefix_tree(rollouts, model.config.vocab_size))
+        return padded_logits(model, rollouts)
+
+
+def padded_logits(model: PreTrainedModel, rollouts: Rollouts) -> Tensor:
+    """As `Policy.logits`, each completion read by itself after its prompt: for any causal language model."""
+    prompts, prompt_mask = (
+        part.repeat_interleave(rollouts.group_size, dim=0) for part in (rollouts.prompts, rollouts.prompt_mask)
+    )
+    seen = torch.cat([prompt_mask, rollouts.mask], dim=1)
+    logits: Tensor = model(
+        input_ids=torch.cat([prompts, rollouts.completions], dim=1),
+        attention_mask=seen,
+        position_ids=positions(seen),
+        use_cache=False,
+        logits_to_keep=rollouts.completions.shape[1] + 1,
+    ).logits
+    # Offset by one: reading a token gives the distribution of the next, and nothing follows the last.
+    return logits[:, :-1]
 
 
 def completion_logits(policy: LlamaForCausalLM, prompts: Tensor, completions: Tensor) -> Tensor:
@@ -73,7 +162,8 @@ def completion_logits(policy: LlamaForCausalLM, prompts: Tensor, completions: Te
     prompt_of_row = torch.arange(len(prompts)).repeat_interleave(len(completions) // len(prompts))
     rows = torch.cat([prompt_of_row[:, None], completions], dim=1)
     distinct_rows, place_of_row = rows.unique(dim=0, return_inverse=True)
-    cache = read_prompts(policy, prompts, distinct_rows[:, 0])
+    cache = read_prompts(policy, prompts, torch.ones_like(prompts, dtype=torch.bool))
+    cache.batch_select_indices(distinct_rows[:, 0])
     # Offset by one: reading a token gives the distribution of the next, and nothing follows the last.
     last_prompt_tokens = prompts[distinct_rows[:, 0], -1:]
     token_ids = torch.cat([last_prompt_tokens, distinct_rows[:, 1:-1]], dim=1)

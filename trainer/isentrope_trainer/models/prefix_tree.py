@@ -8,17 +8,19 @@ ancestors and itself. Logits and gradients are those of reading every completion
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from isentrope_trainer.tasks.vocabulary import WORDS
+from isentrope_trainer.models.sampling import positions
+from isentrope_trainer.rollout import Rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    """The distinct beginnings of a batch of completions, [nodes] each; a node's parents stand before it."""
+    """The distinct beginnings of a batch of completions, [nodes] each; a node's parents come before it."""
 
     tokens: Tensor
     """int64: the last token of the beginning; of a prompt's first node, the prompt's own last token."""
@@ -32,31 +34,32 @@ class PrefixTree:
     """int64 [rollouts, completion length]: the node after which this token was drawn; 0 where the mask is False."""
 
 
-def prefix_tree(prompts: Tensor, completions: Tensor, mask: Tensor) -> PrefixTree:
+# The same rollouts are read again to see what an update did.
+@lru_cache(maxsize=2)
+def prefix_tree(rollouts: Rollouts, vocabulary: int) -> PrefixTree:
     """
     Args:
-        prompts: int64 [prompts, prompt length].
-        completions: int64 [prompts * group size, completion length]; the group of prompt i are the rows
-            i * group_size and following.
-        mask: bool, shape of the completions, True up to a completion's end.
+        vocabulary: how many token ids there are.
     """
-    rows, length = completions.shape
-    node_of_row = torch.arange(len(prompts)).repeat_interleave(rows // len(prompts))
-    tokens, owners = [prompts[:, -1]], [torch.arange(len(prompts))]
-    ancestors = [torch.arange(len(prompts))[:, None].expand(-1, length)]
+    prompts, completions, mask = rollouts.prompts, rollouts.completions, rollouts.mask
+    first_nodes = torch.arange(len(prompts), device=prompts.device)
+    length = completions.shape[1]
+    node_of_row = first_nodes.repeat_interleave(rollouts.group_size)
+    tokens, owners = [prompts[:, -1]], [first_nodes]
+    ancestors = [first_nodes[:, None].expand(-1, length)]
     nodes_before = [node_of_row]
     first, nodes = 0, len(prompts)
     for depth in range(1, length):
-        living = mask[:, depth]
+        unfinished = mask[:, depth]
         # A beginning is what its parent is, and one token more.
-        beginnings = node_of_row[living] * len(WORDS) + completions[living, depth - 1]
+        beginnings = node_of_row[unfinished] * vocabulary + completions[unfinished, depth - 1]
         distinct, place = beginnings.unique(return_inverse=True)
-        parents = distinct // len(WORDS) - first
-        own = nodes + torch.arange(len(distinct))
-        tokens.append(distinct % len(WORDS))
+        parents = distinct // vocabulary - first
+        own = nodes + torch.arange(len(distinct), device=prompts.device)
+        tokens.append(distinct % vocabulary)
         owners.append(owners[-1][parents])
         ancestors.append(torch.cat([ancestors[-1][parents, :depth], own[:, None].expand(-1, length - depth)], dim=1))
-        node_of_row = torch.zeros_like(node_of_row).masked_scatter(living, nodes + place)
+        node_of_row = torch.zeros_like(node_of_row).masked_scatter(unfinished, nodes + place)
         nodes_before.append(node_of_row)
         first, nodes = nodes, nodes + len(distinct)
     return PrefixTree(
@@ -68,38 +71,56 @@ def prefix_tree(prompts: Tensor, completions: Tensor, mask: Tensor) -> PrefixTre
     )
 
 
-def tree_logits(policy: LlamaForCausalLM, prompts: Tensor, tree: PrefixTree) -> Tensor:
-    """Logits of the distributions the completions' tokens were drawn from.
+def tree_hidden(policy: LlamaForCausalLM, rollouts: Rollouts, tree: PrefixTree) -> Tensor:
+    """The last hidden state at each node.
 
     Args:
-        prompts: those that the tree was made of.
+        rollouts: those that the tree was made of.
 
     Returns:
-        [rollouts, completion length, vocabulary]; those of a prompt's first token where the mask was False.
+        [nodes, width].
     """
+    prompts = rollouts.prompts
     read = prompts.shape[1] - 1
     places = read + _rank_within(tree.prompts, len(prompts))
     size = int(places.max()) + 1
     token_ids = prompts.new_zeros(len(prompts), size)
     token_ids[:, :read] = prompts[:, :-1]
     token_ids[tree.prompts, places] = tree.tokens
-    positions = torch.arange(size).expand(len(prompts), size).clone()
-    positions[tree.prompts, places] = read + tree.depths
-    # What fills a row up sees itself and what stands before it: seen by nobody, and no row of the mask is empty.
-    visible = torch.ones(size, size, dtype=torch.bool).tril().repeat(len(prompts), 1, 1)
+    own_positions = torch.arange(size, device=prompts.device).expand(len(prompts), size).clone()
+    own_positions[:, : read + 1] = positions(rollouts.prompt_mask)
+    own_positions[tree.prompts, places] = own_positions[tree.prompts, read] + tree.depths
+    # What fills a row up sees itself and what comes before it: seen by nobody, and no row of the mask is empty.
+    visible = torch.ones(size, size, dtype=torch.bool, device=prompts.device).tril().repeat(len(prompts), 1, 1)
     visible[tree.prompts, places, read:] = False
     visible[tree.prompts[:, None], places[:, None], places[tree.ancestors]] = True
-    hidden = policy.model(input_ids=token_ids, position_ids=positions, attention_mask=visible[:, None])
-    logits = policy.lm_head(hidden.last_hidden_state[tree.prompts, places])
+    # Padding before a prompt is seen by itself alone.
+    visible[:, :, : read + 1] &= rollouts.prompt_mask[:, None, :]
+    visible.diagonal(dim1=1, dim2=2).fill_(True)
+    hidden = policy.model(input_ids=token_ids, position_ids=own_positions, attention_mask=visible[:, None])
+    of_nodes: Tensor = hidden.last_hidden_state[tree.prompts, places]
+    return of_nodes
+
+
+def tree_logits(policy: LlamaForCausalLM, rollouts: Rollouts, tree: PrefixTree) -> Tensor:
+    """Logits of the distributions the completions' tokens were drawn from.
+
+    Args:
+        rollouts: those that the tree was made of.
+
+    Returns:
+        [rollouts, completion length, vocabulary]; those of a prompt's first token where the mask was False.
+    """
+    logits = policy.lm_head(tree_hidden(policy, rollouts, tree))
     of_tokens: Tensor = logits.index_select(0, tree.node_before_token.flatten())
     return of_tokens.reshape(*tree.node_before_token.shape, -1)
 
 
 def _rank_within(groups: Tensor, count: int) -> Tensor:
-    """How many of the same group stand before each."""
+    """How many of the same group come before each."""
     sizes = groups.bincount(minlength=count)
     order = groups.argsort(stable=True)
     starts = sizes.cumsum(0) - sizes
     ranks = torch.empty_like(groups)
-    ranks[order] = torch.arange(len(groups)) - starts[groups[order]]
+    ranks[order] = torch.arange(len(groups), device=groups.device) - starts[groups[order]]
     return ranks

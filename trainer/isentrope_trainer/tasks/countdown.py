@@ -12,7 +12,7 @@ from typing import Any
 
 import reasoning_gym
 
-from isentrope_trainer.tasks.vocabulary import MAX_NUMBER, NUMBERS_PER_PROBLEM
+from isentrope_trainer.tasks.vocabulary import MAX_COMPLETION_LENGTH, MAX_NUMBER, NUMBERS_PER_PROBLEM, prompt_text
 
 MIN_VALUE, MAX_VALUE = 1, 10
 MIN_TARGET, MAX_TARGET = 1, MAX_NUMBER
@@ -22,6 +22,8 @@ SOLVED = 1.0
 
 # reasoning-gym seeds problem i of a dataset with seed + i, so neighbouring seeds would share all problems but one.
 _SEED_STRIDE = 1_000_003
+_SPLITS = {"train": 0, "held_out": _SEED_STRIDE // 2}
+"""What a split's problems are numbered from; a run takes a few ten thousand of them."""
 _CACHED_VERDICTS = 100_000
 
 
@@ -33,36 +35,47 @@ class CountdownProblem:
     target: int
     entry: Mapping[str, Any]
 
+    @property
+    def prompt(self) -> str:
+        """The problem in the words of `tasks/vocabulary.py`."""
+        return prompt_text(self.numbers, self.target)
+
 
 class Countdown:
     """An endless, repeatable sequence of problems, and the judge of answers to them."""
 
+    max_tokens = MAX_COMPLETION_LENGTH
+    """Of an answer in the words of `tasks/vocabulary.py`, its end included."""
+
     def __init__(self, seed: int) -> None:
-        self._dataset = reasoning_gym.create_dataset(
-            "countdown",
-            min_numbers=NUMBERS_PER_PROBLEM,
-            max_numbers=NUMBERS_PER_PROBLEM,
-            min_value=MIN_VALUE,
-            max_value=MAX_VALUE,
-            min_target=MIN_TARGET,
-            max_target=MAX_TARGET,
-            operators=OPERATORS,
-            seed=seed * _SEED_STRIDE,
-        )
+        self._datasets = {
+            split: reasoning_gym.create_dataset(
+                "countdown",
+                min_numbers=NUMBERS_PER_PROBLEM,
+                max_numbers=NUMBERS_PER_PROBLEM,
+                min_value=MIN_VALUE,
+                max_value=MAX_VALUE,
+                min_target=MIN_TARGET,
+                max_target=MAX_TARGET,
+                operators=OPERATORS,
+                seed=seed * _SEED_STRIDE + offset,
+            )
+            for split, offset in _SPLITS.items()
+        }
         self._verdicts: dict[tuple[tuple[int, ...], int, str], float] = {}
 
-    def problem(self, index: int) -> CountdownProblem:
-        """Problem number `index`; the same seed and index always give the same one."""
-        entry = self._dataset[index]
+    def problem(self, index: int, split: str = "train") -> CountdownProblem:
+        """Problem number `index` of a split; the same seed and index always give the same one."""
+        entry = self._datasets[split][index]
         return CountdownProblem(tuple(entry["metadata"]["numbers"]), entry["metadata"]["target"], entry)
 
-    def reward(self, problem: CountdownProblem, answer: str | None) -> float:
+    def reward(self, problem: CountdownProblem, answer: str) -> float:
         """1.0 for an expression the verifier accepts, 0.0 for anything else.
 
         Args:
-            answer: an expression with its words apart by spaces; None for a completion that never ended.
+            answer: the completion's text: an expression with its words apart by spaces.
         """
-        if answer is None or not _is_safe_to_parse(answer) or _value(answer) != problem.target:
+        if not _is_safe_to_parse(answer) or _value(answer) != problem.target:
             return 0.0
         # The verifier parses with sympy, at 0.2 to 0.4 ms an answer: it is asked about those alone that come to the
         # target, and once, for a policy repeats itself.
@@ -70,7 +83,7 @@ class Countdown:
         if key not in self._verdicts:
             if len(self._verdicts) >= _CACHED_VERDICTS:
                 self._verdicts.clear()
-            self._verdicts[key] = 1.0 if self._dataset.score_answer(answer, problem.entry) == SOLVED else 0.0
+            self._verdicts[key] = 1.0 if self._datasets["train"].score_answer(answer, problem.entry) == SOLVED else 0.0
         return self._verdicts[key]
 
 

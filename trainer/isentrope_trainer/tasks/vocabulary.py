@@ -44,32 +44,40 @@ def encode_words(words: Sequence[str]) -> list[int]:
         ) from None
 
 
+def prompt_text(numbers: Sequence[int], target: int) -> str:
+    """The problem "make `target` out of `numbers`" in the vocabulary's words.
+
+    Raises:
+        VocabularyError: for a wrong count of numbers.
+    """
+    if len(numbers) != NUMBERS_PER_PROBLEM:
+        raise VocabularyError(f"A prompt holds {NUMBERS_PER_PROBLEM} numbers, got {len(numbers)}: {list(numbers)}.")
+    return " ".join([*map(str, numbers), ARROW, str(target), COLON])
+
+
 def encode_prompt(numbers: Sequence[int], target: int) -> list[int]:
-    """The problem "make `target` out of `numbers`" as PROMPT_LENGTH token ids.
+    """`prompt_text` as PROMPT_LENGTH token ids.
 
     Raises:
         VocabularyError: for a wrong count of numbers, or a number outside the vocabulary.
     """
-    if len(numbers) != NUMBERS_PER_PROBLEM:
-        raise VocabularyError(f"A prompt holds {NUMBERS_PER_PROBLEM} numbers, got {len(numbers)}: {list(numbers)}.")
-    return encode_words([BOS, *map(str, numbers), ARROW, str(target), COLON])
+    return WordTokenizer().encode(prompt_text(numbers, target))
 
 
 class WordTokenizer:
-    """Gives the probe the texts of top contributing tokens and of rollouts."""
+    """Between texts, whose words are apart by one space, and token ids."""
+
+    pad_token_id = PAD_ID
+    eos_token_id = EOS_ID
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a prompt, after the marker that begins every text.
+
+        Raises:
+            VocabularyError: for a word the vocabulary doesn't have.
+        """
+        return encode_words([BOS, *text.split()])
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The words of any token ids, apart by one space."""
         return " ".join(WORDS[token_id] for token_id in token_ids)
-
-
-def decode_completion(token_ids: Sequence[int]) -> str | None:
-    """The expression that a completion spells, words apart by one space; None where it never ended.
-
-    Args:
-        token_ids: sampled ids, from the first after the prompt; what follows the end marker is ignored.
-    """
-    ids = list(token_ids)
-    if EOS_ID not in ids:
-        return None
-    return " ".join(WORDS[token_id] for token_id in ids[: ids.index(EOS_ID)])

@@ -1,0 +1,108 @@
+"""Sampling completions: batched, with a key-value cache, from a generator of its own.
+
+Completions that began alike go on from one and the same distribution, which is computed once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from isentrope_trainer.rollout import Rollouts
+
+
+@torch.no_grad()
+def sample_rollouts(
+    model: PreTrainedModel,
+    prompts: Tensor,
+    prompt_mask: Tensor,
+    group_size: int,
+    generator: torch.Generator,
+    *,
+    temperature: float,
+    max_tokens: int,
+    pad_id: int,
+    eos_id: int,
+) -> Rollouts:
+    """Sample `group_size` completions for each prompt.
+
+    Args:
+        model: any causal language model.
+        prompts: int64 [prompts, prompt length], padded on the left.
+        prompt_mask: bool, same shape, False on padding.
+        temperature: the logits are divided by it; the trainer must score with the same one.
+        max_tokens: of a completion, its end marker included.
+    """
+    vocabulary = model.config.vocab_size
+    prompt_of_beginning = torch.arange(len(prompts), device=prompts.device)
+    beginning_of_row = prompt_of_beginning.repeat_interleave(group_size)
+    cache = read_prompts(model, prompts, prompt_mask)
+    next_to_read = prompts[:, -1]
+    unfinished = torch.ones_like(beginning_of_row, dtype=torch.bool)
+    tokens, masks, logprobs = [], [], []
+    for position in range(max_tokens):
+        places = _places(prompt_mask, prompt_of_beginning, position)
+        logits = model(input_ids=next_to_read[:, None], past_key_values=cache, **places).logits[:, -1]
+        distribution = torch.log_softmax(logits.float() / temperature, dim=-1)[beginning_of_row]
+        drawn = torch.multinomial(distribution.exp(), 1, generator=generator)
+        last_tokens = torch.where(unfinished, drawn[:, 0], pad_id)
+        tokens.append(last_tokens)
+        masks.append(unfinished)
+        logprobs.append(torch.where(unfinished, distribution.gather(1, drawn)[:, 0], 0.0))
+        unfinished = unfinished & (last_tokens != eos_id)
+        if not unfinished.any():
+            break
+        beginnings = beginning_of_row[unfinished] * vocabulary + last_tokens[unfinished]
+        distinct, place = beginnings.unique(return_inverse=True)
+        parents = distinct // vocabulary
+        cache.batch_select_indices(parents)
+        prompt_of_beginning = prompt_of_beginning[parents]
+        next_to_read = distinct % vocabulary
+        beginning_of_row = torch.zeros_like(beginning_of_row).masked_scatter(unfinished, place)
+    return Rollouts(
+        prompts=prompts,
+        prompt_mask=prompt_mask,
+        completions=torch.stack(tokens, dim=1),
+        mask=torch.stack(masks, dim=1),
+        sampler_logprobs=torch.stack(logprobs, dim=1),
+        group_size=group_size,
+    )
+
+
+def read_prompts(model: PreTrainedModel, prompts: Tensor, prompt_mask: Tensor) -> DynamicCache:
+    """The attention cache of prompts without their last tokens. Gradients flow through.
+
+    Args:
+        prompts: int64 [prompts, prompt length], padded on the left.
+        prompt_mask: bool, same shape, False on padding.
+    """
+    cache = DynamicCache(config=model.config)
+    known: dict[str, Any] = {}
+    if not prompt_mask.all():
+        seen = prompt_mask[:, :-1]
+        known = {"attention_mask": seen, "position_ids": positions(seen)}
+    model.base_model(input_ids=prompts[:, :-1], past_key_values=cache, **known)
+    return cache
+
+
+def positions(seen: Tensor) -> Tensor:
+    """Of tokens that are padded on the left: the first that counts is at 0.
+
+    Args:
+        seen: bool [rows, tokens], False on padding.
+
+    Returns:
+        int64, same shape; 0 on padding.
+    """
+    return (seen.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def _places(prompt_mask: Tensor, prompt_of_row: Tensor, drawn: int) -> dict[str, Tensor]:
+    """What the model must know to read each row's next token after its prompt and `drawn` tokens; nothing without padding."""
+    if prompt_mask.all():
+        return {}
+    seen = torch.nn.functional.pad(prompt_mask[prompt_of_row], (0, drawn), value=True)
+    return {"attention_mask": seen, "position_ids": positions(seen)[:, -1:]}
