@@ -205,6 +205,11 @@ class Probe:
         return self._control.active.control
 
     @property
+    def last_step(self) -> int | None:
+        """Number of the step closed last, by the checkpoint's run where this one continues it. None before the first."""
+        return self._control.last_step
+
+    @property
     def latest(self) -> StepReport | None:
         """The last report that is complete, e.g. for a progress bar; it may lag a step behind. None when disabled."""
         return self._reports.latest

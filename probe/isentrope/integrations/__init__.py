@@ -4,5 +4,6 @@
   TRL's forward; `trl_loss.py`: what TRL's loss is handed, and a step's tokens after its update; `trl_support.py`: what
   is refused, and the self-check
 - `transformers.py`: `IsentropeCallback`, scalars of any `transformers.Trainer`
+- `attachment.py`: what adapters to other frameworks are made of; it needs none of their libraries
 - `reporting.py`: what both share: a report per optimiser step, the probe's state in a checkpoint
 """

@@ -8,8 +8,6 @@ calibration then starts from the beginning.
 
 from __future__ import annotations
 
-import json
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -19,28 +17,13 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from isentrope.errors import CheckpointError
+from isentrope.integrations.attachment import resume_probe, save_probe
 from isentrope.probe import Probe
-from isentrope.transport.files import write_atomically
-
-logger = logging.getLogger(__name__)
-
-STATE_FILE = "isentrope_probe.json"
 
 
 def folder_of(args: TrainingArguments, state: TrainerState) -> Path:
     """Of the checkpoint that the trainer writes at this step."""
     return Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
-
-
-def save_probe(probe: Probe, folder: Path) -> None:
-    """Write the state beside the trainer's, on rank 0, whose state counts for all. A failing disk is a warning."""
-    if probe.config.rank or not folder.is_dir():
-        return
-    try:
-        write_atomically(folder / STATE_FILE, json.dumps(probe.state_dict()).encode())
-    except OSError as error:
-        logger.warning("The probe's state was not written to %s: %s.", folder, error)
 
 
 def path_given(arguments: Sequence[object], named: Mapping[str, object]) -> Path | None:
@@ -49,35 +32,18 @@ def path_given(arguments: Sequence[object], named: Mapping[str, object]) -> Path
     return Path(given) if isinstance(given, str | PathLike) else None
 
 
-def resume_probe(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None) -> None:
+def resume_training(probe: Probe, args: TrainingArguments, state: TrainerState, given: Path | None) -> None:
     """Continue the probe from the checkpoint that training continues from. Every rank must call this.
 
     Args:
         given: see `path_given`.
     """
-    if not state.global_step:
-        return
-    try:
-        probe.load_state_dict(_read([given] if given else _likely(args, state)))
-    except CheckpointError as error:
-        logger.warning("The probe starts without the checkpoint's state: %s", error)
+    if state.global_step:
+        resume_probe(probe, [given] if given else _likely(args, state))
 
 
 def _likely(args: TrainingArguments, state: TrainerState) -> list[Path]:
     return [*([Path(args.resume_from_checkpoint)] if args.resume_from_checkpoint else []), folder_of(args, state)]
-
-
-def _read(folders: Sequence[Path]) -> dict[str, Any] | None:
-    for path in (folder / STATE_FILE for folder in folders):
-        try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            logger.warning("%s can't be read: %s.", path, error)
-            return None
-        return found
-    return None
 
 
 class StepReports(TrainerCallback, ABC):

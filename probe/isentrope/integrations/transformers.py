@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 from transformers.integrations import integration_utils
 
 from isentrope.errors import IsentropeError
-from isentrope.integrations.reporting import StepReports, path_given, resume_probe
+from isentrope.integrations.reporting import StepReports, path_given, resume_training
 from isentrope.lifecycle import error_text
 from isentrope.probe import Probe
 from isentrope.trackers.known import requested_trackers
@@ -80,7 +80,7 @@ class IsentropeCallback(StepReports):
             trackers=self._trackers,
             transport=self._transport,
         )
-        resume_probe(self.probe, args, state, self._resumed_from)
+        resume_training(self.probe, args, state, self._resumed_from)
 
     def log(self, scalars: Mapping[str, float | Tensor]) -> None:
         if self.probe is not None:

@@ -26,7 +26,7 @@ from isentrope.config import ThresholdSource
 from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
 from isentrope.inputs import LearningRates, learning_rates_of
-from isentrope.integrations.reporting import StepReports, path_given, resume_probe
+from isentrope.integrations.reporting import StepReports, path_given, resume_training
 from isentrope.integrations.trl_head import FusedHead, Head
 from isentrope.integrations.trl_loss import (
     Inputs,
@@ -209,7 +209,7 @@ class Attachment(StepReports):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Continue the probe from the checkpoint that training continues from."""
-        resume_probe(self._probe, args, state, self._resumed_from)
+        resume_training(self._probe, args, state, self._resumed_from)
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

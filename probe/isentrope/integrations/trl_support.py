@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from trl import GRPOTrainer, RLOOTrainer
 
 from isentrope.errors import ConfigurationError
+from isentrope.integrations.attachment import check_parameters, refuse
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl_head import FusedHead
 from isentrope.integrations.trl_loss import completion_scores
@@ -40,10 +40,9 @@ def check_supported(trainer: Any) -> None:
             f"attach takes TRL's GRPOTrainer or RLOOTrainer, got {type(trainer).__name__}. "
             f"For another loop use isentrope.Probe; for scalars of any transformers.Trainer, IsentropeCallback."
         )
-    if (reason := next(_reasons_against(trainer), None)) is not None:
-        raise ConfigurationError(f"Can't attach to this {type(trainer).__name__}: {reason}")
+    refuse(f"this {type(trainer).__name__}", _reasons_against(trainer))
     for method, parameters in WRAPPED.items():
-        _check_method(trainer, method, parameters)
+        check_parameters(trainer, method, parameters, f"TRL {trl.__version__}")
 
 
 def _reasons_against(trainer: Any) -> Iterator[str]:
@@ -74,24 +73,6 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
             "DeepSpeed and FSDP shard the policy when training starts, after the self-check. Use DDP, or "
             "isentrope.Probe in a loop of your own."
         )
-
-
-def _check_method(trainer: Any, name: str, expected: tuple[str, ...]) -> None:
-    method = getattr(trainer, name, None)
-    lacking = "the method itself"
-    if callable(method):
-        parameters = inspect.signature(method).parameters
-        # A wrapper that passes all arguments on is fine.
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            return
-        missing = [parameter for parameter in expected if parameter not in parameters]
-        if not missing:
-            return
-        lacking = f"its parameter {missing[0]}"
-    raise ConfigurationError(
-        f"TRL {trl.__version__} is not laid out as expected (TRL 1.16): {type(trainer).__name__}.{name} lacks "
-        f"{lacking}. Install trl==1.16.0, or use isentrope.Probe in a loop of your own."
-    )
 
 
 def policy_of(trainer: Any) -> nn.Module:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from isentrope.integrations.reporting import STATE_FILE
+from isentrope.integrations.attachment import STATE_FILE
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl import attach
 from isentrope.transport.transport import InMemoryTransport
@@ -144,7 +144,7 @@ def test_a_folder_that_can_t_be_written_to_does_not_hurt_the_training(
     def full(path: Path, content: bytes) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("isentrope.integrations.reporting.write_atomically", full)
+    monkeypatch.setattr("isentrope.integrations.attachment.write_atomically", full)
     with caplog.at_level(logging.WARNING):
         _, transport = callback_run(tmp_path, resume=False)
     assert len(reports(transport)) == 4

@@ -1,0 +1,333 @@
+"""What adapters to other training frameworks share: one probe inside a training worker, and its three places there.
+
+    attachment = Attachment(in_worker(config={...}, group=group))    # in the worker, once its process group exists
+    attachment.hold(lambda: attachment.probe.score(logits, ids))     # where the head's logits are
+    logprobs = attachment.gate(own, advantages, mask, attachment.take())    # where the loss reads its log-probs
+    attachment.close(optimizer)                                      # after the optimiser's update
+
+The framework keeps the log-probs that it computed: they are gated, not replaced, so that a run without a control stays
+bit-identical. What fails here is counted in `probe/attachment_failures`, and the framework goes on with its own numbers.
+This file needs none of the frameworks' libraries.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import CheckpointError, ConfigurationError
+from isentrope.guard import Guard
+from isentrope.probe import Probe
+from isentrope.scores import TokenScores
+from isentrope.statistics.tokens import detached
+from isentrope.transport.files import write_atomically
+from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.optim import Optimizer
+
+logger = logging.getLogger(__name__)
+
+STATE_FILE = "isentrope_probe.json"
+_ON, _OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Of a framework, those that an adapter was tried with."""
+
+    framework: str
+    """As it calls itself."""
+    distribution: str
+    """What pip calls it."""
+    at_least: str
+    below: str
+
+    def check(self) -> str:
+        """Look at the installed version.
+
+        Returns:
+            That version.
+
+        Raises:
+            ConfigurationError: it is another one, or none is installed.
+        """
+        try:
+            installed = version(self.distribution)
+        except PackageNotFoundError:
+            raise ConfigurationError(
+                f"{self.framework} is not installed. Install {self.distribution}>={self.at_least},<{self.below}."
+            ) from None
+        if not _numbers(self.at_least) <= _numbers(installed) < _numbers(self.below):
+            raise ConfigurationError(
+                f"The adapter was tried with {self.framework} {self.at_least} up to, not including, {self.below}; installed is "
+                f"{installed}. Install such a version, or use isentrope.Probe in the loop itself."
+            )
+        return installed
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Of the release, without what follows it: 0.9.1.dev3+cpu -> (0, 9, 1)."""
+    release = re.match(r"\d+(\.\d+)*", text)
+    return tuple(map(int, release[0].split("."))) if release else ()
+
+
+def refuse(framework: str, reasons: Iterable[str]) -> None:
+    """Refuse a set-up that can't be observed.
+
+    Args:
+        framework: what can't be attached to.
+        reasons: why not, in sentences; none where it can.
+
+    Raises:
+        ConfigurationError: with the first reason.
+    """
+    if (reason := next(iter(reasons), None)) is not None:
+        raise ConfigurationError(f"Can't attach to {framework}: {reason}")
+
+
+def check_parameters(owner: object, name: str, expected: Iterable[str], framework: str) -> None:
+    """Check that a method that is to be wrapped takes the parameters it is known to take.
+
+    Args:
+        owner: the object, class or module that has it.
+        name: of the method.
+        expected: names of parameters.
+        framework: with its version, as the message names it.
+
+    Raises:
+        ConfigurationError: the method or a parameter is missing.
+    """
+    method = getattr(owner, name, None)
+    lacking = "the method itself"
+    if callable(method):
+        parameters = inspect.signature(method).parameters
+        # A wrapper that passes all arguments on is fine.
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            return
+        missing = [parameter for parameter in expected if parameter not in parameters]
+        if not missing:
+            return
+        lacking = f"its parameter {missing[0]}"
+    about = owner.__name__ if inspect.isclass(owner) or inspect.ismodule(owner) else type(owner).__name__
+    raise ConfigurationError(
+        f"{framework} is not laid out as expected: {about}.{name} lacks {lacking}. Install a version that the adapter "
+        "supports, or use isentrope.Probe in the loop itself."
+    )
+
+
+def switched_on(variable: str) -> bool:
+    """Whether an environment variable switches an adapter on.
+
+    Raises:
+        ConfigurationError: it is set to something else than yes or no.
+    """
+    text = os.environ.get(variable, "").strip().lower()
+    if text not in _ON + _OFF:
+        raise ConfigurationError(f"{variable} must be 1 or 0, got {text!r}.")
+    return text in _ON
+
+
+def in_worker(
+    *, config: Mapping[str, object], group: ProcessGroup | None = None, name: str | None = None, **settings: Any
+) -> Probe:
+    """Build the probe of one worker process. Name, project, run and server come from the environment (ISENTROPE_...).
+
+    Args:
+        config: shown with the run.
+        group: the ranks that gate; every one of them must call. With context or tensor parallelism these are also the
+            ranks that hold the same tokens: each needs the gate. Default: all ranks.
+        name: of the run, where `ISENTROPE_NAME` is not set.
+        **settings: others of `Probe`.
+    """
+    return Probe(os.environ.get("ISENTROPE_NAME") or name, config=config, group=group, **settings)
+
+
+def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> TokenScores:
+    """The same change made to every tensor of scores, such as a slice, a gather over ranks or padding.
+
+    Args:
+        scores: of some tokens.
+        change: takes and returns a tensor with one number per token.
+    """
+
+    def changed(field: Tensor | None) -> Tensor | None:
+        return None if field is None else change(field)
+
+    temperature = scores.temperature
+    if isinstance(temperature, Tensor) and temperature.dim():
+        temperature = change(temperature.expand(scores.logprobs.shape).contiguous())
+    return replace(
+        scores,
+        logprobs=change(scores.logprobs),
+        entropies=change(scores.entropies),
+        discriminator_scores=change(scores.discriminator_scores),
+        expected_scores=change(scores.expected_scores),
+        vocab_centered_scores=change(scores.vocab_centered_scores),
+        token_ids=changed(scores.token_ids),
+        squared_scores=changed(scores.squared_scores),
+        temperature=temperature,
+    )
+
+
+class Attachment:
+    """One probe inside one training worker: scores wait between head and loss, the loss's log-probs pass the gate, and an
+    update closes the step."""
+
+    def __init__(self, probe: Probe) -> None:
+        """
+        Args:
+            probe: of this worker, such as `in_worker` builds.
+        """
+        self.probe = probe
+        self.updates = 0
+        """Of the optimiser, since the run began."""
+        self.guard = Guard()
+        """Counts what fails in the adapter's own code."""
+        self._held: deque[TokenScores] = deque()
+        self._shown_step: int | None = None
+
+    def hold(self, score: Callable[[], TokenScores]) -> None:
+        """Score a micro-batch where its logits are, without gradient, and keep the scores for its loss.
+
+        Args:
+            score: scores it; called at once.
+        """
+        with self.guard.protect("scoring beside the head"), torch.no_grad():
+            scores = score()
+            self._held.append(replace(detached(scores), token_ids=scores.token_ids))
+
+    def take(self, tokens: int | None = None) -> TokenScores | None:
+        """The oldest scores that are held: micro-batches reach their losses in the order of their heads.
+
+        Args:
+            tokens: take only so many from the front, where one head serves several losses. The scores must be flat.
+
+        Returns:
+            None where none are held, because scoring failed.
+        """
+        if not self._held:
+            return None
+        if tokens is None:
+            return self._held.popleft()
+        whole = self._held[0]
+        if whole.logprobs.shape[0] <= tokens:
+            self._held.popleft()
+        else:
+            self._held[0] = each_field(whole, lambda field: field[tokens:])
+        return each_field(whole, lambda field: field[:tokens])
+
+    def drop_held(self) -> None:
+        """Forget scores that no loss has taken, before the first micro-batch of a step: a step may have been broken off."""
+        self._held.clear()
+
+    def gate(
+        self,
+        own: Tensor,
+        advantages: Tensor,
+        mask: Tensor | None,
+        scores: TokenScores | None,
+        **known: Any,
+    ) -> Tensor:
+        """Record a micro-batch and gate the framework's own log-probs of it.
+
+        Args:
+            own: log-probs that the loss uses.
+            advantages: one per token or per sequence.
+            mask: True where a token counts.
+            scores: of the same tokens; None: they were not scored.
+            **known: what else `Probe.gate` takes.
+
+        Returns:
+            The very tensor `own` where no control is active, or where something failed.
+        """
+        if scores is None:
+            return own
+        with self.guard.protect("gating a micro-batch"):
+            return self.probe.gate(scores, advantages, mask, logprobs=own, **known)
+        return own
+
+    def close(self, optimizer: Optimizer | None, *, boundary: bool = True, **about: Any) -> None:
+        """Close the step after the optimiser's update.
+
+        Args:
+            optimizer: what made the update.
+            boundary: False: gradients were accumulated only, and no update was made.
+            **about: what else `Probe.step` takes.
+        """
+        if not boundary:
+            return
+        self._held.clear()
+        self.updates += 1
+        if self.guard.failures:
+            self.probe.log({PROBE_ATTACHMENT_FAILURES: float(self.guard.failures)})
+        self.probe.step(self.updates, optimizer, **about)
+        self.guard.settled = True
+
+    def newly_reported(self) -> dict[str, float]:
+        """Scalars of the newest complete report, once, for the framework's own loggers.
+
+        A report is built off the training thread: it may be that of the update before.
+        """
+        latest = self.probe.latest
+        if latest is None or latest.step == self._shown_step:
+            return {}
+        self._shown_step = latest.step
+        return dict(latest.scalars)
+
+    def save(self, folder: Path) -> None:
+        """Write the probe's state into a checkpoint of the framework, on rank 0, whose state counts for all."""
+        save_probe(self.probe, folder)
+
+    def resume(self, folder: Path) -> None:
+        """Continue from the checkpoint that the framework continues from. Every rank must call this."""
+        resume_probe(self.probe, [folder])
+        self.updates = self.probe.last_step or 0
+
+
+def save_probe(probe: Probe, folder: Path) -> None:
+    """Write the state beside the trainer's, on rank 0, whose state counts for all. A failing disk is a warning."""
+    if probe.config.rank or not folder.is_dir():
+        return
+    try:
+        write_atomically(folder / STATE_FILE, json.dumps(probe.state_dict()).encode())
+    except OSError as error:
+        logger.warning("The probe's state was not written to %s: %s.", folder, error)
+
+
+def resume_probe(probe: Probe, folders: Iterable[Path]) -> None:
+    """Continue from the first of these folders that has a state. Every rank must call this.
+
+    Without one, or with one that can't be read, the calibration starts from the beginning.
+    """
+    try:
+        probe.load_state_dict(_read(folders))
+    except CheckpointError as error:
+        logger.warning("The probe starts without the checkpoint's state: %s", error)
+
+
+def _read(folders: Iterable[Path]) -> dict[str, Any] | None:
+    """The state in the first of these folders that has one; None where none has, or where it can't be read."""
+    for path in (folder / STATE_FILE for folder in folders):
+        try:
+            found: dict[str, Any] = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            logger.warning("%s can't be read: %s.", path, error)
+            return None
+        return found
+    return None

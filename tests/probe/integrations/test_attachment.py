@@ -1,0 +1,182 @@
+"""The core of all adapters, in a plain loop that computes its own log-probs."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from isentrope.errors import ConfigurationError, InputError
+from isentrope.integrations.attachment import (
+    STATE_FILE,
+    Attachment,
+    Versions,
+    check_parameters,
+    each_field,
+    in_worker,
+    refuse,
+    switched_on,
+)
+from isentrope.scores import token_scores
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
+from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
+
+MICRO_BATCHES = (slice(0, 6), slice(6, 16))
+
+
+def train(attachment: Attachment | None, steps: int) -> torch.Tensor:
+    """Updates from two micro-batches each, from log-probs of torch's own log-softmax."""
+    loop = TinyLoop()
+    for _ in range(steps):
+        loop.optimizer.zero_grad()
+        for rows in MICRO_BATCHES:
+            logits, ids, advantages = (whole[rows] for whole in loop.sample())
+            own, mask = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1), loop.mask[rows]
+            if attachment is not None:
+                attachment.hold(functools.partial(attachment.probe.score, logits, ids))
+                own = attachment.gate(own, advantages, mask, attachment.take(), old_logprobs=own.detach())
+            (-(own * advantages)[mask].sum() / 80).backward()
+            is_last = rows is MICRO_BATCHES[-1]
+            if is_last:
+                loop.optimizer.step()
+            if attachment is not None:
+                attachment.close(loop.optimizer, boundary=is_last)
+    return loop.weights()
+
+
+def test_an_attached_loop_is_bit_identical() -> None:
+    probe, transport = probe_and_transport()
+    assert torch.equal(train(Attachment(probe), 4), train(None, 4))
+    assert [report.step for report in reports(transport)] == [1, 2, 3, 4]
+    assert reports(transport)[-1].scalars["token/count"] == TinyLoop().mask.sum()
+
+
+def test_a_control_gates_the_loops_own_log_probs() -> None:
+    probe, transport = probe_and_transport(control=CLIP)
+    assert not torch.equal(train(Attachment(probe), 3), train(None, 3))
+    shares = [report.scalars["clip/fraction"] for report in reports(transport)]
+    assert all(0 < share < 1 for share in shares)
+
+
+def test_scores_of_a_pack_reach_the_losses_of_its_parts() -> None:
+    probe, _ = probe_and_transport()
+    attachment = Attachment(probe)
+    ids = torch.randint(0, 7, (10,))
+    whole = token_scores(torch.randn(10, 7), ids, torch.rand(10) + 0.5)
+    attachment.hold(lambda: whole)
+    parts = [attachment.take(tokens) for tokens in (3, 5, 2)]
+    assert attachment.take() is None
+    for name in ("logprobs", "entropies", "vocab_centered_scores", "token_ids", "temperature"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
+
+
+def test_a_change_reaches_every_tensor_of_scores() -> None:
+    scores = token_scores(torch.randn(2, 3, 7), torch.randint(0, 7, (2, 3)), torch.tensor([[0.5], [2.0]]))
+    turned = each_field(scores, lambda field: field.flip(0))
+    assert turned.temperature.tolist() == [[2.0] * 3, [0.5] * 3]  # type: ignore[union-attr]
+    assert turned.token_ids is not None
+    assert torch.equal(turned.token_ids, scores.token_ids.flip(0))  # type: ignore[union-attr]
+    assert torch.equal(turned.expected_scores, scores.expected_scores.flip(0))
+
+
+def test_a_failure_leaves_the_loop_its_own_log_probs(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, transport = probe_and_transport()
+    attachment = Attachment(probe)
+    own = torch.randn(4, requires_grad=True)
+    with pytest.raises(InputError):  # in the first step a person is watching
+        attachment.hold(lambda: probe.score(torch.randn(4, 7), torch.zeros(3, dtype=torch.int64)))
+    train(attachment, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    attachment.hold(lambda: probe.score(torch.randn(4, 7), torch.zeros(3, dtype=torch.int64)))
+    assert attachment.gate(own, torch.ones(4), None, attachment.take()) is own
+    attachment.close(None)
+    assert reports(transport)[-1].scalars[PROBE_ATTACHMENT_FAILURES] == 1
+
+
+def test_accumulated_gradients_close_no_step() -> None:
+    probe, transport = probe_and_transport()
+    attachment = Attachment(probe)
+    attachment.close(None, boundary=False)
+    assert not reports(transport)
+    assert attachment.updates == 0
+    attachment.close(None)
+    assert attachment.updates == probe.last_step == 1
+
+
+def test_scalars_of_a_report_are_handed_out_once() -> None:
+    probe, _ = probe_and_transport()
+    attachment = Attachment(probe)
+    assert attachment.newly_reported() == {}
+    train(attachment, 1)
+    assert attachment.newly_reported()["token/count"] > 0
+    assert attachment.newly_reported() == {}
+
+
+def test_a_checkpoint_continues_the_count_of_updates(tmp_path: Path) -> None:
+    attachment = Attachment(probe_and_transport()[0])
+    train(attachment, 3)
+    attachment.save(tmp_path)
+    resumed = Attachment(probe_and_transport()[0])
+    resumed.resume(tmp_path)
+    resumed.close(None)
+    assert (tmp_path / STATE_FILE).exists()
+    assert resumed.probe.last_step == 4
+
+
+def test_a_probe_in_a_worker_takes_its_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_NAME", "nightly")
+    monkeypatch.setenv("ISENTROPE_PROJECT", "maths")
+    probe = in_worker(config={}, name="not this", transport=InMemoryTransport())
+    assert (probe.config.name, probe.config.project) == ("nightly", "maths")
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("true", True), ("0", False), ("", False)])
+def test_a_variable_switches_an_adapter_on(monkeypatch: pytest.MonkeyPatch, text: str, on: bool) -> None:
+    monkeypatch.setenv("ISENTROPE_SOMETHING", text)
+    assert switched_on("ISENTROPE_SOMETHING") is on
+
+
+def test_a_variable_that_is_neither_yes_nor_no_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_SOMETHING", "maybe")
+    with pytest.raises(ConfigurationError, match="maybe"):
+        switched_on("ISENTROPE_SOMETHING")
+
+
+@pytest.mark.parametrize(
+    ("at_least", "below", "accepted"),
+    [("2.4", "3", True), ("2.13.0", "2.13.1", True), ("2.14", "3", False), ("1", "2.13", False)],
+)
+def test_versions_outside_the_range_are_refused(
+    monkeypatch: pytest.MonkeyPatch, at_least: str, below: str, accepted: bool
+) -> None:
+    monkeypatch.setattr("isentrope.integrations.attachment.version", lambda _: "2.13.0+cpu")
+    versions = Versions("Frame", "frame", at_least, below)
+    if accepted:
+        assert versions.check() == "2.13.0+cpu"
+    else:
+        with pytest.raises(ConfigurationError, match="installed"):
+            versions.check()
+
+
+def test_a_framework_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="no-such-frame>=1"):
+        Versions("Frame", "no-such-frame", "1", "2").check()
+
+
+def test_the_first_reason_refuses() -> None:
+    refuse("Frame", [])
+    with pytest.raises(ConfigurationError, match="no logits"):
+        refuse("Frame", ["it has no logits.", "it is closed."])
+
+
+def test_a_method_of_another_layout_is_refused() -> None:
+    owner = SimpleNamespace(step=lambda batch, loss: None, pass_on=lambda *_, **__: None)
+    check_parameters(owner, "step", ("batch", "loss"), "Frame 1")
+    check_parameters(owner, "pass_on", ("batch",), "Frame 1")
+    for name, expected in (("step", ("temperature",)), ("missing", ())):
+        with pytest.raises(ConfigurationError, match=f"{name} lacks"):
+            check_parameters(owner, name, expected, "Frame 1")
