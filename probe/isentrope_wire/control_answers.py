@@ -6,6 +6,7 @@ the Unix epoch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -128,6 +129,16 @@ class ControlVersion(ControlFields):
     def latency_seconds(self) -> float | None:
         """From the request to the trainer's acknowledgement; None before it."""
         return None if self.applied_at is None else max(0.0, self.applied_at - self.requested_at)
+
+
+def version_before(item: ControlVersion, history: Iterable[ControlVersion]) -> ControlVersion | None:
+    """The version that a revert goes back to: the newest one before `item` that was applied, or the run's own.
+
+    Args:
+        history: in any order.
+    """
+    earlier = [other for other in history if other.version < item.version and (other.was_applied or not other.version)]
+    return max(earlier, key=lambda other: other.version, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

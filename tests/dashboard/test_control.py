@@ -16,7 +16,7 @@ from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.pages import control
 from isentrope_wire.answers import Me, Status, TokenScope
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import Compared, ControlVersion, State, Verdict, VerdictState
+from isentrope_wire.control_answers import Compared, ControlVersion, State, Verdict, VerdictState, version_before
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.methods import METHODS, Method
 from tests.dashboard.conftest import Site
@@ -211,14 +211,14 @@ def test_a_pending_control_counts_down_to_its_expiry() -> None:
     shown = latest_control.latest_control([open_one], may_push=True)
     assert "data-expires" in str(shown)
     assert "Pending" in texts(shown)
-    assert latest_control.before(open_one, [open_one]) is None
+    assert version_before(open_one, [open_one]) is None
 
 
 def test_a_revert_goes_to_the_newest_version_that_was_applied() -> None:
     first, second = version(Control(), 0), version(Control(method="clip_v", mu_low=2.0), 1)
     refused = version(Control(method="clip_v", mu_low=3.0), 2, state=State.REJECTED, applied_step=None)
     newest = version(Control(method="clip_v", mu_low=1.0), 3)
-    assert latest_control.before(newest, [newest, refused, second, first]) == second
+    assert version_before(newest, [newest, refused, second, first]) == second
 
 
 def test_a_reader_without_the_scope_sees_no_form(site: Site) -> None:

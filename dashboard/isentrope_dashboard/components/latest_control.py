@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import change, count, method, percent, seconds, short_label
 from isentrope_wire.control import Control
-from isentrope_wire.control_answers import ControlVersion, State, Verdict, VerdictState
+from isentrope_wire.control_answers import ControlVersion, State, Verdict, VerdictState, version_before
 
 LATEST = "control-latest"
 OLDER_VERSIONS = 8
@@ -38,12 +38,6 @@ def name_of(control: Control) -> str:
     return short_label(control, None) or method(control.method)
 
 
-def before(item: ControlVersion, history: Sequence[ControlVersion]) -> ControlVersion | None:
-    """The version that a revert goes back to: the newest earlier one that was applied."""
-    earlier = [other for other in history if other.version < item.version and (other.was_applied or not other.version)]
-    return max(earlier, key=lambda other: other.version, default=None)
-
-
 def latest_control(history: Sequence[ControlVersion], *, may_push: bool) -> list[Component]:
     """What the card shows.
 
@@ -56,7 +50,7 @@ def latest_control(history: Sequence[ControlVersion], *, may_push: bool) -> list
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
     return [
-        _newest(newest, before(newest, history) if may_push else None),
+        _newest(newest, version_before(newest, history) if may_push else None),
         *(_older(item) for item in older[:OLDER_VERSIONS]),
     ]
 
