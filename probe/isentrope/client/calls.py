@@ -205,7 +205,12 @@ def control_history(run_id: str) -> Call[Page[ControlVersion]]:
 
 
 def set_control(
-    run_id: str, wanted: Control, *, if_version: int, expires_in_seconds: int | None = None
+    run_id: str,
+    wanted: Control,
+    *,
+    if_version: int,
+    expires_in_seconds: int | None = None,
+    assistant: str | None = None,
 ) -> Call[ControlVersion]:
     return Call(
         verb="PUT",
@@ -213,7 +218,8 @@ def set_control(
         answer=ControlVersion,
         body=wanted.to_document() | {"expires_in_seconds": expires_in_seconds},
         # With the key, a repetition after a lost answer is the same request and not a second change.
-        headers={"If-Match": f'"{if_version}"', "Idempotency-Key": uuid.uuid4().hex},
+        headers={"If-Match": f'"{if_version}"', "Idempotency-Key": uuid.uuid4().hex}
+        | ({} if assistant is None else {"Isentrope-Assistant": assistant}),
     )
 
 

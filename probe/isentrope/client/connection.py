@@ -71,12 +71,7 @@ class Connection:
             )
         self.url = (url or environment.url()).rstrip("/")
         self._http = httpx.Client(
-            base_url=f"{self.url}/api/v1/",
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=timeout_seconds,
-            verify=Credentials.from_environment().ssl_context() if self.url.startswith("https://") else True,
-            # The environment names proxies.
-            trust_env=not environment.is_on_this_machine(self.url),
+            headers={"Authorization": f"Bearer {token}"} if token else {}, **way_to(self.url, timeout_seconds)
         )
 
     def __enter__(self) -> Self:
@@ -131,6 +126,21 @@ class Connection:
         """The lines of an answer without an end."""
         with self._stream(call, silence_seconds=_SILENCE_SECONDS) as response:
             yield response.iter_lines()
+
+
+def way_to(url: str, timeout_seconds: float = 10.0) -> dict[str, Any]:
+    """Arguments of an httpx client that sends calls to the server at `url`: address, wait, trusted CAs, proxies.
+
+    Raises:
+        ConfigurationError: A certificate file can't be used.
+    """
+    return {
+        "base_url": f"{url}/api/v1/",
+        "timeout": timeout_seconds,
+        "verify": Credentials.from_environment().ssl_context() if url.startswith("https://") else True,
+        # The environment names proxies.
+        "trust_env": not environment.is_on_this_machine(url),
+    }
 
 
 class AsyncClient:

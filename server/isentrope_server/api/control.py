@@ -49,6 +49,9 @@ class ControlDocument(Body):
     )
 
 
+ASSISTANT = r"[!-~]([ -~]{0,58}[!-~])?"
+"""The name of the assistant that makes a request for a token's holder: at most 60 printable ASCII characters."""
+
 _REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (409, 412, 422, 428)}
 
 
@@ -73,12 +76,18 @@ async def put_control(
     response: Response,
     if_match: Annotated[str | None, Header(description='ETag of the version it builds on, e.g. `"3"`.')] = None,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+    isentrope_assistant: Annotated[
+        str | None,
+        Header(
+            pattern=f"^{ASSISTANT}$", description="The assistant that asks for the token's holder; named in `author`."
+        ),
+    ] = None,
 ) -> ControlVersion:
     """Request a new version. 202: stored; its probe will report the outcome. 200: the same request came before."""
     control = control_from(document.model_dump(exclude={"expires_in_seconds"}))
     request = ControlRequest(
         control=control,
-        author=principal.name,
+        author=principal.name if isentrope_assistant is None else f"{principal.name} via {isentrope_assistant}",
         token_id=principal.token_id,
         expected_version=_version_in(if_match),
         time_to_live_seconds=document.expires_in_seconds or backend.settings.control_ttl_seconds,
