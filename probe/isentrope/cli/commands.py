@@ -1,4 +1,4 @@
-"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, watch, sync, doctor.
+"""The commands that need neither torch nor a server's code: runs, metrics, export, import, control, watch, sync, mcp, doctor.
 
 Help must be quick, so what a command needs is imported when it runs.
 """
@@ -424,6 +424,27 @@ def doctor(as_json: bool) -> None:
     click.echo(to_json(findings) if as_json else "\n".join(as_lines(findings)))
     if not all(finding.ok for finding in findings):
         raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.option(
+    "--http",
+    "port",
+    type=click.IntRange(1, 65535),
+    default=None,
+    metavar="PORT",
+    help="Serve http://127.0.0.1:PORT/mcp; each request's bearer token is used.  [default: stdio, with ISENTROPE_TOKEN]",
+)
+@url_option
+def mcp(port: int | None, url: str | None) -> None:
+    """Serve runs, health and control as tools of an assistant, over the Model Context Protocol."""
+    from isentrope.mcp.server import HOST, PATH, serve_http, serve_stdio
+
+    if port is None:
+        serve_stdio(url)
+        return
+    click.echo(f"Assistants reach http://{HOST}:{port}{PATH} with their token.", err=True)
+    serve_http(url, port)
 
 
 def _client(url: str | None) -> Client:

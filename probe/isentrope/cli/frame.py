@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "isentrope.cli.commands:doctor",
     "export": "isentrope.cli.commands:export",
     "import": "isentrope.cli.commands:import_history",
+    "mcp": "isentrope.cli.commands:mcp",
     "metrics": "isentrope.cli.commands:metrics",
     "runs": "isentrope.cli.commands:runs",
     "sync": "isentrope.cli.commands:sync",
@@ -36,7 +37,7 @@ COMMANDS = {
 """Where each command is defined, as module:attribute."""
 
 _EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
-_EXTRA_OF_COMMAND = {"watch": "watch"}
+_EXTRA_OF_COMMAND = {"mcp": "mcp", "watch": "watch"}
 """Of commands that need another extra than the rest of their package."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
 

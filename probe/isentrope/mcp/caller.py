@@ -1,0 +1,106 @@
+"""The REST API with the token of whoever called a tool, and how a tool answers: compact JSON, and refusals as text."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+import httpx
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver.exceptions import ToolError
+
+from isentrope.client.calls import Call
+from isentrope.client.connection import ApiError, AsyncClient, way_to
+from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.numbers import plain_json, printable
+
+_A = TypeVar("_A")
+_P = ParamSpec("_P")
+_LONGEST_TEXT = 300
+"""Characters of a text that others wrote."""
+_DIGITS = 5
+"""Significant ones of a number: an assistant reads trends, and pays for each digit."""
+_LONGEST_NAME = 60
+
+
+class Caller(AsyncClient):
+    """Sends calls with one token over connections that all callers share."""
+
+    def __init__(self, http: httpx.AsyncClient, authorization: str | None) -> None:
+        super().__init__(http)
+        self._authorization = authorization
+
+    async def ask(self, call: Call[_A]) -> _A:
+        headers = {} if self._authorization is None else {"Authorization": self._authorization}
+        return await super().ask(replace(call, headers={**call.headers, **headers}))
+
+
+class Callers:
+    """Makes the client of each request."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """
+        Args:
+            url: The server's address.
+            token: Of every request; None: the one that the request itself carries, or none.
+
+        Raises:
+            ConfigurationError: A certificate file can't be used.
+        """
+        self._http = httpx.AsyncClient(**way_to(url))
+        self._token = token
+
+    def of_token(self, token: str) -> Caller:
+        """The holder of this token."""
+        return Caller(self._http, f"Bearer {token}")
+
+    def of(self, context: ServerRequestContext[Any, Any]) -> Caller:
+        """Whoever made this request."""
+        if self._token is not None:
+            return self.of_token(self._token)
+        headers: Mapping[str, str] = getattr(context.request, "headers", None) or {}
+        return Caller(self._http, headers.get("authorization"))
+
+
+def assistant_of(context: ServerRequestContext[Any, Any]) -> str:
+    """The name of the program that makes the request, as it names itself; `assistant` where it has none."""
+    known = context.session.client_params
+    name = "" if known is None else known.client_info.name
+    return re.sub(r"[^ -~]", "", name)[:_LONGEST_NAME].strip() or "assistant"
+
+
+def answers_json(tool: Callable[_P, Awaitable[dict[str, Any]]]) -> Callable[_P, Awaitable[str]]:
+    """Let a tool answer compact JSON without what is missing, and a refusal of the server with its reason."""
+
+    @functools.wraps(tool)
+    async def answer(*arguments: _P.args, **named: _P.kwargs) -> str:
+        try:
+            found = await tool(*arguments, **named)
+        except (ApiError, ConfigurationError) as error:
+            raise ToolError(str(error)) from error
+        return json.dumps(_compact(plain_json(found)), ensure_ascii=False, separators=(",", ":"))
+
+    answer.__annotations__ = {**tool.__annotations__, "return": "str"}
+    return answer
+
+
+def _compact(value: object) -> object:
+    """Without None and empty texts in objects; numbers rounded. Lists keep their length."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _compact(inner) for name, inner in value.items() if inner is not None and inner != ""}
+    if isinstance(value, list):
+        return [_compact(inner) for inner in value]
+    return value
+
+
+def others_text(text: str | None, most: int = _LONGEST_TEXT) -> str | None:
+    """A text that a person or a model wrote: in one line, of bounded length, invisible characters by their numbers."""
+    if text is None or len(text) <= most:
+        return None if text is None else printable(text)
+    return printable(text[:most]) + " …"
