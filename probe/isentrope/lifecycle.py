@@ -18,6 +18,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -197,9 +198,16 @@ def _run_started(
     )
 
 
+SHOWN_CALLS = 20
+"""Of an error's traceback: the calls next to it."""
+
+
 def error_text(error: BaseException) -> str:
-    """An error as a run's page shows it."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    """An error as a run's page shows it: the last calls of its traceback, and what it is."""
+    found = traceback.TracebackException.from_exception(error, limit=-SHOWN_CALLS)
+    text = "".join(found.format())
+    # Without what it was raised from, where that is too long: what is cut is the end.
+    return (text if len(text) <= ERROR_CHARACTERS else "".join(found.format(chain=False))).rstrip()
 
 
 def last_unhandled_error() -> BaseException | None:

@@ -25,8 +25,15 @@ class Status(StrEnum):
     FAILED = "failed"
     ENDED = "ended"
     """The process ended without finishing the run; whether that went well is not known."""
+    IMPORTED = "imported"
+    """The history of another tool, or an export: it was complete when it came."""
     SILENT = "silent"
     """No report and no finish for a while: frozen, killed or cut off."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no training is there any more to report, or to apply a control."""
+        return self not in (Status.RUNNING, Status.SILENT)
 
 
 class TokenScope(StrEnum):

@@ -235,7 +235,7 @@ class RunFinished:
     """The training process ended the run."""
 
     status: str
-    """`finished` or `failed`."""
+    """`finished`, `failed`, `ended` or `imported`."""
     finished_at: float
     step: int | None = None
     error: str = ""
@@ -287,3 +287,10 @@ _CUT = " ... cut"
 def cut(text: str, characters: int) -> str:
     """The text, or its beginning and the word that it was cut."""
     return text if len(text) <= characters else text[: characters - len(_CUT)] + _CUT
+
+
+def error_in_a_line(error: str) -> str:
+    """What a run failed of: of a traceback the line behind the last call, of other words the first line."""
+    lines = error.strip().splitlines()
+    last_call = max((at for at, line in enumerate(lines) if line.startswith("  File ")), default=-1)
+    return next((line for line in lines[last_call + 1 :] if not line.startswith((" ", "Traceback"))), "")

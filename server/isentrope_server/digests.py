@@ -33,6 +33,7 @@ from isentrope_wire.control import Control, Hold
 from isentrope_wire.diagnosis.health import Measured, diagnose
 from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN, HOLD_TARGET, REWARD_MEAN
 from isentrope_wire.numbers import read
+from isentrope_wire.reports import error_in_a_line
 
 LINE_PARTS = 36
 """Numbers in a line: a pixel or two for each."""
@@ -165,7 +166,7 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         entropy_line=lines[0],
         reward_line=lines[1],
         control=old.control if old is not None and is_same_control else _control(connection, run),
-        reason=_last_line(run.error) if run.status is Status.FAILED else "",
+        reason=error_in_a_line(run.error)[:_REASON_CHARACTERS] if run.status is Status.FAILED else "",
         seconds_per_step=steps.seconds_per_step(connection, run.key),
     )
     return digest, None if basis is None else replace(basis, control_version=run.control_version)
@@ -240,8 +241,3 @@ def _control(connection: Connection, run: Run) -> DigestControl | None:
         mu_high=control.mu_high,
         hold_target=None if control.hold is None else Hold.from_document(control.hold).target,
     )
-
-
-def _last_line(error: str) -> str:
-    """The last line of a traceback is the error."""
-    return next(iter(error.strip().splitlines()[-1:]), "")[:_REASON_CHARACTERS]

@@ -119,7 +119,8 @@ def test_changes_are_counted_without_the_reason_and_defaults() -> None:
         (Status.FINISHED, TokenScope.ADMIN, ["method:none"], "has finished"),
         (Status.FAILED, TokenScope.ADMIN, ["method:none"], "has failed"),
         (Status.ENDED, TokenScope.ADMIN, ["method:none"], "has ended"),
-        (Status.RUNNING, TokenScope.ADMIN, [], "imported"),
+        (Status.RUNNING, TokenScope.ADMIN, [], "only observes"),
+        (Status.IMPORTED, TokenScope.ADMIN, [], "No trainer"),
     ],
 )
 def test_who_may_push(status: Status, scope: TokenScope, capabilities: list[str], words: str) -> None:
@@ -198,17 +199,17 @@ def test_a_verdict_is_shown_with_what_was_predicted() -> None:
     )
     first = version(Control(), 0, state=State.APPLIED, applied_step=0)
     newest = version(Control(method="clip_v", mu_high=2.5), verdict=verdict)
-    shown = texts(latest_control.latest_control([newest, first], may_push=True))
+    shown = texts(latest_control.latest_control([newest, first], is_over=False, may_push=True))
     for words in ("Too weak", "1.1\u00a0%", "−0.0022", "–", "but too little", "Revert to v0", "step 41"):
         assert words in shown
-    assert "Revert" not in texts(latest_control.latest_control([newest, first], may_push=False))
+    assert "Revert" not in texts(latest_control.latest_control([newest, first], is_over=False, may_push=False))
 
 
 def test_a_pending_control_counts_down_to_its_expiry() -> None:
     open_one = version(
         Control(method="clip_v", mu_low=1.0), state=State.PENDING, applied_step=None, applied_at=None, expires_at=99.0
     )
-    shown = latest_control.latest_control([open_one], may_push=True)
+    shown = latest_control.latest_control([open_one], is_over=False, may_push=True)
     assert "data-expires" in str(shown)
     assert "Pending" in texts(shown)
     assert version_before(open_one, [open_one]) is None

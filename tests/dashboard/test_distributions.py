@@ -23,6 +23,7 @@ from isentrope_dashboard.figures.distributions import (
 )
 from isentrope_dashboard.figures.overview import Mark, Shown
 from isentrope_dashboard.pages import distributions, steps
+from isentrope_dashboard.pages.steps import NO_STEP
 from isentrope_wire.answers import HistogramColumns
 from isentrope_wire.control import Control
 from isentrope_wire.reports import LIKELY_CAUSE, StepReport
@@ -171,10 +172,12 @@ def test_an_unreported_step_is_the_nearest_reported_one(site: Site) -> None:
 
 
 def test_a_run_without_reports_shows_what_would_make_panels_appear(site: Site) -> None:
-    run = site.run(0)
-    values = site.values(distributions.PART, f"/runs/{run}?tab=distributions")
-    assert all(values[f"place-{name}"] for name in distributions.ORDER)
-    assert pull.PANELS["kl"].needs in str(values["not-shown"])
+    bare = site.run(1, change=lambda report: replace(report, histograms=(), scalars={"loss": 1.0}))
+    empty = site.run(0)
+    of_bare, of_empty = (site.values(distributions.PART, f"/runs/{run}?tab=distributions") for run in (bare, empty))
+    assert all(values[f"place-{name}"] for name in distributions.ORDER for values in (of_bare, of_empty))
+    assert pull.PANELS["kl"].needs in str(of_bare["not-shown"])
+    assert NO_STEP in str(of_empty["not-shown"])
 
 
 def test_the_likely_cause_is_named_in_its_step_only(site: Site) -> None:

@@ -23,7 +23,7 @@ from isentrope.guard import Guard
 from isentrope.lifecycle import announce
 from isentrope.statistics import tokens
 from isentrope.transport.transport import InMemoryTransport
-from isentrope_wire.reports import RunFinished
+from isentrope_wire.reports import RunFinished, error_in_a_line
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports, run_steps
 
 
@@ -215,7 +215,11 @@ def test_leaving_the_block_finishes_the_run_with_how_it_ended() -> None:
         train()
     finished = transport.messages[-1]
     assert isinstance(finished, RunFinished)
-    assert (finished.status, finished.step, finished.error) == ("failed", 3, "ZeroDivisionError: division by zero")
+    assert (finished.status, finished.step, error_in_a_line(finished.error)) == (
+        "failed",
+        3,
+        "ZeroDivisionError: division by zero",
+    )
     probe.finish()
     assert transport.messages[-1] is finished
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.lifecycle import error_text
+from isentrope.lifecycle import SHOWN_CALLS, error_text
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import RunFinished
+from isentrope_wire.reports import ERROR_CHARACTERS, RunFinished, error_in_a_line
 
 PROCESSES = """
 import os, sys, time, isentrope, isentrope.probe
@@ -78,11 +78,34 @@ def finishes(home: Path) -> list[RunFinished]:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_end_of_a_process_ends_its_run(homes: dict[str, Path], ending: str) -> None:
-    assert {(found.status, found.error) for found in finishes(homes[ending])} == ENDINGS[ending]
+    assert {(found.status, error_in_a_line(found.error)) for found in finishes(homes[ending])} == ENDINGS[ending]
 
 
 def test_every_run_of_a_process_ends_with_its_last_step(homes: dict[str, Path]) -> None:
     assert [found.step for found in finishes(homes[FAILED])] == [1, 1]
+
+
+def test_a_failed_run_has_the_traceback(homes: dict[str, Path]) -> None:
+    first, *calls, last = finishes(homes[FAILED])[0].error.splitlines()
+    assert (first, calls[-1].strip(), last) == (
+        "Traceback (most recent call last):",
+        'File "<string>", line 1, in <module>',
+        "RuntimeError: boom",
+    )
+
+
+def test_of_a_deep_traceback_the_last_calls_remain() -> None:
+    def fall(calls: int) -> None:
+        if calls == 0:
+            raise ValueError("at the bottom\nof the stack")
+        fall(calls - 1)
+
+    with pytest.raises(ValueError, match="bottom") as caught:
+        fall(100)
+    text = error_text(caught.value)
+    assert text.count("in fall") <= SHOWN_CALLS
+    assert len(text) <= ERROR_CHARACTERS
+    assert error_in_a_line(text) == "ValueError: at the bottom"
 
 
 def test_several_hanging_runs_together_take_no_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:

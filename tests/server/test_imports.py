@@ -47,7 +47,7 @@ TRL_LOG = [
 
 
 @pytest.mark.parametrize("kind", ["history.jsonl", "trainer_state.json"])
-def test_a_trl_history_becomes_a_finished_run_under_the_names_promised(
+def test_a_trl_history_becomes_an_imported_run_under_the_names_promised(
     server: ServerInThread, write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     lines = "".join(f"{json.dumps(row)}\n" for row in TRL_LOG)
@@ -55,7 +55,7 @@ def test_a_trl_history_becomes_a_finished_run_under_the_names_promised(
     imported = json.loads(run_import(server, path, monkeypatch, "--name", f"trl {kind}", "--json").output)
     assert (imported["reports"], imported["first_step"], imported["last_step"]) == (2, 1, 2)
     run = server.http.get(f"/api/v1/runs/{imported['run']}").json()
-    assert (run["status"], run["step"], run["name"], run["project"]) == ("finished", 2, f"trl {kind}", "imported")
+    assert (run["status"], run["step"], run["name"], run["project"]) == ("imported", 2, f"trl {kind}", "imported")
     first, second = (
         server.http.get(f"/api/v1/runs/{imported['run']}/steps/{step}").json()["scalars"] for step in (1, 2)
     )

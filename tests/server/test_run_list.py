@@ -169,7 +169,7 @@ def test_digest_has_the_active_control(server: ServerInThread) -> None:
     assert (after.method, after.mu_low, after.mu_high, after.hold_target) == ("clip_v", 1.0, 2.5, "75%")
 
 
-def test_reason_is_the_last_line_of_the_error(server: ServerInThread) -> None:
+def test_reason_is_the_error_in_a_line(server: ServerInThread) -> None:
     failed, finished = Rank(server), Rank(server)
     finish(failed, "failed", "Traceback (most recent call last):\n  ...\nRuntimeError: CUDA out of memory\n")
     finish(finished)
@@ -207,7 +207,7 @@ def test_those_that_need_a_person_come_first(server: ServerInThread) -> None:
         assert ids(client.runs(level="act", status="finished")) == []
         counts = client.run_counts()
     assert counts.levels == {"act": 2, "watch": 2, "healthy": 2, "no_data": 0, "holding": 0}
-    assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 0, "ended": 0}
+    assert counts.statuses == {"running": 6, "silent": 2, "finished": 2, "failed": 0, "ended": 0, "imported": 0}
     assert counts.total == 10
 
 

@@ -73,7 +73,7 @@ class ServerProcess:
         with isentrope.Client(self.url) as client:
             while time.monotonic() < deadline:
                 try:
-                    if client.run(run_id).status in ("finished", "failed", "ended"):
+                    if client.run(run_id).status.is_over:
                         return True
                 except isentrope.IsentropeError:
                     # Not known yet, or the server is gone: either way the deadline decides.

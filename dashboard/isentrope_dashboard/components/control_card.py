@@ -183,30 +183,51 @@ def _number(value: object) -> object:
         return value
 
 
+def takes_controls(run: RunDetail) -> bool:
+    """Whether there is a trainer that applies them."""
+    return bool(run.capabilities) and not run.status.is_over
+
+
+def has_form(run: RunDetail, closed: str) -> bool:
+    """Whether the form is shown: to push, or, where no trainer takes a control, to see what thresholds would have done.
+
+    Args:
+        run: of the page.
+        closed: from `why_closed`.
+    """
+    return not closed or (run.step is not None and not takes_controls(run))
+
+
 def why_closed(run: RunDetail, me: Me) -> str:
     """Why nobody, or not this reader, can push a control; empty where they can."""
-    if run.status in (Status.FINISHED, Status.FAILED, Status.ENDED):
-        how = {Status.FINISHED: "has finished", Status.FAILED: "has failed", Status.ENDED: "has ended"}[run.status]
-        return f"This run {how}: no trainer is there to apply a control."
+    if run.status == Status.IMPORTED:
+        return "No trainer is there to apply a control."
+    if run.status.is_over:
+        return f"This run has {run.status}: no trainer is there to apply a control."
     if not run.capabilities:
-        return "This run was imported or only observes: its trainer applies no controls."
+        return "This run only observes: its trainer applies no controls."
     if me.scope not in (TokenScope.CONTROL, TokenScope.ADMIN):
         return f"Signed in as {me.name} with the scope {me.scope}: to push a control, sign in with a token of scope control."
     return ""
 
 
-def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None) -> Component:
+def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None, *, closed: str = "") -> Component:
     """The card's fields, with the stores of the callbacks about them: these run where there is a form.
 
     Args:
         run: what its probe can carry out can be chosen.
         fields: the first values.
         base: the version that they are those of; None: they are filled by a callback.
+        closed: why nothing can be pushed: then only what belongs to the what-if is shown.
     """
-    methods = [{"value": name, "label": row.label} for name, row in METHODS.items() if name in run.methods]
+    methods = [
+        {"value": name, "label": row.label}
+        for name, row in METHODS.items()
+        if (row.thresholds if closed else name in run.methods)
+    ]
     method = method_named(fields.method)
     stores = {BASE: base, FILL: None, FOLLOW: None, ASKED: None, PREVIEW: None, ANSWERED: None}
-    return html.Div(
+    fields_of_form = html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
             html.Div(id=STATUS, className="status", role="status"),
@@ -277,6 +298,10 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None) 
         id=FORM,
         className=form_class(method),
     )  # fmt: skip
+    if not closed:
+        return fields_of_form
+    words = f"{closed} Shown is what thresholds would have done to its last steps."
+    return html.Div([fields_of_form, html.P(words, className="dim small closed")], className="only-what-if")
 
 
 def form_class(method: Method) -> str:

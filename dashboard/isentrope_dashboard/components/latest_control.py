@@ -38,15 +38,19 @@ def name_of(control: Control) -> str:
     return short_label(control, None) or method(control.method)
 
 
-def latest_control(history: Sequence[ControlVersion], *, may_push: bool) -> list[Component]:
+def latest_control(history: Sequence[ControlVersion], *, is_over: bool, may_push: bool) -> list[Component]:
     """What the card shows.
 
     Args:
         history: newest first.
+        is_over: whether the run is.
         may_push: whether this reader can go back to an earlier version.
     """
     if not history or history[0].version == 0:
-        active = f" It runs as it started, with {name_of(history[0].control)}." if history else ""
+        runs = "ran" if is_over else "runs"
+        first = history[0].control if history else Control()
+        name = "without one" if first == Control() else f"with {name_of(first)}"
+        active = f" It {runs} as it started, {name}."
         return [html.P(f"No control was pushed to this run.{active}", className="dim small none")]
     newest, *older = history
     return [

@@ -22,8 +22,6 @@ from isentrope_wire.answers import DigestControl, HealthLevel, RunCounts, RunSum
 
 SPARK_WIDTH, SPARK_HEIGHT = 72, 22
 
-ENDED = (Status.FINISHED, Status.FAILED, Status.ENDED)
-
 _HEALTH = {
     HealthLevel.ACT: ("Act", "act"),
     HealthLevel.WATCH: ("Watch", "watch"),
@@ -73,11 +71,16 @@ def project_row(name: str, counts: RunCounts) -> dict[str, Any]:
 
 def health(run: RunSummary) -> tuple[str, str]:
     """The word and the tone of a run's health: its level while it reports."""
-    if run.status in ENDED:
-        return "Ended", "none"
+    if run.status.is_over:
+        return "Imported" if run.status == Status.IMPORTED else "Ended", "none"
     if run.status == Status.SILENT:
         return "Silent", "watch"
     return _HEALTH[run.digest.level if run.digest else HealthLevel.NO_DATA]
+
+
+def imported_from(run: RunSummary) -> str:
+    """The file that an imported run was read from; empty where it is not known."""
+    return str(run.config.get("imported_from", ""))
 
 
 def _two_lines(first: Component | str, second: str) -> html.Div:
@@ -103,6 +106,8 @@ def _status(run: RunSummary) -> tuple[Component, str]:
             reason = f"no report for {minutes} min" if minutes < 120 else f"no report for {minutes // 60} h"
         case Status.ENDED:
             reason = "the process ended without finishing"
+        case Status.IMPORTED:
+            reason = f"from {source}" if (source := imported_from(run)) else ""
     return text(word, tone if run.status in (Status.FAILED, Status.SILENT) else ""), reason
 
 
@@ -116,7 +121,7 @@ def _share_lost(share: float | None, tone: str) -> Any:
 
 def _steps_left(run: RunSummary) -> str:
     digest = run.digest
-    if digest is None or run.status in ENDED:
+    if digest is None or run.status.is_over:
         return MISSING
     if digest.share_lost is not None and digest.share_lost >= 0.75:
         return "lost"

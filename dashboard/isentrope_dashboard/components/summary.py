@@ -15,9 +15,10 @@ import dash_mantine_components as dmc
 from dash import html
 
 from isentrope_dashboard.components.basics import icon, inner_id, row, text, with_symbols
+from isentrope_dashboard.components.header import STATUS
 from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.formatting import MISSING, change, number, percent
-from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns, Status
+from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns
 from isentrope_wire.diagnosis.health import Diagnosis
 from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel, Show
 
@@ -33,15 +34,19 @@ _FLAGS = {
 
 
 def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
-    """The line of a run. Runs that are over have no button: no control reaches them."""
+    """The line of a run; of one that is over, how it ended and what became of its entropy."""
     word, drawing = _FLAGS[diagnosis.level]
-    live = run.status in (Status.RUNNING, Status.SILENT)
-    why: list[Any] = [_words("message", diagnosis.message)]
+    look, message = str(diagnosis.level), diagnosis.message
+    if run.status.is_over:  # how it was doing calls nobody any more
+        word, tone, _ = STATUS[run.status]
+        drawing, look = "alert" if tone == "act" else "clock", tone
+        message = _sentence(message.removeprefix(f"{word}: "))
+    why: list[Any] = [_words("message", message)]
     if diagnosis.cause is not None:
         pieces = with_symbols(_sentence(diagnosis.cause.message))
         why += [" ", *(_words(f"cause {at}", one) if isinstance(one, str) else one for at, one in enumerate(pieces))]
     cure: list[Any] = []
-    if diagnosis.suggestion is not None and live:
+    if diagnosis.suggestion is not None:
         head, colon, rest = diagnosis.suggestion.message.partition(":")
         cure = [html.B(_words("cure", head + colon)), _words("effect", rest)]
     elif diagnosis.verdict is not None:
@@ -49,7 +54,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     buttons: list[Any] = []
     if diagnosis.cause is not None:
         buttons.append(html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"}))
-    if diagnosis.suggestion is not None and live:
+    if diagnosis.suggestion is not None:
         buttons.append(dmc.Button("Try it", id=TRY, h=36, size="sm", rightSection=icon("arrow", 14)))
     return html.Div(
         [
@@ -57,7 +62,7 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
             html.Div([html.Div(why, className="why num"), html.Div(cure, className="cure num")], className="spacer"),
             *buttons,
         ],
-        className=f"health {diagnosis.level}",
+        className=f"health {look}".strip(),
         role="status",
     )
 
@@ -113,7 +118,7 @@ def kpi_cards(entropy: Readings, reward: Readings, predicted: Readings, clipped:
         _card("Reward", "mean", number(reward.now), *_against(reward, loss_is_bad=True), reward),
         _card(
             "Predicted ΔH", "nats a step", change(predicted.now),
-            *(("", "", "needs a calibration") if pace is None or predicted.now is None
+            *(("", "", "not calibrated") if pace is None or predicted.now is None
               else (_share(predicted.now, pace), "", f"of early pace {change(pace)}")),
             predicted,
         ),

@@ -94,6 +94,8 @@ class Shown:
     marks: Sequence[Mark] = ()
     forecasts: Sequence[Forecast] = field(default_factory=list)
     early_level: float | None = None
+    absent: str = ""
+    """Of a run that is over: in the place of a chart of which nothing was reported."""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -149,7 +151,7 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
     ink = chart.ink
     entropy = _columns(series, ENTROPY_MEAN)
     if not entropy.step:
-        chart.note("No entropy was reported so far")
+        chart.note(shown.absent or "No entropy was reported so far")
         return chart.figure()
     early = shown.early_level
     low, high = value_range([entropy, _columns(series, HOLD_TARGET)], from_zero=True, high=early)
@@ -218,7 +220,7 @@ def reward_figure(series: Series, shown: Shown) -> dict[str, Any]:
     chart = _chart(shown)
     reward = _columns(series, REWARD_MEAN)
     if not reward.step:
-        chart.note("No reward was reported: pass rewards, or log it")
+        chart.note(shown.absent or "No reward was reported: pass rewards, or log it")
         return chart.figure()
     chart.y_axis(*value_range([reward], from_zero=True))
     chart.line(reward, name="reward", color=chart.ink["iris"], smooth=shown.smooth, written=number)
@@ -232,7 +234,7 @@ def change_figure(series: Series, shown: Shown) -> dict[str, Any]:
     ink = chart.ink
     predicted, observed = _columns(series, ENTROPY_PREDICTED_CHANGE), _columns(series, ENTROPY_OBSERVED_CHANGE)
     if not predicted.step and not observed.step:
-        chart.note("A calibrated prediction needs several steps")
+        chart.note(shown.absent or "A calibrated prediction needs several steps")
         return chart.figure()
     chart.y_axis(*value_range([predicted, observed], low=0.0), zeroline=True)
     low, high = _columns(series, ENTROPY_PREDICTED_CHANGE_LOW), _columns(series, ENTROPY_PREDICTED_CHANGE_HIGH)
@@ -257,7 +259,7 @@ def clip_figure(series: Series, shown: Shown) -> dict[str, Any]:
     ink = chart.ink
     clipped = _columns(series, CLIP_FRACTION)
     if not clipped.step:
-        chart.note("No clip fraction was reported so far")
+        chart.note(shown.absent or "No clip fraction was reported so far")
         return chart.figure()
     predicted = max((line.clip_fraction or 0.0 for line in shown.forecasts), default=0.0)
     chart.y_axis(*value_range([clipped], from_zero=True, high=max(0.05, predicted)), written=percent_texts)

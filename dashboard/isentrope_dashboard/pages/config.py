@@ -143,8 +143,11 @@ def _about(run: RunDetail) -> list[Fact]:
         ("Probe", run.probe_version),
         ("Ranks", count(run.world_size)),
         ("Attempts", count(run.incarnations)),
-        ("Created", moment(run.created_at)),
-        ("Finished", moment(run.finished_at)),
+        *(
+            [("Imported", moment(run.created_at)), ("Last report", moment(run.finished_at))]
+            if run.status == Status.IMPORTED
+            else [("Created", moment(run.created_at)), ("Finished", moment(run.finished_at))]
+        ),
         ("Can carry out", html.Div(capabilities, className="chips") if capabilities else "nothing: it can't be controlled"),
     ]  # fmt: skip
 

@@ -38,6 +38,7 @@ from isentrope_dashboard.components.control_preview import (
     measured_step,
 )
 from isentrope_dashboard.components.latest_control import LATEST, latest_control, name_of
+from isentrope_dashboard.components.run_rows import imported_from
 from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.overview import NEXT_STEPS
@@ -45,14 +46,14 @@ from isentrope_dashboard.formatting import describe
 from isentrope_dashboard.live import NEWS, SLOW_NEWS, Part, Values
 from isentrope_dashboard.pages.overview import read_scale
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RunDetail
+from isentrope_wire.answers import RunDetail, Status
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.control_answers import ControlVersion, RunControl, WhatIfAnswer
 from isentrope_wire.control_answers import State as ControlState
 from isentrope_wire.diagnosis.course import WINDOW, slope_of
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.hold_decision import clipping_method
-from isentrope_wire.methods import method_named
+from isentrope_wire.methods import Method, method_named
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, HOLD_GAIN, EarlyLevel
 
 STEPS: Final = 10
@@ -93,27 +94,55 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.control_history(run_id), HISTORY),
     )
     closed = card.why_closed(run, me)
+    has_form = card.has_form(run, closed) and run.status != Status.IMPORTED
+    no_form = _imported(run) if run.status == Status.IMPORTED else html.P(closed, className="dim closed")
     return {
         # Without values: it changes with what can be done with the run, and not with its control.
-        BODY: html.P(closed, className="dim closed") if closed else card.form(run, Fields()),
-        OPENED: None if closed else _opened(run),
+        BODY: card.form(run, Fields(), closed=closed) if has_form else no_form,
+        OPENED: _opened(run, closed) if has_form else None,
         NEWEST: {
             **known(run.control),
             "state": str(run.control.state),
             "reference": known(reference(run.control)),
         },
-        LATEST: latest_control(history, may_push=not closed),
+        LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
+        "imported": run.status == Status.IMPORTED,
     }
 
 
-def _opened(run: RunDetail) -> Component:
-    """The form with the run's control."""
+def _imported(run: RunDetail) -> Component:
+    """What stands in the place of the control."""
+    source = imported_from(run)
+    return html.P(
+        [
+            f"Read from {source}: " if source else "",
+            "shown is what the history has. No trainer is there to apply a control. ",
+            html.A("Attach the probe to the next run", href="/start"),
+        ],
+        className="dim closed",
+    )
+
+
+def first_control(run: RunDetail) -> Control:
+    """What the form begins with. Where nothing can be pushed, thresholds that the what-if can show."""
     control = reference(run.control).control
-    return card.form(run, card.fields_of(control), {**known(run.control), "document": control.to_document()})
+    if card.takes_controls(run) or control.method.thresholds:
+        return control
+    return Control(method=Method.CLIP_V, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
+
+
+def _opened(run: RunDetail, closed: str) -> Component:
+    """The form with the run's control."""
+    control = first_control(run)
+    base = {**known(run.control), "document": control.to_document()}
+    return card.form(run, card.fields_of(control), base, closed=closed)
 
 
 def layout(values: Values) -> Component:
-    """The card, and the newest control beneath it."""
+    """The card, and the newest control beneath it; of an imported run, only where it came from."""
+    if values["imported"]:
+        body = [html.Div(values[BODY], id=BODY), html.Div(id=LATEST, hidden=True), dcc.Store(id=NEWEST)]
+        return html.Div(plain_card(*body, title="Imported", name="control"), className="control-column")
     audit = html.A("All in Audit", href="?tab=audit", className="small", **{"data-tab": "audit"})
     newest = plain_card(
         html.Div(values[LATEST], id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control"
@@ -338,16 +367,16 @@ def _register_judge(app: Dash, api: Api) -> None:
                 run = await client.ask(calls.run(view.run_id or ""))
                 course = await _course(client, run)
                 if base is None or (base["version"] < run.control.version and not _touched(fields, base)):
-                    return nothing | {"follow": _as_it_is(run.control)}
+                    return nothing | {"follow": _as_it_is(run)}
                 return nothing | await _judged(client, view, run, course, fields, base)
         except ApiError as error:
             return nothing | {"note": str(error)}
 
 
-def _as_it_is(control: RunControl) -> dict[str, Any]:
+def _as_it_is(run: RunDetail) -> dict[str, Any]:
     """Fill the form with the run's control."""
-    document = reference(control).control.to_document()
-    return {"document": document, "base": {**known(control), "document": document}}
+    document = first_control(run).to_document()
+    return {"document": document, "base": {**known(run.control), "document": document}}
 
 
 def _touched(fields: Fields, base: Mapping[str, Any]) -> bool:
@@ -379,13 +408,15 @@ async def _judged(
     status = newer or status_chip(run.control, len(changes))
     newest = {} if run.step is None else (await client.ask(calls.step(run.id, run.step))).scalars
     answer: dict[str, Any] = {"status": status, "blocked": not changes, "preview": preview, "note": ""}
+    if not card.takes_controls(run):
+        answer |= {"status": "", "blocked": True}
     try:
         if wanted.method.thresholds:
             found, drawn = await _thresholds(client, view, run, course, wanted)
             answer |= drawn
         else:
             found = None
-            if wanted.hold is None:
+            if wanted.hold is None and wanted.method != Method.NONE:
                 answer["note"] = (
                     f"{wanted.method.label} {wanted.method.does}: no preview, its effect shows after a push."
                 )
@@ -395,7 +426,7 @@ async def _judged(
         # No step so far, or one without what-if sums.
         return answer | {"note": str(error)}
     dead = dead_before_push(wanted, newest, found if wanted.held is None else None)
-    if dead and wanted.method != "none":
+    if dead and wanted.method != Method.NONE and card.takes_controls(run):
         answer["note"] = html.Span(["Can't act if pushed: ", " ".join(dead)], className="warning")
     return answer
 
@@ -481,7 +512,9 @@ async def _thresholds(
             "clippedStd": found.clip_fraction_std,
             "change": found.unit_predicted_change if found.gain is None else found.predicted_change,
         },
-        "ahead": None if run.step is None else [scale.at(run.step), scale.at(run.step + NEXT_STEPS)],
+        "ahead": None
+        if run.step is None or not card.takes_controls(run)
+        else [scale.at(run.step), scale.at(run.step + NEXT_STEPS)],
     }
     return found, {"preview": preview, "figure": what_if.what_if_figure(curves, now, view.scheme, width)}
 

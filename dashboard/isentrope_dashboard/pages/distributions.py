@@ -19,10 +19,10 @@ from isentrope_dashboard.figures.overview import Shown
 from isentrope_dashboard.figures.pull import PANELS, Panel
 from isentrope_dashboard.formatting import count, number
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages.overview import marks, read_scale, window
-from isentrope_dashboard.pages.steps import chosen_step, report_of
+from isentrope_dashboard.pages.overview import NOT_IMPORTED, marks, read_scale, window
+from isentrope_dashboard.pages.steps import NO_STEP, chosen_step, report_of
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import HistogramColumns, StepReport
+from isentrope_wire.answers import HistogramColumns, Status, StepReport
 from isentrope_wire.control_answers import EntropyPerformance, Estimate
 from isentrope_wire.reports import LIKELY_CAUSE
 
@@ -33,7 +33,7 @@ ORDER = (
     "difficulty", "ratios", "kl", "samples", "law",
 )  # fmt: skip
 """The panels, the most useful first. One that has nothing to show is a line at the end."""
-NO_HISTOGRAM = "The reports have no such histogram: they were imported, or the probe dropped it to save space."
+NO_HISTOGRAM = "The reports have no such histogram: the probe dropped it to save space."
 
 _HEATS: Mapping[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
 _NOTHING: dict[str, Any] = {"data": [], "layout": {}}
@@ -89,6 +89,8 @@ async def read(client: AsyncClient, view: View) -> Values:
             absent[name] = why
         else:
             figures[name] = pull.panel_figure(panel, series, shown, step)
+    if run.status == Status.IMPORTED or run.step is None:
+        absent = dict.fromkeys(absent, NOT_IMPORTED if run.status == Status.IMPORTED else NO_STEP)
     if law.points.step:
         figures["law"] = law_figure(law, view.scheme)
     else:

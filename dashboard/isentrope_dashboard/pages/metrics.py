@@ -151,7 +151,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     figures: dict[str, dict[str, Any]] = {name: metric_figure([Line(name, series.get(name, EMPTY), COLOURS[view.scheme]["iris"])], look, _show(name))
                for name in arranged.drawn}  # fmt: skip
-    return {"metrics": _body(arranged, figures, latest, view)}
+    return {"metrics": _body(arranged, figures, latest, view, is_over=run.status.is_over)}
 
 
 def _show(name: str) -> Show:
@@ -160,9 +160,16 @@ def _show(name: str) -> Show:
 
 
 def _body(
-    arranged: Arrangement, figures: Mapping[str, dict[str, Any]], latest: Mapping[str, LatestMetric], view: View
+    arranged: Arrangement,
+    figures: Mapping[str, dict[str, Any]],
+    latest: Mapping[str, LatestMetric],
+    view: View,
+    *,
+    is_over: bool,
 ) -> list[Component]:
     if not latest:
+        if is_over:
+            return [_note("No metric was reported", "This run ended before its first step.")]
         return [_note("No metric was reported so far", "Charts appear here with the first step.")]
     if not arranged.groups:
         return [_note("No metric has this in its name", "Clear the search to see all.")]

@@ -34,6 +34,7 @@ BEFORE_CONTROL = 20
 """Steps shown before the control, in the window that begins with it."""
 
 TALL, SHORT = 325, 227
+NOT_IMPORTED = "Not in the imported history"
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -63,6 +64,9 @@ async def read(client: AsyncClient, view: View) -> Values:
         zoom=view.zoom,
         smooth=view.smooth,
         is_live=run.status == Status.RUNNING,
+        absent=(
+            "" if not run.status.is_over else NOT_IMPORTED if run.status == Status.IMPORTED else "None was reported"
+        ),
         marks=marks(history, alerts),
         early_level=diagnosis.early_level,
         forecasts=forecasts(diagnosis, history, charted) if run.status == Status.RUNNING else [],

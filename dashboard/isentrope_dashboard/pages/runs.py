@@ -19,7 +19,7 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import choice, dialog, icon, row, spacer, text
-from isentrope_dashboard.components.run_rows import ENDED, project_row, run_row
+from isentrope_dashboard.components.run_rows import project_row, run_row
 from isentrope_dashboard.formatting import count
 from isentrope_dashboard.live import refusal
 from isentrope_dashboard.pages import start
@@ -37,7 +37,7 @@ _LEVELS = {
     "watch": [HealthLevel.WATCH],
     "healthy": [HealthLevel.HEALTHY, HealthLevel.HOLDING],
 }
-_STATUSES = {"silent": [Status.SILENT], "ended": list(ENDED)}
+_STATUSES = {"silent": [Status.SILENT], "ended": [status for status in Status if status.is_over]}
 _BY_PROJECT = "project"
 
 Cursor = list[Any] | None
@@ -203,7 +203,7 @@ async def _counts(client: AsyncClient, view: View) -> RunCounts:
 
 def _options(counts: RunCounts, view: View) -> tuple[str, Any, Any, Any]:
     """The line above the list, and what health, project and tag can be."""
-    ended = sum(counts.statuses.get(status, 0) for status in ENDED)
+    ended = sum(counts.statuses.get(status, 0) for status in _STATUSES["ended"])
     silent, now = counts.statuses.get(Status.SILENT, 0), view.query.get("health")
     numbers = {
         name: sum(counts.levels.get(level, 0) for level in levels)

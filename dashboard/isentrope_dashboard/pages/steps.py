@@ -26,6 +26,7 @@ PARAM = "step"
 """In the address; without it the newest step is shown."""
 NEAR = 500
 """Steps to both sides among which the nearest reported one is looked for."""
+NO_STEP = "No step was reported."
 LABEL_SHARE = 0.06
 """Of the slider's width: the least distance of two labels."""
 
@@ -87,7 +88,7 @@ async def read(client: AsyncClient, view: View) -> Values:
         "marks": labelled(marks(history, alerts), first, run.step or 0),
         "live": run.status == Status.RUNNING,
     }
-    return {"step-facts": facts, "step-words": _words(report)}
+    return {"step-facts": facts, "step-words": _words(report) if run.step is not None else [text(NO_STEP, "dim")]}
 
 
 def labelled(found: Sequence[Mark], first: int, last: int) -> list[dict[str, Any]]:

@@ -19,13 +19,14 @@ from isentrope_dashboard.components.token_text import Filter, legend, rollout_ro
 from isentrope_dashboard.figures.pull import QUADRANTS
 from isentrope_dashboard.formatting import change, count, percent
 from isentrope_dashboard.live import Part, Values
-from isentrope_dashboard.pages.steps import PARAM, chosen_step, report_of
+from isentrope_dashboard.pages.overview import NOT_IMPORTED
+from isentrope_dashboard.pages.steps import NO_STEP, PARAM, chosen_step, report_of
 from isentrope_dashboard.view import View
-from isentrope_wire.answers import RecurringTokens, Rollouts, StepReport, TopTokens
+from isentrope_wire.answers import RecurringTokens, Rollouts, Status, StepReport, TopTokens
 
 RECURRING_STEPS = 10
 NOTHING_MEASURED = "The step's report has no split by the signs of advantage and score: its tokens were not gated."
-GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate(), or the run was imported."
+GATE_TOKENS = "This step reported no tokens: scores and advantages were not passed to gate()."
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -42,10 +43,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     report = await report_of(client, run_id, step)
     chosen = Filter.of(view)
     context, how_many = _context(rollouts, top, chosen)
+    if not rollouts.items and not top.items and (run.step is None or run.status == Status.IMPORTED):
+        context = [_sentence(NO_STEP if run.step is None else f"{NOT_IMPORTED}.")]
     return {
         "token-context": context,
         "token-count": how_many,
-        "token-pull": quadrant_bars(report),
+        "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
         "recurring": recurring_rows(recurring, chosen),
         "recurring-steps": _steps_words(recurring),
         "filter": chosen,
@@ -78,12 +81,12 @@ def _sentence(words: str) -> html.P:
     return html.P(words, className="dim token-sentence")
 
 
-def quadrant_bars(report: StepReport | None) -> list[Component]:
-    """The parts of the unit prediction by the signs of A and S_c, each with its share of the pull."""
+def quadrant_bars(report: StepReport | None, absent: str = NOTHING_MEASURED) -> list[Component]:
+    """The parts of the unit prediction by the signs of A and S_c, each with its share of the pull; or why there are none."""
     known = {quadrant: None if report is None else report.scalars.get(quadrant.metric) for quadrant in QUADRANTS}
     values = {quadrant: value for quadrant, value in known.items() if value is not None and math.isfinite(value)}
     if not values:
-        return [_sentence(NOTHING_MEASURED)]
+        return [_sentence(absent)]
     lowering = -sum(value for value in values.values() if value < 0)
     raising = sum(value for value in values.values() if value > 0)
     pull = max(lowering, raising)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from isentrope.transport.connection import TelemetryConnection
+from isentrope_wire.answers import Status
 from isentrope_wire.codec import record_of
 from isentrope_wire.errors import IsentropeError
 from isentrope_wire.reports import Payload, Record, RunFinished, RunStarted, StepReport
@@ -53,7 +54,7 @@ def deliver(
         ServerAway: not everything was stored; repeat to continue. The same with ServerRefuses and TokenRefused.
         ImportRefused: the server quarantined a record.
     """
-    finished = RunFinished(status="finished", finished_at=reports[-1].recorded_at, step=reports[-1].step)
+    finished = RunFinished(status=Status.IMPORTED, finished_at=reports[-1].recorded_at, step=reports[-1].step)
     messages: list[Payload] = [*reports, finished]
     records = [record_of(seq, message) for seq, message in enumerate(messages, 1)]
     digest = hashlib.blake2b(b"".join(record.payload_hash for record in records), digest_size=4).hexdigest()

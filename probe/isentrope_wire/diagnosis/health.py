@@ -38,6 +38,7 @@ from isentrope_wire.diagnosis.course import (
 from isentrope_wire.diagnosis.verdict import predicted_effect
 from isentrope_wire.metrics import EarlyLevel
 from isentrope_wire.numbers import Answer, Number, decimals_of, fixed, percent
+from isentrope_wire.reports import error_in_a_line
 from isentrope_wire.what_if import WhatIfSums, cheapest_control
 
 MEAN_STEPS = 10
@@ -50,7 +51,6 @@ _WORTH = 0.5
 _FAR = 10.0
 """In ages of the run: a halving that is further away is no pace worth a number of steps."""
 _SILENT = "No report has come for a while: the process is frozen, ended or cut off."
-_ENDED = {Status.FINISHED: "Finished", Status.ENDED: "Ended", Status.FAILED: "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +300,7 @@ def _cause(course: _Course, measured: Measured) -> Cause | None:
 
 
 def _suggestion(course: _Course, level: HealthLevel, measured: Measured, why: str) -> Suggestion | None:
-    if level not in (HealthLevel.WATCH, HealthLevel.ACT) or not course.direction or measured.status in _ENDED:
+    if level not in (HealthLevel.WATCH, HealthLevel.ACT) or not course.direction or measured.status.is_over:
         return None
     cheapest = cheapest_control(measured.sums, course.direction)
     if cheapest is None or cheapest.mu_low is None:
@@ -366,14 +366,14 @@ def _change_now(measured: Measured) -> float | None:
 def _message(course: _Course | None, level: HealthLevel, measured: Measured) -> str:
     if course is None:
         said = "No step has been reported." if measured.step is None else "No entropy has been reported."
-    elif measured.status in _ENDED:
+    elif measured.status.is_over:
         said = f"{_change_in_words(course, over='over')}."
     else:
         said = _course_in_words(course, level, measured)
-    if measured.status in _ENDED:
-        # The last line of a traceback is the error.
-        error = next(iter(measured.error.strip().splitlines()[-1:]), "").rstrip(".")
-        return f"{_ENDED[measured.status]}: {error}. {said}" if error else f"{_ENDED[measured.status]}: {_lower(said)}"
+    if measured.status.is_over:
+        word = measured.status.capitalize()
+        error = error_in_a_line(measured.error).rstrip(".")
+        return f"{word}: {error}. {said}" if error else f"{word}: {_lower(said)}"
     not_finite = _newest_not_finite(measured)
     if not_finite is not None:
         said = f"The entropy of step {max(measured.entropies)} is {fixed(not_finite, 0)}."

@@ -91,7 +91,7 @@ FIELD_VALUES: dict[str, Any] = {
     "expires_in_seconds": 600,
     "q": "countdown",
     "total": 14,
-    "statuses": {"running": 7, "silent": 1, "finished": 5, "failed": 1, "ended": 0},
+    "statuses": {"running": 7, "silent": 1, "finished": 5, "failed": 1, "ended": 0, "imported": 0},
     "levels": {"no_data": 0, "healthy": 2, "watch": 2, "act": 2, "holding": 1},
     "entropy_line": [0.83, 0.82, None, 0.81],
     "reward_line": [0.31, 0.38, 0.4, 0.42],

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from isentrope_server.store.database import SQLITE
 from isentrope_server.store.removal import DELETING
-from isentrope_server.store.runs import ENDED, Run, described, run_of, silent_before, status_at
+from isentrope_server.store.runs import Run, described, run_of, silent_before, status_at
 from isentrope_server.store.tables import run_digests, runs, shown_name
 from isentrope_wire.answers import HealthLevel, Status
 
@@ -174,7 +174,7 @@ _REPLACED = (
 
 
 def _attention(status: Status, level: HealthLevel) -> int:
-    if status in ENDED:
+    if status.is_over:
         return _ENDED
     return _SILENT if status is Status.SILENT else _FIRST.get(level, _OTHER_LEVELS)
 

@@ -28,7 +28,7 @@ from isentrope_server.store.tables import deleted_runs, names_as_stored, run_dig
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.reports import RunFinished, RunStarted
 
-ENDED = (Status.FINISHED, Status.FAILED, Status.ENDED)
+_ENDS = {status for status in Status if status.is_over}
 _AMONG_THE_RUNNING = 2
 """The place of a new run in a list of those that need a person first, until its digest is computed."""
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        return self.status in ENDED
+        return self.status.is_over
 
 
 def find(connection: Connection, run_id: str, *, silent_after_seconds: float) -> Run | None:
@@ -190,7 +190,7 @@ def finish(connection: Connection, run_key: int, finished: RunFinished) -> None:
         update(runs)
         .where(runs.c.key == run_key)
         .values(
-            state=finished.status if finished.status in (Status.FAILED, Status.ENDED) else Status.FINISHED,
+            state=finished.status if finished.status in _ENDS else Status.FINISHED,
             finished_at=finished.finished_at,
             error=finished.error,
         )

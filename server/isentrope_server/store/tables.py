@@ -135,7 +135,9 @@ runs = Table(
     Column("name", Text, nullable=False),  # as the training reports it
     Column("given_name", Text),  # by people, shown in its place; NULL: none
     Column("project", Text, nullable=False, index=True),
-    Column("state", String(16), nullable=False),  # running | finished | failed | ended; silence is worked out when read
+    Column(
+        "state", String(16), nullable=False
+    ),  # running | finished | failed | ended | imported; silence is worked out when read
     Column("step", BigInteger),
     Column("planned_steps", BigInteger),
     Column("created_at", Double, nullable=False),

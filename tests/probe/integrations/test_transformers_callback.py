@@ -21,7 +21,7 @@ from isentrope.integrations.transformers import IsentropeCallback, register
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.codec import decode_payload
-from isentrope_wire.reports import RunFinished, RunStarted
+from isentrope_wire.reports import RunFinished, RunStarted, error_in_a_line
 from tests.probe.integrations.tiny_trl import reports
 
 
@@ -126,7 +126,9 @@ def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Pa
     with pytest.raises(RuntimeError, match="CUDA out of memory"):
         failing.train()
     assert [report.step for report in reports(transport)] == [1, 2]
-    assert [(one.status, one.error) for one in goodbyes(transport)] == [("failed", "RuntimeError: CUDA out of memory")]
+    assert [(one.status, error_in_a_line(one.error)) for one in goodbyes(transport)] == [
+        ("failed", "RuntimeError: CUDA out of memory")
+    ]
 
 
 def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_a_run_whose_process_dies_has_failed(tmp_path: Path) -> None:
     records = SpoolReader(segment.parent).next_batch(1000, 10**9)
     last = decode_payload(records[-1].payload)
     assert isinstance(last, RunFinished)
-    assert (last.status, last.error) == ("failed", "RuntimeError: CUDA out of memory")
+    assert (last.status, error_in_a_line(last.error)) == ("failed", "RuntimeError: CUDA out of memory")
 
 
 def test_report_to_knows_isentrope_once_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from isentrope.integrations.trl_loss import MicroBatch, Sample, as_in_training, 
 from isentrope.step_report import ClosedStep
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.control import Control
-from isentrope_wire.reports import RunFinished
+from isentrope_wire.reports import RunFinished, error_in_a_line
 from tests.probe.integrations import tiny_trl
 
 EVALUATING = {
@@ -154,7 +154,7 @@ def test_a_training_that_fails_fails_as_before_and_the_run_says_why(tmp_path: Pa
         trainer.train()
     assert [report.step for report in tiny_trl.reports(transport)] == [1, 2]
     goodbye = goodbyes(transport)[0]
-    assert (goodbye.status, goodbye.error) == ("failed", "RuntimeError: the reward server is gone")
+    assert (goodbye.status, error_in_a_line(goodbye.error)) == ("failed", "RuntimeError: the reward server is gone")
 
 
 def test_an_update_before_a_failed_save_is_reported(tmp_path: Path) -> None:

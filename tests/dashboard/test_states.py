@@ -1,0 +1,111 @@
+"""The page of a run in each of its states: imported, ended, without controls, empty; and for readers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from isentrope.imports.delivery import deliver
+from isentrope_dashboard.components.header import run_state
+from isentrope_dashboard.figures.chart import EMPTY
+from isentrope_dashboard.pages import control, distributions, metrics, overview, run, tokens
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
+from isentrope_wire.reports import RunFinished
+from tests.dashboard.conftest import OpenPage, Site, recording
+from tests.server.rank import Rank, step_report
+
+
+def texts(component: Any) -> str:
+    """All words of a component."""
+    if isinstance(component, Sequence) and not isinstance(component, str):
+        return " ".join(map(texts, component))
+    return texts(component.children) if hasattr(component, "children") else str(component or "")
+
+
+def finished(status: str, error: str = "") -> RunFinished:
+    return RunFinished(status=status, finished_at=time.time(), error=error)
+
+
+def imported(site: Site, name: str) -> str:
+    reports = [step_report(step, {ENTROPY_MEAN: 1 - step / 100, REWARD_MEAN: step / 100}) for step in range(40)]
+    history = [replace(report, recorded_at=1.7e9 + report.step) for report in reports]
+    token, target = site.server.owner_token, site.server.grpc_target
+    return deliver(history, name=name, project="imported", source="history.jsonl", target=target, token=token).run
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "flag", "sentence"),
+    [
+        ("finished", "", "Finished", "Entropy lost"),
+        ("failed", "Traceback\n  File x\nOSError: disk full", "Failed", "OSError: disk full. Entropy lost"),
+        ("ended", "", "Ended", "Entropy lost"),
+    ],
+)
+def test_a_run_that_is_over_states_how_it_ended_and_keeps_its_what_if(
+    site: Site, status: str, error: str, flag: str, sentence: str
+) -> None:
+    run_id = site.run(40, name=status, finished=finished(status, error))
+    line = site.values(overview.PART, f"/runs/{run_id}")["health"]
+    assert texts(line).split()[0] == flag
+    assert sentence in texts(line)
+    assert line.className == ("health act" if status == "failed" else "health")
+    values = site.values(control.PART, f"/runs/{run_id}")
+    assert values[control.OPENED].className == "only-what-if"
+    assert f"This run has {status}" in texts(values[control.OPENED])
+    fields = control.first_control(site.client.run(run_id))
+    assert (fields.method, fields.mu_low, fields.mu_high) == ("clip_v", 1.0, 1.0)
+
+
+def test_an_imported_run_looks_imported_and_promises_nothing(site: Site) -> None:
+    run_id = imported(site, "history")
+    badge, *_, age = run_state(site.client.run(run_id), EMPTY)
+    assert (texts(badge), getattr(age, "data-before")) == ("Imported", "imported ")
+    shown = site.values(overview.PART, f"/runs/{run_id}")
+    assert texts(shown["health"]).split()[0] == "Imported"
+    assert shown["chart-change"]["layout"]["annotations"][0]["text"] == overview.NOT_IMPORTED
+    body = site.values(control.PART, f"/runs/{run_id}")
+    assert (body[control.OPENED], body["imported"]) == (None, True)
+    assert "history.jsonl" in texts(body[control.BODY])
+    assert overview.NOT_IMPORTED in texts(site.values(tokens.PART, f"/runs/{run_id}?tab=tokens")["token-context"])
+    absent = texts(site.values(distributions.PART, f"/runs/{run_id}?tab=distributions")["not-shown"])
+    assert overview.NOT_IMPORTED in absent
+    assert "gate()" not in absent
+
+
+def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Site) -> None:
+    rank = Rank(site.server, name="observes", capabilities=())
+    for report in recording().reports[:20]:
+        rank.send(report)
+    values = site.values(control.PART, f"/runs/{rank.run_id}")
+    assert "only observes" in texts(values[control.OPENED])
+
+
+def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
+    run_id = site.run(0, finished=finished("finished"))
+    assert site.values(control.PART, f"/runs/{run_id}")[control.OPENED] is None
+    assert "before its first step" in texts(site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"])
+    values = site.values(overview.PART, f"/runs/{run_id}")
+    notes = {values[name]["layout"]["annotations"][0]["text"] for name in ("chart-entropy", "chart-clip")}
+    assert notes == {"None was reported"}
+    assert texts(site.values(run.STATE, f"/runs/{run_id}")["run-state"]).split()[0] == "Finished"
+
+
+@pytest.mark.browser
+def test_the_what_if_of_a_finished_run_follows_its_handle(site: Site, open_page: OpenPage) -> None:
+    run_id = site.run(40, name="over", finished=finished("finished"))
+    page = open_page(f"/runs/{run_id}")
+    clipped = page.locator("#control-clipped")
+    expect(clipped).to_contain_text("%")
+    before = clipped.inner_text()
+    expect(page.get_by_role("button", name="Push")).to_have_count(0)
+    page.locator("#control-mu-low").fill("0.2")
+    page.locator("#control-mu-low").press("Enter")
+    expect(clipped).not_to_have_text(before)
+    other = open_page(f"/runs/{imported(site, 'shown')}")
+    expect(other.locator("#control")).to_have_count(0)
+    expect(other.get_by_role("heading", name="Imported")).to_be_visible()
