@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
 
 TINY_POLICY = PolicyConfig(hidden_size=32, layers=2, attention_heads=2, feed_forward_size=48)

@@ -13,10 +13,12 @@ import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer import commands, reference_run
-from isentrope_trainer.models.policy import PolicyConfig, build_policy
+from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import Course
 from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.tasks.base import Task
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=2, group_size=4)
 
@@ -26,9 +28,9 @@ def test_the_run_begins_after_the_warm_start_and_ends_with_a_line_about_its_cour
 ) -> None:
     order: list[str] = []
 
-    def warm(policy_config: PolicyConfig, config: WarmStartConfig) -> Any:
+    def warm(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Policy:
         order.append("warm")
-        return build_policy(policy_config, seed=0)
+        return untrained_policy(task, policy_config, config.seed)
 
     monkeypatch.setattr(reference_run, "warm_started_policy", warm)
     transport, course = InMemoryTransport(), Course()

@@ -7,30 +7,35 @@ import torch
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_trainer.loop import train
-from isentrope_trainer.models.policy import Policy, PolicyConfig, build_policy
+from isentrope_trainer.models.family import PolicyConfig, build_policy
+from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import train_reference_policy
 from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
-from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
-from isentrope_trainer.tasks.vocabulary import WORDS, WordTokenizer
+from isentrope_trainer.tasks.base import Problem
+from isentrope_trainer.tasks.countdown import Countdown
+from isentrope_trainer.tasks.vocabulary import WordTokenizer
 from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import RunFinished, StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
 
 
+TOKENIZER = WordTokenizer(Countdown.words)
+
+
 class EndingIsEnough(Countdown):
     """An untrained policy solves nothing and would learn nothing; it can learn to end."""
 
-    def reward(self, problem: CountdownProblem, answer: str) -> float:
-        return 1.0
+    def reward(self, problem: Problem, completion: str | None) -> float:
+        return 0.0 if completion is None else 1.0
 
 
 def trained(
     policy_config: PolicyConfig, config: TrainingConfig = CONFIG, control: isentrope.Control | None = None
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Final weights, and the scalars of each step's report but its times."""
-    policy, transport = Policy(build_policy(policy_config, seed=1), WordTokenizer()), InMemoryTransport()
+    policy, transport = Policy(build_policy(policy_config, TOKENIZER, seed=1), TOKENIZER), InMemoryTransport()
     with isentrope.Probe(name="loop", control=control, transport=transport) as probe:
         train(policy, EndingIsEnough(config.seed), probe, config)
     assert isinstance(transport.messages[-1], RunFinished)
@@ -70,7 +75,7 @@ def test_the_tokens_that_counted_most_are_named(tiny_policy_config: PolicyConfig
     assert report.tokens
     for token in report.tokens:
         assert token.token_id is not None
-        assert token.text == WORDS[token.token_id]
+        assert token.text == TOKENIZER.words[token.token_id]
 
 
 def test_an_intervention_changes_the_weights_but_not_the_first_rollouts(tiny_policy_config: PolicyConfig) -> None:

@@ -1,35 +1,36 @@
-from collections.abc import Callable
-
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from isentrope_trainer.models.policy import Policy, PolicyConfig, build_policy, completion_logits, padded_logits
+from isentrope_trainer.models.family import PolicyConfig, build_policy
+from isentrope_trainer.models.policy import Policy, padded_logits
 from isentrope_trainer.models.prefix_tree import prefix_tree, tree_logits
 from isentrope_trainer.rollout import Rollouts, left_padded
-from isentrope_trainer.tasks.vocabulary import EOS_ID, MAX_COMPLETION_LENGTH, PAD_ID, WORDS, WordTokenizer
+from isentrope_trainer.tasks.countdown import Countdown
+from isentrope_trainer.tasks.vocabulary import EOS_ID, PAD_ID, WordTokenizer
 
 PROMPTS = ["3 5 7 -> 26 :", "1 2 15 -> 14 :"]
 UNEQUAL_PROMPTS = ["3 5 7 -> 26 :", "9 :", "1 2 -> 14 :"]
 GROUP_SIZE = 64
+TOKENIZER, LONGEST = WordTokenizer(Countdown.words), Countdown.longest_answer
 
 
 def sampled(model: PreTrainedModel, prompts: list[str] = PROMPTS, temperature: float = 1.0) -> Rollouts:
     """Rollouts of an untrained model: with 61 words, one token in 61 ends a completion."""
-    policy, generator = Policy(model, WordTokenizer()), torch.Generator().manual_seed(0)
-    return policy.sample(prompts, GROUP_SIZE, generator, temperature=temperature, max_tokens=MAX_COMPLETION_LENGTH)
+    policy, generator = Policy(model, TOKENIZER), torch.Generator().manual_seed(0)
+    return policy.sample(prompts, GROUP_SIZE, generator, temperature=temperature, max_tokens=LONGEST)
 
 
 @pytest.fixture
 def model(tiny_policy_config: PolicyConfig) -> PreTrainedModel:
-    return build_policy(tiny_policy_config, seed=1)
+    return build_policy(tiny_policy_config, TOKENIZER, seed=1)
 
 
 @pytest.fixture
 def other_model() -> PreTrainedModel:
     """Of another architecture, with positions that are learned; no dropout."""
     config = GPT2Config(
-        vocab_size=len(WORDS),
+        vocab_size=len(TOKENIZER.words),
         n_positions=32,
         n_embd=16,
         n_layer=1,
@@ -51,14 +52,14 @@ def test_the_mask_ends_with_the_end_marker_and_padding_follows(model: PreTrained
         assert mask == [True] * length + [False] * (len(token_ids) - length)
         assert token_ids[length:] == [PAD_ID] * (len(token_ids) - length)
         lengths.append(length)
-    assert min(lengths) < MAX_COMPLETION_LENGTH == max(lengths)
+    assert min(lengths) < LONGEST == max(lengths)
 
 
 def test_texts_end_before_the_end_marker_and_unended_ones_are_none(model: PreTrainedModel) -> None:
     rollouts = sampled(model)
-    texts = Policy(model, WordTokenizer()).texts(rollouts)
+    texts = Policy(model, TOKENIZER).texts(rollouts)
     for text, token_ids in zip(texts, rollouts.completions.tolist(), strict=True):
-        words = [WORDS[token_id] for token_id in token_ids]
+        words = [TOKENIZER.words[token_id] for token_id in token_ids]
         assert text == (" ".join(words[: words.index("<eos>")]) if "<eos>" in words else None)
     assert {text is None for text in texts} == {True, False}
 
@@ -71,7 +72,7 @@ def test_rescored_logprobs_are_those_the_tokens_were_drawn_with(
 ) -> None:
     model = request.getfixturevalue(architecture)
     rollouts = sampled(model, prompts, temperature)
-    logits = Policy(model, WordTokenizer()).logits(rollouts)
+    logits = Policy(model, TOKENIZER).logits(rollouts)
     rescored = torch.log_softmax(logits / temperature, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]
     torch.testing.assert_close(rescored[rollouts.mask], rollouts.sampler_logprobs[rollouts.mask], atol=2e-5, rtol=0)
 
@@ -80,17 +81,17 @@ def test_padding_changes_nothing(model: PreTrainedModel) -> None:
     whole, alone = sampled(model, UNEQUAL_PROMPTS), sampled(model, UNEQUAL_PROMPTS[:1])
     # The first prompt's first tokens are drawn first from the generator, with or without others after it.
     assert torch.equal(whole.completions[:GROUP_SIZE, 0], alone.completions[:, 0])
-    padded = Policy(model, WordTokenizer()).logits(whole)[:GROUP_SIZE, 0]
-    torch.testing.assert_close(padded, Policy(model, WordTokenizer()).logits(alone)[:, 0], atol=1e-5, rtol=1e-4)
+    padded = Policy(model, TOKENIZER).logits(whole)[:GROUP_SIZE, 0]
+    torch.testing.assert_close(padded, Policy(model, TOKENIZER).logits(alone)[:, 0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNEQUAL_PROMPTS])
 def test_reading_what_completions_share_once_changes_neither_logits_nor_gradients(
     tiny_policy_config: PolicyConfig, prompts: list[str]
 ) -> None:
-    plain = build_policy(tiny_policy_config, seed=1)
+    plain = build_policy(tiny_policy_config, TOKENIZER, seed=1)
     rollouts = sampled(plain, prompts)
-    tree = prefix_tree(rollouts, len(WORDS))
+    tree = prefix_tree(rollouts, len(TOKENIZER.words))
     beginnings = {
         (row // GROUP_SIZE, *token_ids[:length])
         for row, (token_ids, mask) in enumerate(zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True))
@@ -100,16 +101,12 @@ def test_reading_what_completions_share_once_changes_neither_logits_nor_gradient
     reference = padded_logits(plain, rollouts)
     weights = torch.linspace(-1, 1, reference.numel()).reshape(reference.shape) * rollouts.mask[..., None]
     (reference * weights).sum().backward()
-    readings: list[Callable[[LlamaForCausalLM], torch.Tensor]] = [lambda policy: tree_logits(policy, rollouts, tree)]
-    if rollouts.prompt_mask.all():
-        readings.append(lambda policy: completion_logits(policy, rollouts.prompts, rollouts.completions))
-    for read in readings:
-        policy = build_policy(tiny_policy_config, seed=1)
-        logits = read(policy)
-        torch.testing.assert_close(logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4)
-        (logits * weights).sum().backward()
-        for left, right in zip(policy.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
+    policy = build_policy(tiny_policy_config, TOKENIZER, seed=1)
+    logits = tree_logits(policy, rollouts, tree)
+    torch.testing.assert_close(logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4)
+    (logits * weights).sum().backward()
+    for left, right in zip(policy.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(left.grad, right.grad, atol=1e-3, rtol=1e-3)
 
 
 def test_the_same_generator_seed_draws_the_same_tokens(model: PreTrainedModel) -> None:

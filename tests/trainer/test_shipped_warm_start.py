@@ -8,46 +8,44 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
-from transformers import LlamaForCausalLM
 
 from isentrope_trainer.loop import judge
 from isentrope_trainer.models import warm_start
-from isentrope_trainer.models.policy import Policy, PolicyConfig, build_policy
+from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig, shipped_path, warm_started_policy
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.tasks.vocabulary import WordTokenizer, encode_prompt
 
 PROBLEMS, GROUP_SIZE = 200, 8
 UNSEEN = 12_345
 """A seed of the task that no run's default uses."""
 
 
-def policy_from(path: Path) -> LlamaForCausalLM:
-    policy = build_policy(PolicyConfig(), seed=1)
-    policy.load_state_dict(load_file(path))
+TASK = Countdown(UNSEEN)
+
+
+def policy_from(path: Path) -> Policy:
+    policy = untrained_policy(TASK, PolicyConfig(), seed=1)
+    policy.model.load_state_dict(load_file(path))
     return policy
 
 
-def rewards_and_entropies(policy: LlamaForCausalLM) -> tuple[torch.Tensor, torch.Tensor]:
+def rewards_and_entropies(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
     """Of rollouts of problems that nothing was trained on, and the entropies of their tokens in nats."""
-    task = Countdown(UNSEEN)
-    problems = [task.problem(index) for index in range(PROBLEMS)]
-    of_words = Policy(policy, WordTokenizer())
+    problems = [TASK.problem(index) for index in range(PROBLEMS)]
     prompts, generator = [problem.prompt for problem in problems], torch.Generator().manual_seed(0)
-    rollouts = of_words.sample(prompts, GROUP_SIZE, generator, max_tokens=task.max_tokens)
+    rollouts = policy.sample(prompts, GROUP_SIZE, generator, max_tokens=TASK.max_tokens)
     with torch.no_grad():
-        logits = of_words.logits(rollouts)
+        logits = policy.logits(rollouts)
     entropies = torch.distributions.Categorical(logits=logits).entropy()
-    return judge(task, problems, of_words.texts(rollouts)), entropies[rollouts.mask]
+    return judge(TASK, problems, policy.texts(rollouts)), entropies[rollouts.mask]
 
 
-def next_token_distributions(policy: LlamaForCausalLM) -> torch.Tensor:
+def next_token_distributions(policy: Policy) -> torch.Tensor:
     """[problems, vocabulary]: of the first token of each answer."""
-    task = Countdown(UNSEEN)
-    problems = [task.problem(index) for index in range(PROBLEMS)]
-    prompts = torch.tensor([encode_prompt(problem.numbers, problem.target) for problem in problems])
+    prompts = torch.tensor([policy.tokenizer.encode(TASK.problem(index).prompt) for index in range(PROBLEMS)])
     with torch.no_grad():
-        logits: torch.Tensor = policy(input_ids=prompts).logits
+        logits: torch.Tensor = policy.model(input_ids=prompts).logits
     return logits[:, -1].softmax(dim=-1)
 
 
@@ -58,12 +56,12 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_default_warm_start_comes_with_the_package(home: Path, untrained: None) -> None:
-    policy = warm_started_policy(PolicyConfig(), WarmStartConfig())
+    policy = warm_started_policy(TASK, PolicyConfig(), WarmStartConfig())
     rewards, entropies = rewards_and_entropies(policy)
     assert rewards.mean().item() == pytest.approx(0.19, abs=0.03)
     assert entropies.mean().item() == pytest.approx(0.61, abs=0.04)
     assert not home.exists()
-    assert shipped_path(PolicyConfig(), WarmStartConfig()).stat().st_size <= 3_000_000
+    assert shipped_path(TASK, PolicyConfig(), WarmStartConfig()).stat().st_size <= 3_000_000
 
 
 @pytest.mark.parametrize(
@@ -71,14 +69,14 @@ def test_default_warm_start_comes_with_the_package(home: Path, untrained: None) 
     [(PolicyConfig(feed_forward_size=64), WarmStartConfig()), (PolicyConfig(), WarmStartConfig(steps=1))],
 )
 def test_other_settings_never_meet_shipped_weights(policy_config: PolicyConfig, config: WarmStartConfig) -> None:
-    assert not shipped_path(policy_config, config).exists()
+    assert not shipped_path(TASK, policy_config, config).exists()
 
 
 def test_what_is_trained_is_what_is_kept(
     home: Path, tiny_policy_config: PolicyConfig, short_warm_start: WarmStartConfig
 ) -> None:
-    trained = warm_started_policy(tiny_policy_config, short_warm_start).state_dict()
-    kept = warm_started_policy(tiny_policy_config, short_warm_start).state_dict()
+    trained = warm_started_policy(TASK, tiny_policy_config, short_warm_start).model.state_dict()
+    kept = warm_started_policy(TASK, tiny_policy_config, short_warm_start).model.state_dict()
     assert all(torch.equal(trained[name], kept[name]) for name in trained)
 
 
@@ -87,7 +85,7 @@ def test_what_is_trained_is_what_is_kept(
 def test_the_command_makes_the_shipped_weights_again(tmp_path: Path) -> None:
     result = CliRunner().invoke(warm_start.main, ["--out", str(tmp_path / "again")])
     assert result.exit_code == 0, result.output
-    shipped = policy_from(shipped_path(PolicyConfig(), WarmStartConfig()))
+    shipped = policy_from(shipped_path(TASK, PolicyConfig(), WarmStartConfig()))
     again = policy_from(tmp_path / "again")
     # On another CPU, or with another torch, sums end in other last digits, which 520 updates carry further: starting
     # weights that differed by a millionth gave a distance of 0.0001 here, and entropies that differed by 0.00003 nats.

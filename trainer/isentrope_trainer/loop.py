@@ -17,7 +17,7 @@ from isentrope_trainer.algorithms.grpo import group_advantages, policy_gradient_
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.rollout import Rollouts
 from isentrope_trainer.settings import TrainingConfig
-from isentrope_trainer.tasks.countdown import Countdown, CountdownProblem
+from isentrope_trainer.tasks.base import Problem, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StepResult:
 
 def train(
     policy: Policy,
-    task: Countdown,
+    task: Task,
     probe: isentrope.Probe,
     config: TrainingConfig,
     on_step: Callable[[StepResult], None] = lambda result: None,
@@ -102,12 +102,10 @@ def train(
         on_step(result)
 
 
-def judge(task: Countdown, problems: list[CountdownProblem], texts: list[str | None]) -> Tensor:
-    """Rewards [prompts, group size] of the completions' texts, by the task's verifier; 0 for one that never ended."""
+def judge(task: Task, problems: list[Problem], texts: list[str | None]) -> Tensor:
+    """Rewards [prompts, group size] of the completions' texts, by the task's verifier."""
     group_size = len(texts) // len(problems)
-    rewards = [
-        0.0 if text is None else task.reward(problems[row // group_size], text) for row, text in enumerate(texts)
-    ]
+    rewards = [task.reward(problems[row // group_size], text) for row, text in enumerate(texts)]
     return torch.tensor(rewards).reshape(len(problems), group_size)
 
 

@@ -17,7 +17,7 @@ import click
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.loop import StepResult
-from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.recording import SHIPPED, Recording, write_recording
 from isentrope_trainer.reference_run import shown_settings, train_reference_policy

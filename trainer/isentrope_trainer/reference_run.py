@@ -15,11 +15,10 @@ from tqdm import tqdm
 
 import isentrope
 from isentrope_trainer.loop import StepResult, train
-from isentrope_trainer.models.policy import Policy, PolicyConfig
+from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
-from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.tasks.vocabulary import WordTokenizer
+from isentrope_trainer.tasks.base import make_task
 from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 
@@ -58,7 +57,8 @@ def train_reference_policy(
     """
     torch.set_num_threads(threads)
     # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
-    policy = Policy(warm_started_policy(policy_config, warm_start), WordTokenizer())
+    task = make_task(config.seed, config.task)
+    policy = warm_started_policy(task, policy_config, warm_start)
     probe = isentrope.Probe(
         name=name,
         project=project,
@@ -79,7 +79,7 @@ def train_reference_policy(
                 progress.update()
                 follow(probe, result)
 
-            train(policy, Countdown(config.seed), probe, config, on_step=show)
+            train(policy, task, probe, config, on_step=show)
 
 
 def shown_settings(
@@ -87,7 +87,6 @@ def shown_settings(
 ) -> dict[str, object]:
     """What the page shows of how the run is trained."""
     return {
-        "task": "reasoning-gym countdown",
         "algorithm": "GRPO, strictly on-policy",
         **dataclasses.asdict(config),
         "policy": dataclasses.asdict(policy_config),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from isentrope_wire.errors import ConfigurationError
 
@@ -31,6 +32,35 @@ class AdaptiveEntropyConfig:
                 f"adaptive_entropy.initial_coefficient must lie between {self.smallest_coefficient:g} and "
                 f"{self.largest_coefficient:g}, got {self.initial_coefficient}."
             )
+
+
+TASKS = ("countdown", "chain_sum", "jugs")
+"""One module of `tasks/` each."""
+QUESTION_TOKENS = 256
+"""Length limit of an answer to a question in plain English, where none is given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskConfig:
+    """What the policy is asked to do, see `tasks/base.py`.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+    """
+
+    name: str = "countdown"
+    graded: bool = False
+    """Rewards of 2602.03392, appendix B: below 0 for what holds no answer, lowest for a completion that was cut off."""
+    wording: Literal["words", "question"] = "words"
+    """In the few words of the task's own vocabulary, or as the question of `reasoning-gym`, for other language models."""
+    max_tokens: int | None = None
+    """Length limit of a completion. None: the longest answer in the task's own words, `QUESTION_TOKENS` for a question."""
+
+    def __post_init__(self) -> None:
+        if self.name not in TASKS:
+            raise ConfigurationError(f"task.name must be one of {', '.join(TASKS)}, got {self.name!r}.")
+        if self.max_tokens is not None:
+            _whole_number("task.max_tokens", self.max_tokens, lowest=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +134,7 @@ class TrainingConfig:
     """Against the rare wild batch only. A norm that often binds would hide the gradient's size from the prediction."""
     temperature: float = 1.0
     """Of the sampler, and so of every score and log-prob."""
+    task: TaskConfig = TaskConfig()
     adaptive_entropy: AdaptiveEntropyConfig | None = None
     """A bonus to compare a held entropy with. None: the loss has no entropy term."""
 

@@ -2,9 +2,15 @@ import itertools
 
 import pytest
 
-from isentrope_trainer.tasks.countdown import SOLVED, Countdown, CountdownProblem
+from isentrope_trainer.tasks.base import SOLVED, Problem
+from isentrope_trainer.tasks.countdown import Countdown
 
-PROBLEM = CountdownProblem((3, 5, 7), 26, {"metadata": {"numbers": [3, 5, 7], "target": 26}})
+
+def problem(numbers: tuple[int, ...], target: int) -> Problem:
+    return Problem(f"{numbers} -> {target}", {"metadata": {"numbers": list(numbers), "target": target}})
+
+
+PROBLEM = problem((3, 5, 7), 26)
 
 
 @pytest.fixture(scope="module")
@@ -43,41 +49,33 @@ def test_operators_the_task_does_not_have_are_not_handed_to_the_parser(countdown
 def test_what_is_refused_before_the_verifier_the_verifier_refuses_too(
     countdown: Countdown, numbers: tuple[int, ...], target: int
 ) -> None:
-    entry = {"metadata": {"numbers": list(numbers), "target": target}}
-    problem, shapes = (
-        CountdownProblem(numbers, target, entry),
-        ("{} {} {} {} {}", "{} {} ( {} {} {} )", "- {} {} {} {} {}"),
-    )
+    asked, shapes = problem(numbers, target), ("{} {} {} {} {}", "{} {} ( {} {} {} )", "- {} {} {} {} {}")
     rewarded = 0
     for a, b, c in itertools.permutations(numbers):
         for first, second in itertools.product("+-*/", repeat=2):
             for shape in shapes:
                 answer = shape.format(a, first, b, second, c)
-                verdict = countdown._datasets["train"].score_answer(answer, entry)
-                assert countdown.reward(problem, answer) == (1.0 if verdict == SOLVED else 0.0), answer
+                verdict = countdown._datasets[0].score_answer(answer, asked.entry)
+                assert countdown.reward(asked, answer) == (1.0 if verdict == SOLVED else 0.0), answer
                 rewarded += verdict == SOLVED
     assert rewarded
 
 
 def test_problems_have_three_numbers_and_a_solution_the_verifier_accepts(countdown: Countdown) -> None:
     for index in range(20):
-        problem = countdown.problem(index)
-        assert len(problem.prompt.split()) == 6
-        assert countdown.reward(problem, str(problem.entry["answer"])) == 1.0
+        asked = countdown.problem(index)
+        assert len(asked.prompt.split()) == 6
+        assert countdown.reward(asked, str(asked.entry["answer"])) == 1.0
 
 
-def test_the_same_seed_gives_the_same_problems_and_neighbouring_seeds_share_none() -> None:
-    def problems(seed: int) -> list[tuple[tuple[int, ...], int]]:
-        task = Countdown(seed)
-        return [(problem.numbers, problem.target) for problem in map(task.problem, range(12))]
-
-    assert problems(1) == problems(1)
-    # reasoning-gym alone would give seed 2 the problems of seed 1, shifted by one.
-    assert problems(2)[:-1] != problems(1)[1:]
-
-
-def test_splits_have_problems_of_their_own(countdown: Countdown) -> None:
-    train, held_out = (
-        [countdown.problem(index, split).prompt for index in range(12)] for split in ("train", "held_out")
-    )
-    assert train != held_out
+def test_problems_are_those_of_recorded_runs() -> None:
+    assert [Countdown(0).problem(index).prompt for index in (0, 1, 1000)] == [
+        "7 5 1 -> 2 :",
+        "10 5 2 -> 7 :",
+        "6 7 2 -> 3 :",
+    ]
+    assert [Countdown(3).problem(index).prompt for index in (0, 1, 1000)] == [
+        "6 8 8 -> 6 :",
+        "7 4 7 -> 21 :",
+        "10 7 3 -> 37 :",
+    ]

@@ -25,15 +25,14 @@ from typing import Any, cast
 import click
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 import isentrope
 from isentrope_trainer.loop import StepResult, train
-from isentrope_trainer.models.policy import Policy, PolicyConfig
+from isentrope_trainer.models.family import PolicyConfig
+from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.countdown import Countdown
-from isentrope_trainer.tasks.vocabulary import WordTokenizer
 from isentrope_wire.codec import encode_payload
 from isentrope_wire.metrics import PROBE_RESCORE_SECONDS, PROBE_SECONDS, TIME_STEP_SECONDS
 
@@ -139,7 +138,7 @@ def probes(home: Path) -> dict[str, Any]:
     }
 
 
-def costs(candidates: Mapping[str, Any], policy: LlamaForCausalLM, config: TrainingConfig) -> dict[str, Cost]:
+def costs(candidates: Mapping[str, Any], policy: Policy, config: TrainingConfig) -> dict[str, Cost]:
     """Let all of them make their steps in turn.
 
     Args:
@@ -171,9 +170,9 @@ def costs(candidates: Mapping[str, Any], policy: LlamaForCausalLM, config: Train
 
 
 def _loop(
-    policy: LlamaForCausalLM, probe: isentrope.Probe, config: TrainingConfig
+    policy: Policy, probe: isentrope.Probe, config: TrainingConfig
 ) -> Callable[[Callable[[StepResult], None]], None]:
-    return lambda made: train(Policy(policy, WordTokenizer()), Countdown(config.seed), probe, config, on_step=made)
+    return lambda made: train(policy, Countdown(config.seed), probe, config, on_step=made)
 
 
 @click.command()
@@ -183,7 +182,7 @@ def _loop(
 def main(steps: int, seed: int, out: Path | None) -> None:
     """Print CPU time of a step, its ratio to the loop without a probe, and the size of the largest report."""
     torch.set_num_threads(1)
-    policy = warm_started_policy(PolicyConfig(), WarmStartConfig())
+    policy = warm_started_policy(Countdown(seed), PolicyConfig(), WarmStartConfig())
     with tempfile.TemporaryDirectory() as home:
         candidates = probes(Path(home))
         found = costs(candidates, policy, TrainingConfig(steps=steps, seed=seed))

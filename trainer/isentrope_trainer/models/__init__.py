@@ -1,6 +1,8 @@
 """The policy: how it is built, and how it learns enough to be worth reinforcing.
 
-policy       a small causal language model of the `transformers` library
+policy       a causal language model with its tokenizer: sampled from and scored
+family       small models of one form in five sizes
+sampling     batched sampling with a key-value cache
 prefix_tree  how a group's completions are read together
 warm_start   supervised learning on demonstrations, cached in the home folder
 """

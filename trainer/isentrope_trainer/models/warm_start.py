@@ -21,14 +21,16 @@ from pathlib import Path
 import click
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
-from transformers import LlamaForCausalLM
 
-from isentrope_trainer.models.policy import PolicyConfig, build_policy, completion_logits
-from isentrope_trainer.tasks.demonstrations import SHAPES, demonstration_batch
-from isentrope_trainer.tasks.vocabulary import EOS_ID, WORDS
+from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.models.policy import Policy, padded_logits
+from isentrope_trainer.rollout import Rollouts, left_padded
+from isentrope_trainer.settings import TaskConfig
+from isentrope_trainer.tasks.base import Task, make_task
+from isentrope_trainer.tasks.vocabulary import PAD_ID, WordTokenizer
 from isentrope_wire import environment
 from isentrope_wire.errors import ConfigurationError
 
@@ -44,47 +46,47 @@ class WarmStartConfig:
     batch_size: int = 128
     learning_rate: float = 1e-3
     noise: float = 0.5
-    """Share of demonstrations that use the right numbers but needn't reach the target."""
+    """Share of demonstrations that need not be right, see `Task.demonstration`."""
     seed: int = 0
 
 
-def warm_started_policy(policy_config: PolicyConfig, config: WarmStartConfig) -> LlamaForCausalLM:
+def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Policy:
     """The policy after its warm start: as shipped, from the home where it has been trained before, or trained now.
 
     Raises:
         ConfigurationError: trained weights can't be kept; raised before the minute that training takes.
     """
-    policy = build_policy(policy_config, config.seed)
-    path = shipped_path(policy_config, config)
+    policy = untrained_policy(task, policy_config, config.seed)
+    path = shipped_path(task, policy_config, config)
     if not path.exists():
-        path = cache_path(policy_config, config)
+        path = cache_path(task, policy_config, config)
         _make_folder(path.parent)
     if path.exists():
-        policy.load_state_dict(load_file(path))
+        policy.model.load_state_dict(load_file(path))
     else:
-        train_warm_start(policy, config)
+        train_warm_start(policy, task, config)
         save_weights(policy, path)
     return policy
 
 
-def shipped_path(policy_config: PolicyConfig, config: WarmStartConfig) -> Path:
+def shipped_path(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Path:
     """Where the package holds the weights of exactly this warm start, if it does. Other CPUs and other versions of torch
     train other last digits; those shipped are the same for all."""
-    return Path(__file__).with_name(_file_name(policy_config, config))
+    return Path(__file__).with_name(_file_name(task, policy_config, config))
 
 
-def cache_path(policy_config: PolicyConfig, config: WarmStartConfig) -> Path:
+def cache_path(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Path:
     """Where the home keeps the weights that were trained there: `ISENTROPE_HOME/trainer/warm-start-HASH.safetensors`."""
-    return environment.home() / "trainer" / _file_name(policy_config, config, torch=torch.__version__)
+    return environment.home() / "trainer" / _file_name(task, policy_config, config, torch=torch.__version__)
 
 
-def _file_name(policy_config: PolicyConfig, config: WarmStartConfig, **more: str) -> str:
+def _file_name(task: Task, policy_config: PolicyConfig, config: WarmStartConfig, **more: str) -> str:
     determinants = {
         "code_version": CODE_VERSION,
+        "task": type(task).__name__,
+        "words": task.words,
         "policy": dataclasses.asdict(policy_config),
         "warm_start": dataclasses.asdict(config),
-        "vocabulary": WORDS,
-        "shapes": list(SHAPES),
         **more,
     }
     digest = hashlib.sha256(json.dumps(determinants, sort_keys=True).encode()).hexdigest()[:16]
@@ -101,39 +103,54 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def train_warm_start(policy: LlamaForCausalLM, config: WarmStartConfig) -> None:
+def train_warm_start(policy: Policy, task: Task, config: WarmStartConfig) -> None:
     """Teach `policy` in place, and round its weights to what half precision holds, as the shipped ones are."""
+    model = policy.model
     generator = random.Random(config.seed)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
-    policy.train()
+    model.train()
     for _ in (progress := tqdm(range(config.steps), desc="warm start", unit="step", dynamic_ncols=True)):
-        prompts, completions = demonstration_batch(config.batch_size, config.noise, generator)
-        loss = _imitation_loss(policy, prompts, completions)
+        batch = demonstration_batch(task, config.batch_size, config.noise, generator)
+        loss = cross_entropy(padded_logits(model, batch)[batch.mask], batch.completions[batch.mask])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
     with torch.no_grad():
-        for weights in policy.parameters():
+        for weights in model.parameters():
             weights.copy_(weights.half())
 
 
-def _imitation_loss(policy: LlamaForCausalLM, prompts: Tensor, completions: Tensor) -> Tensor:
-    logits = completion_logits(policy, prompts, completions)
-    # The end marker is learned, the padding after it isn't.
-    ends_before = (completions == EOS_ID).cumsum(dim=1) - (completions == EOS_ID).long()
-    taught = ends_before == 0
-    return cross_entropy(logits[taught], completions[taught])
+def demonstration_batch(task: Task, size: int, noise: float, generator: random.Random) -> Rollouts:
+    """Demonstrations for one supervised step, as rollouts of one completion each.
+
+    Args:
+        noise: see `Task.demonstration`.
+    """
+    tokenizer = WordTokenizer(task.words)
+    demonstrations = [task.demonstration(noise, generator) for _ in range(size)]
+    prompts, prompt_mask = left_padded([tokenizer.encode(prompt) for prompt, _ in demonstrations], PAD_ID)
+    answers = [tokenizer.encode_answer(answer) for _, answer in demonstrations]
+    completions = pad_sequence([torch.tensor(answer) for answer in answers], batch_first=True, padding_value=PAD_ID)
+    mask = torch.arange(completions.shape[1]) < torch.tensor([len(answer) for answer in answers])[:, None]
+    return Rollouts(
+        prompts,
+        prompt_mask,
+        completions,
+        mask,
+        sampler_logprobs=torch.zeros_like(mask, dtype=torch.float),
+        group_size=1,
+    )
 
 
-def save_weights(policy: LlamaForCausalLM, path: Path) -> None:
+def save_weights(policy: Policy, path: Path) -> None:
     """Write the weights in half precision. Renamed into place when complete: another run never loads half a file."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     os.close(descriptor)
     try:
-        save_file({name: weights.half() for name, weights in policy.state_dict().items()}, temporary)
+        save_file({name: weights.half() for name, weights in policy.model.state_dict().items()}, temporary)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -144,10 +161,10 @@ def save_weights(policy: LlamaForCausalLM, path: Path) -> None:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="[default: where the package holds them]")
 def main(out: Path | None) -> None:
     """Train the warm start of the default settings, and write its weights. Takes a minute and a half on two cores."""
-    policy_config, config = PolicyConfig(), WarmStartConfig()
-    policy = build_policy(policy_config, config.seed)
-    train_warm_start(policy, config)
-    path = out or shipped_path(policy_config, config)
+    task, policy_config, config = make_task(0, TaskConfig()), PolicyConfig(), WarmStartConfig()
+    policy = untrained_policy(task, policy_config, config.seed)
+    train_warm_start(policy, task, config)
+    path = out or shipped_path(task, policy_config, config)
     save_weights(policy, path)
     click.echo(f"{path}: {path.stat().st_size} bytes")
 

@@ -1,6 +1,8 @@
-"""What the policy is asked to do, and how an answer is judged.
+"""What the policy is asked to do, and how an answer is judged. Problems and verifiers are those of `reasoning-gym`.
 
-countdown       problems and verifier of the `reasoning-gym` package
-vocabulary      the small tokenizer of the countdown task
-demonstrations  solutions and near-solutions for the supervised warm start
+base        problems in two splits, rewards, and what each task has to add
+countdown   an expression that reaches a target; the default
+chain_sum   sums of up to eight digits, by a chain of totals
+jugs        water jugs, by a chain of moves; the longest answers
+vocabulary  the tokenizer of the tasks' own words
 """

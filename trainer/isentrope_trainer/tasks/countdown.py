@@ -1,55 +1,59 @@
-"""Countdown: use each of three numbers once and reach the target. Problems and verifier are `reasoning-gym`'s."""
+"""Countdown: use each of three numbers once and reach the target.
+
+A problem reads `3 5 7 -> 26 :`, an answer is an arithmetic expression such as `3 * 7 + 5`, one token a number, operator or
+parenthesis. Half of the demonstrations solve their problem, half only use its numbers in one of the shapes in which the
+generator writes its own answers: the entropy is high, and what is left to learn by trial is which of the many well-formed
+expressions hits the target.
+"""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import operator
-from collections.abc import Mapping
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import reasoning_gym
+from reasoning_gym.dataset import ProceduralDataset
 
-from isentrope_trainer.tasks.vocabulary import MAX_COMPLETION_LENGTH, MAX_NUMBER, NUMBERS_PER_PROBLEM, prompt_text
+from isentrope_trainer.tasks.base import Problem, Task
 
+NUMBERS_PER_PROBLEM = 3
 MIN_VALUE, MAX_VALUE = 1, 10
-MIN_TARGET, MAX_TARGET = 1, MAX_NUMBER
+MIN_TARGET, MAX_TARGET = 1, 49
 OPERATORS = ("+", "-", "*")
-SOLVED = 1.0
-"""What the verifier answers for a solution; it gives 0.05 for a wrong value and 0.01 for what it can't read."""
 
-# reasoning-gym seeds problem i of a dataset with seed + i, so neighbouring seeds would share all problems but one.
-_SEED_STRIDE = 1_000_003
-_SPLITS = {"train": 0, "held_out": _SEED_STRIDE // 2}
-"""What a split's problems are numbered from; a run takes a few ten thousand of them."""
 _CACHED_VERDICTS = 100_000
 
+_Shape = Callable[[Fraction, Fraction, Fraction], Fraction]
+SHAPES: dict[str, _Shape] = {
+    "a + b + c": lambda a, b, c: a + b + c,
+    "a + b - c": lambda a, b, c: a + b - c,
+    "a - b + c": lambda a, b, c: a - b + c,
+    "a - b - c": lambda a, b, c: a - b - c,
+    "a * b + c": lambda a, b, c: a * b + c,
+    "a * b - c": lambda a, b, c: a * b - c,
+    "a * ( b + c )": lambda a, b, c: a * (b + c),
+    "a * ( b - c )": lambda a, b, c: a * (b - c),
+    "a * b * c": lambda a, b, c: a * b * c,
+}
+"""How `reasoning-gym` prints expressions of three numbers, and what they come to."""
 
-@dataclass(frozen=True, slots=True)
-class CountdownProblem:
-    """One problem, with the dataset entry the verifier wants to see."""
 
-    numbers: tuple[int, ...]
-    target: int
-    entry: Mapping[str, Any]
+class Countdown(Task):
+    """Expressions that reach a target."""
 
-    @property
-    def prompt(self) -> str:
-        """The problem in the words of `tasks/vocabulary.py`."""
-        return prompt_text(self.numbers, self.target)
+    words = ("->", ":", "+", "-", "*", "/", "(", ")", *map(str, range(MAX_TARGET + 1)))
+    longest_answer = 8
 
-
-class Countdown:
-    """An endless, repeatable sequence of problems, and the judge of answers to them."""
-
-    max_tokens = MAX_COMPLETION_LENGTH
-    """Of an answer in the words of `tasks/vocabulary.py`, its end included."""
-
-    def __init__(self, seed: int) -> None:
-        self._datasets = {
-            split: reasoning_gym.create_dataset(
+    def _make_datasets(self) -> list[ProceduralDataset]:
+        self._verdicts: dict[tuple[str, str], bool] = {}
+        return [
+            reasoning_gym.create_dataset(
                 "countdown",
                 min_numbers=NUMBERS_PER_PROBLEM,
                 max_numbers=NUMBERS_PER_PROBLEM,
@@ -58,33 +62,57 @@ class Countdown:
                 min_target=MIN_TARGET,
                 max_target=MAX_TARGET,
                 operators=OPERATORS,
-                seed=seed * _SEED_STRIDE + offset,
+                seed=0,
             )
-            for split, offset in _SPLITS.items()
-        }
-        self._verdicts: dict[tuple[tuple[int, ...], int, str], float] = {}
+        ]
 
-    def problem(self, index: int, split: str = "train") -> CountdownProblem:
-        """Problem number `index` of a split; the same seed and index always give the same one."""
-        entry = self._datasets[split][index]
-        return CountdownProblem(tuple(entry["metadata"]["numbers"]), entry["metadata"]["target"], entry)
+    def in_words(self, entry: Mapping[str, Any]) -> str:
+        return _prompt(entry["metadata"]["numbers"], entry["metadata"]["target"])
 
-    def reward(self, problem: CountdownProblem, answer: str) -> float:
-        """1.0 for an expression the verifier accepts, 0.0 for anything else.
+    def key(self, entry: Mapping[str, Any]) -> str:
+        return _prompt(sorted(entry["metadata"]["numbers"]), entry["metadata"]["target"])
 
-        Args:
-            answer: the completion's text: an expression with its words apart by spaces.
-        """
-        if not _is_safe_to_parse(answer) or _value(answer) != problem.target:
-            return 0.0
+    def read(self, text: str) -> str | None:
+        return text if _is_safe_to_parse(text) and _value(text) is not None else None
+
+    def accepts(self, problem: Problem, answer: str) -> bool:
+        if _value(answer) != problem.entry["metadata"]["target"]:
+            return False
         # The verifier parses with sympy, at 0.2 to 0.4 ms an answer: it is asked about those alone that come to the
         # target, and once, for a policy repeats itself.
-        key = (problem.numbers, problem.target, answer)
-        if key not in self._verdicts:
+        asked = problem.prompt, answer
+        if asked not in self._verdicts:
             if len(self._verdicts) >= _CACHED_VERDICTS:
                 self._verdicts.clear()
-            self._verdicts[key] = 1.0 if self._datasets["train"].score_answer(answer, problem.entry) == SOLVED else 0.0
-        return self._verdicts[key]
+            self._verdicts[asked] = super().accepts(problem, answer)
+        return self._verdicts[asked]
+
+    def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
+        numbers, target, answer = _solved_problem(generator)
+        if generator.random() < noise:
+            answer = _filled_in(generator.choice(tuple(SHAPES)), generator.sample(numbers, len(numbers)))
+        return _prompt(generator.sample(numbers, len(numbers)), target), answer
+
+
+TASK = Countdown
+
+
+def _prompt(numbers: list[int], target: int) -> str:
+    return f"{' '.join(map(str, numbers))} -> {target} :"
+
+
+def _solved_problem(generator: random.Random) -> tuple[list[int], int, str]:
+    while True:
+        numbers = [generator.randint(MIN_VALUE, MAX_VALUE) for _ in range(NUMBERS_PER_PROBLEM)]
+        shape = generator.choice(tuple(SHAPES))
+        value = SHAPES[shape](*map(Fraction, numbers))
+        if value.denominator == 1 and MIN_TARGET <= value <= MAX_TARGET:
+            return numbers, int(value), _filled_in(shape, numbers)
+
+
+def _filled_in(shape: str, numbers: list[int]) -> str:
+    number_of = dict(zip("abc", map(str, numbers), strict=True))
+    return " ".join(number_of.get(word, word) for word in shape.split())
 
 
 def _is_safe_to_parse(answer: str) -> bool:
@@ -97,6 +125,7 @@ def _is_safe_to_parse(answer: str) -> bool:
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
+@lru_cache(maxsize=_CACHED_VERDICTS)
 def _value(answer: str) -> Fraction | None:
     """What an expression comes to, exactly; None for anything else."""
     try:

@@ -1,7 +1,7 @@
-"""The words of the countdown task and their token ids.
+"""Vocabularies of words: one token a word, and the same three markers in each.
 
-A problem reads `<bos> 3 5 7 -> 26 :` and is always PROMPT_LENGTH tokens long, so prompts never need padding. A
-completion is an arithmetic expression, one token per number, operator or parenthesis, ended by `<eos>`.
+The words of a task are those of its problems and answers. A text is its words apart by one space; before a prompt stands
+the marker `<bos>`, after an answer `<eos>`.
 """
 
 from __future__ import annotations
@@ -10,65 +10,28 @@ from collections.abc import Sequence
 
 from isentrope_wire.errors import IsentropeError
 
-MAX_NUMBER = 49
-NUMBERS_PER_PROBLEM = 3
-
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
-ARROW, COLON = "->", ":"
-WORDS: tuple[str, ...] = (
-    *(PAD, BOS, EOS, ARROW, COLON, "+", "-", "*", "/", "(", ")"),
-    *(str(number) for number in range(MAX_NUMBER + 1)),
-)
-TOKEN_IDS = {word: token_id for token_id, word in enumerate(WORDS)}
-PAD_ID, BOS_ID, EOS_ID = TOKEN_IDS[PAD], TOKEN_IDS[BOS], TOKEN_IDS[EOS]
-PROMPT_LENGTH = NUMBERS_PER_PROBLEM + 4
-MAX_COMPLETION_LENGTH = 8
-"""Tokens of the longest expression the task's generator writes, `a*(b + c)`, and its end."""
+MARKERS = PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+PAD_ID, BOS_ID, EOS_ID = range(len(MARKERS))
 
 
 class VocabularyError(IsentropeError, ValueError):
-    """A word, number or token id the vocabulary doesn't have."""
-
-
-def encode_words(words: Sequence[str]) -> list[int]:
-    """Token ids of `words`.
-
-    Raises:
-        VocabularyError: for a word the vocabulary doesn't have.
-    """
-    try:
-        return [TOKEN_IDS[word] for word in words]
-    except KeyError as missing:
-        raise VocabularyError(
-            f"The vocabulary has the numbers 0 to {MAX_NUMBER}, + - * / ( ) and its markers; got {missing.args[0]!r}."
-        ) from None
-
-
-def prompt_text(numbers: Sequence[int], target: int) -> str:
-    """The problem "make `target` out of `numbers`" in the vocabulary's words.
-
-    Raises:
-        VocabularyError: for a wrong count of numbers.
-    """
-    if len(numbers) != NUMBERS_PER_PROBLEM:
-        raise VocabularyError(f"A prompt holds {NUMBERS_PER_PROBLEM} numbers, got {len(numbers)}: {list(numbers)}.")
-    return " ".join([*map(str, numbers), ARROW, str(target), COLON])
-
-
-def encode_prompt(numbers: Sequence[int], target: int) -> list[int]:
-    """`prompt_text` as PROMPT_LENGTH token ids.
-
-    Raises:
-        VocabularyError: for a wrong count of numbers, or a number outside the vocabulary.
-    """
-    return WordTokenizer().encode(prompt_text(numbers, target))
+    """A word that the vocabulary does not have."""
 
 
 class WordTokenizer:
-    """Between texts, whose words are apart by one space, and token ids."""
+    """Between texts and token ids."""
 
     pad_token_id = PAD_ID
+    bos_token_id = BOS_ID
     eos_token_id = EOS_ID
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """
+        Args:
+            words: those of the task; the markers come before them.
+        """
+        self.words = (*MARKERS, *words)
+        self._ids = {word: token_id for token_id, word in enumerate(self.words)}
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a prompt, after the marker that begins every text.
@@ -76,8 +39,29 @@ class WordTokenizer:
         Raises:
             VocabularyError: for a word the vocabulary doesn't have.
         """
-        return encode_words([BOS, *text.split()])
+        return [BOS_ID, *self.encode_words(text)]
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The token ids of an answer, with the marker that ends it.
+
+        Raises:
+            VocabularyError: for a word the vocabulary doesn't have.
+        """
+        return [*self.encode_words(text), EOS_ID]
+
+    def encode_words(self, text: str) -> list[int]:
+        """The token ids of a text's words.
+
+        Raises:
+            VocabularyError: for a word the vocabulary doesn't have.
+        """
+        try:
+            return [self._ids[word] for word in text.split()]
+        except KeyError as missing:
+            raise VocabularyError(
+                f"The vocabulary has {len(self.words)} words, {missing.args[0]!r} is not one of them."
+            ) from None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The words of any token ids, apart by one space."""
-        return " ".join(WORDS[token_id] for token_id in token_ids)
+        return " ".join(self.words[token_id] for token_id in token_ids)

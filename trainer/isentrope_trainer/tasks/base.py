@@ -1,0 +1,169 @@
+"""What a task is: an endless sequence of problems in two splits, and the judge of answers to them.
+
+Problems and verifiers are those of `reasoning-gym`. A task words a problem either in the few words of a vocabulary of its
+own, for the small models of this package, or as the question that `reasoning-gym` asks, for any other language model.
+
+Problems are split by what they ask, not by their number: a hash reserves one problem in eight for the held-out split, and
+training skips those. So no problem is in both, however long a run is. The held-out problems are the same for every seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Literal
+
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.utils import extract_answer
+
+from isentrope_trainer.settings import QUESTION_TOKENS, TaskConfig
+from isentrope_wire.errors import ConfigurationError
+
+Split = Literal["train", "held_out"]
+
+SOLVED, WRONG, MALFORMED, CUT_OFF = 1.0, 0.0, -0.1, -1.0
+"""Rewards of an answer, graded after 2602.03392, appendix B: right, wrong, one that can't be read as an answer, and a
+completion that the length limit ended. Without grading, all but right answers get 0."""
+
+HELD_OUT_ONE_IN = 8
+# reasoning-gym seeds problem i of a dataset with seed + i, so neighbouring seeds would share all problems but one.
+_SEED_STRIDE = 1_000_003
+_FIRST_HELD_OUT = 10**12
+_FIRST_REPLACEMENT = 10**9
+_MOST_DRAWS_WITHOUT_A_NEW_ONE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem."""
+
+    prompt: str
+    """What the model reads."""
+    entry: Mapping[str, Any]
+    """The dataset's entry, for the verifier."""
+
+
+class Task(ABC):
+    """A sequence of problems that the same seed repeats, and the judge of answers to them."""
+
+    words: ClassVar[tuple[str, ...]]
+    """The vocabulary of its own wording, without the markers that every vocabulary has."""
+    longest_answer: ClassVar[int]
+    """Tokens of an answer in its own words, its end included."""
+
+    def __init__(self, seed: int, config: TaskConfig = TaskConfig(), *, hold_out: bool = False) -> None:  # noqa: B008
+        """
+        Args:
+            seed: of the training problems.
+            config: the wording, and whether rewards are graded.
+            hold_out: whether there is a held-out split. Without one, training takes all problems.
+        """
+        self._config = config
+        self._hold_out = hold_out
+        self._first = seed * _SEED_STRIDE
+        self._datasets = self._make_datasets()
+        self._held_out: dict[str, Problem] = {}
+        self._next_held_out = _FIRST_HELD_OUT
+
+    @property
+    def max_tokens(self) -> int:
+        """Length limit of a completion, its end included."""
+        if self._config.max_tokens is not None:
+            return self._config.max_tokens
+        return self.longest_answer if self._config.wording == "words" else QUESTION_TOKENS
+
+    def problem(self, index: int, split: Split = "train") -> Problem:
+        """Problem number `index` of a split; the same task, seed and index always give the same one.
+
+        Raises:
+            ConfigurationError: the task holds out no problems, or has no more of them.
+        """
+        if split == "train":
+            return self._problem(self._training_entry(index))
+        if not self._hold_out:
+            raise ConfigurationError("This task holds out no problems: make it with hold_out=True.")
+        while len(self._held_out) <= index:
+            self._find_held_out()
+        return next(itertools.islice(self._held_out.values(), index, None))
+
+    def reward(self, problem: Problem, completion: str | None) -> float:
+        """`SOLVED` where the verifier accepts the answer; 0 for anything else, or a grade where the task grades.
+
+        Args:
+            completion: the completion's text; None where the length limit ended it.
+        """
+        if completion is None:
+            return CUT_OFF if self._config.graded else WRONG
+        answer = self.read(extract_answer(completion) or completion)
+        if answer is None:
+            return MALFORMED if self._config.graded else WRONG
+        return SOLVED if self.accepts(problem, answer) else WRONG
+
+    def accepts(self, problem: Problem, answer: str) -> bool:
+        """Whether the verifier calls an answer right. It gives part of the reward to some wrong ones."""
+        return bool(self._datasets[0].score_answer(answer, problem.entry) == SOLVED)
+
+    @abstractmethod
+    def _make_datasets(self) -> list[ProceduralDataset]:
+        """The generators of problems; they take turns."""
+
+    @abstractmethod
+    def in_words(self, entry: Mapping[str, Any]) -> str:
+        """The problem in words of the vocabulary, apart by one space."""
+
+    @abstractmethod
+    def key(self, entry: Mapping[str, Any]) -> str:
+        """What the problem asks; the same for problems that differ only in the order of what is given."""
+
+    @abstractmethod
+    def read(self, text: str) -> str | None:
+        """The answer that a text holds, as the verifier takes it; None where it holds none."""
+
+    @abstractmethod
+    def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
+        """A problem and an answer in words of the vocabulary, to imitate before reinforcement.
+
+        Args:
+            noise: share of the answers that need not be right.
+        """
+
+    def _entry(self, number: int) -> Mapping[str, Any]:
+        entry: Mapping[str, Any] = self._datasets[number % len(self._datasets)][number]
+        return entry
+
+    def _training_entry(self, index: int) -> Mapping[str, Any]:
+        for replacement in itertools.count():
+            entry = self._entry(self._first + index + replacement * _FIRST_REPLACEMENT)
+            if not (self._hold_out and is_held_out(self.key(entry))):
+                break
+        return entry
+
+    def _find_held_out(self) -> None:
+        for number in range(self._next_held_out, self._next_held_out + _MOST_DRAWS_WITHOUT_A_NEW_ONE):
+            entry = self._entry(number)
+            if is_held_out(self.key(entry)) and self.in_words(entry) not in self._held_out:
+                self._next_held_out = number + 1
+                self._held_out[self.in_words(entry)] = self._problem(entry)
+                return
+        raise ConfigurationError(
+            f"The task has no more than {len(self._held_out)} held-out problems; evaluate on fewer."
+        )
+
+    def _problem(self, entry: Mapping[str, Any]) -> Problem:
+        return Problem(self.in_words(entry) if self._config.wording == "words" else entry["question"].strip(), entry)
+
+
+def is_held_out(key: str) -> bool:
+    """Whether the problem with this key belongs to the held-out split, where a task has one."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) % HELD_OUT_ONE_IN == 0
+
+
+def make_task(seed: int, config: TaskConfig, *, hold_out: bool = False) -> Task:
+    """The task of `config.name`, see `Task`."""
+    task: Task = import_module(f"isentrope_trainer.tasks.{config.name}").TASK(seed, config, hold_out=hold_out)
+    return task
