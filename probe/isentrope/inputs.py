@@ -24,7 +24,7 @@ from isentrope.errors import InputError
 from isentrope.scores import TokenScores, sharded_token_scores, token_scores
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.linear_token_scores import check_head_inputs, linear_token_scores
-from isentrope.scores.token_scores import check_temperature, check_token_inputs
+from isentrope.scores.token_scores import check_not_nested, check_temperature, check_token_inputs
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -94,6 +94,7 @@ def broadcast_advantages(advantages: Tensor, logprobs: Tensor) -> Tensor:
     """Advantages [batch], [batch, 1] or [batch, tokens] as one per token; a copy, for loops overwrite theirs."""
     if not isinstance(advantages, Tensor):
         raise InputError(f"advantages must be a torch.Tensor, got {type(advantages).__name__}.")
+    check_not_nested("advantages", advantages)
     _check_device("advantages", advantages, logprobs)
     if advantages.shape == logprobs.shape:
         return advantages.detach().clone()
@@ -133,6 +134,7 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
     """`tensor` itself when its shape is the log-probs'."""
     if not isinstance(tensor, Tensor):
         raise InputError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}.")
+    check_not_nested(name, tensor)
     if tensor.shape != logprobs.shape:
         raise InputError(f"{name} must have the tokens' shape {list(logprobs.shape)}, got {list(tensor.shape)}.")
     _check_device(name, tensor, logprobs)
@@ -142,11 +144,6 @@ def matching(name: str, tensor: Tensor, logprobs: Tensor) -> Tensor:
 def _check_device(name: str, tensor: Tensor, logprobs: Tensor) -> None:
     if tensor.device != logprobs.device:
         raise InputError(f"{name} are on {tensor.device}, the scores on {logprobs.device}. Move one to the other.")
-
-
-def token_ids_of(scores: TokenScores) -> Tensor | None:
-    """The ids of the scored tokens; None where they are not known."""
-    return None if scores.token_ids is None else matching("token_ids", scores.token_ids, scores.logprobs)
 
 
 def differences_of(logprobs: Tensor, others: Mapping[str, Tensor | None]) -> dict[str, Tensor]:

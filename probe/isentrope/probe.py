@@ -53,14 +53,14 @@ from isentrope.inputs import (
     not_finite_advantages,
     per_token,
     step_number,
-    token_ids_of,
     valid_mask,
 )
 from isentrope.lifecycle import RunEnd, announce, begin_run, error_text, transport_of
 from isentrope.methods.base import GatedTokens
 from isentrope.methods.gate import FactorsOfGradient, gated_logprobs
 from isentrope.methods.reference import SelectionBasis, ThresholdSources
-from isentrope.scores import TokenScores
+from isentrope.scores import TokenScores, each_field
+from isentrope.scores.layouts import Packing, laid_out
 from isentrope.scores.linear_heads import AdaptedWeight
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.calibration import Momentum
@@ -68,7 +68,7 @@ from isentrope.statistics.contributions import REWARD
 from isentrope.statistics.global_step import rank_vector
 from isentrope.statistics.moments import threshold_sums
 from isentrope.statistics.spread import COMPLETIONS
-from isentrope.statistics.texts import Tokenizer, TokenTexts
+from isentrope.statistics.texts import Decode, Tokenizer, TokenTexts
 from isentrope.statistics.tokens import TokenBatch, TokenLedger, detached
 from isentrope.step_report import ClosedStep, NumbersOfRanks, ReportBuilder, entropies_after_update
 from isentrope.trackers.base import Trackers
@@ -107,7 +107,7 @@ class Probe:
         threshold_source: ThresholdSource = "auto",
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | Decode | None = None,
         trackers: object = None,
         transport: Transport | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class Probe:
             tags: words to find the run by; at most 50 of 100 characters.
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
-            tokenizer: its `decode` gives the texts of the top contributing tokens, and of rollouts around them; both are
+            tokenizer: its `decode` (or a function of ids -> text in its place) gives the texts of the top contributing tokens, and of rollouts around them; both are
                 reported. Default: no text is, only the ids of the top contributing tokens.
             trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
                 "tensorboard" or "tensorboard:FOLDER", a run of theirs, a SummaryWriter, a function of (step, scalars); or
@@ -372,6 +372,8 @@ class Probe:
         groups: Tensor | int | None = None,
         old_entropies: Tensor | None = None,
         completions: Mapping[str, Tensor] | None = None,
+        cu_seqlens: Tensor | Sequence[int] | None = None,
+        rescore: Callable[[], TokenScores] | None = None,
     ) -> Tensor:
         """Record a micro-batch, and let gradient through only where, and as much as, the active control allows.
 
@@ -399,6 +401,10 @@ class Probe:
                 `entropy_ratio_clip`.
             completions: numbers of each sequence, [batch]: "truncated" (True where the length limit ended it) and
                 "repetition" (any measure of it), reported by the sign of its advantage; "reward", shown with the rollout.
+            cu_seqlens: where each sequence begins in tokens that are packed end to end, and the last one ends, [batch + 1],
+                best on the CPU. All other arguments stay packed, [tokens]; what there is one of per sequence is [batch].
+            rescore: as that of `step`, for this micro-batch alone: `step` calls it where it is not given one itself. What
+                it refers to is kept until then. Micro-batches without one are not part of the observed change.
 
         Returns:
             The log-probs with the same values. The very same tensor when no intervention is active.
@@ -415,41 +421,56 @@ class Probe:
             self._scores_to_gate = False
             self._begin_step()
             matching("logprobs", own, scores.logprobs)
-            advantages = broadcast_advantages(advantages, scores.logprobs)
-            given_mask, mask = mask, valid_mask(mask, scores.logprobs)
+            packing = None if cu_seqlens is None else Packing(cu_seqlens, own)
+
+            def in_rows(given: T) -> T:
+                return laid_out(packing, given)
+
+            # The loop's own tensors stay as they are; what is kept of them is in rows, one per sequence.
+            gradient = LossGradient(self._guard, in_rows)
+            gradient.watch("entropies", scores.entropies)
+            kept = detached(scores) if packing is None else each_field(detached(scores), in_rows)
+            logprobs = in_rows(own.detach())
+            advantages = broadcast_advantages(in_rows(advantages), logprobs)
+            given_mask = in_rows(torch.ones_like(own, dtype=torch.bool) if mask is None and packing else mask)
+            mask = valid_mask(given_mask, logprobs)
             if not self._guard.settled:
                 check_first_mask(given_mask)
-                check_first_values(scores, mask)
+                check_first_values(kept, mask)
                 self._warn_once("advantages", not_finite_advantages(advantages, mask))
-            gradient = LossGradient(self._guard)
-            gradient.watch("entropies", scores.entropies)
-            reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, scores.logprobs))
+            reference = self._optional("ref_logprobs", lambda: per_token("ref_logprobs", ref_logprobs, own))
             if reference is not None:
                 gradient.watch("kl_penalty", reference, negated=True)
+            old_logprobs, sampler_logprobs = in_rows(old_logprobs), in_rows(sampler_logprobs)
             if old_logprobs is not None:
                 # With a ratio to the old policy the sampler serves the diagnosis alone.
                 sampler_logprobs = self._optional(
-                    "sampler_logprobs", lambda: per_token("sampler_logprobs", sampler_logprobs, scores.logprobs)
+                    "sampler_logprobs", lambda: per_token("sampler_logprobs", sampler_logprobs, logprobs)
                 )
-            differences = differences_of(own, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
-            old = per_token("old_entropies", old_entropies, scores.logprobs)
+            differences = differences_of(logprobs, {"old_logprobs": old_logprobs, "sampler_logprobs": sampler_logprobs})
+            of_reference = {} if reference is None else differences_of(logprobs, {"reference": in_rows(reference)})
+            old = per_token("old_entropies", in_rows(old_entropies), logprobs)
             batch = TokenBatch(
-                detached(scores),
+                kept,
                 advantages,
                 mask,
                 mask,
                 next((difference.exp() for difference in differences.values()), None),
-                differences=differences | ({} if reference is None else differences_of(own, {"reference": reference})),
+                differences=differences | of_reference,
                 completions=self._optional(
-                    "completions", lambda: completions_of(completions, scores.logprobs, (*COMPLETIONS, REWARD))
+                    "completions", lambda: completions_of(completions, logprobs, (*COMPLETIONS, REWARD))
                 )
                 or {},
-                token_ids=self._optional("token_ids", lambda: token_ids_of(scores)),
+                token_ids=self._optional(
+                    "token_ids", lambda: per_token("token_ids", in_rows(scores.token_ids), logprobs)
+                ),
                 gradient=gradient,
                 old_entropies=None if old is None else old.detach(),
                 group_ids=self._optional(
-                    "groups", lambda: group_ids_of(groups, scores.logprobs, self.config.rank, self._ledger.tokens)
+                    "groups", lambda: group_ids_of(groups, logprobs, self.config.rank, self._ledger.tokens)
                 ),
+                rescore=rescore,
+                packing=packing,
             )
             if self._hold.control.method == Method.NONE:
                 self._ledger.add(batch)
@@ -497,7 +518,8 @@ class Probe:
             optimizer: its beta_1 (or momentum) makes the prediction momentum-aware, and its learning rate is followed:
                 call `scheduler.step()` after this, for the rate is that of the update just made.
             rescore: called under no_grad; returns TokenScores of the same tokens under the updated policy, one per
-                `gate` call in the same order (or the only one). Gives the observed entropy change.
+                `gate` call in the same order (or the only one). Gives the observed entropy change. Default: what the
+                `gate` calls were given.
             learning_rates: what the update was made with, where a scheduler has been called since. Default: the
                 optimiser's as they are.
             loss_scale: what the loss was multiplied by before backward, and the gradients divided by after it, as a
@@ -633,19 +655,21 @@ class Probe:
         source, selection, in_backward = self._basis.select(self._hold.control, tokens)
         batch = replace(batch, threshold_source=source)
         self._ledger.add(batch.decided(selection.factors, selection.selected))
+        packing = batch.packing
+        factors = selection.factors if packing is None else packing.tokens(selection.factors)
         if in_backward is None:
-            return selection.factors, None
+            return factors, None
         batches, place = self._ledger.batches, len(self._ledger.batches) - 1
 
         def factors_of(gradient: Tensor) -> Tensor | None:
             with self._guard.protect("selecting by the loss's gradient", self._stopwatch):
-                decision = in_backward.decide(gradient)
+                decision = in_backward.decide(gradient if packing is None else packing.rows(gradient))
                 if place >= 0:
                     batches[place] = batch.decided(decision.factors, decision.selected)
-                return decision.factors
+                return decision.factors if packing is None else packing.tokens(decision.factors)
             return None
 
-        return selection.factors, factors_of
+        return factors, factors_of
 
     def _begin_step(self) -> None:
         """Begin a step unless it has begun: the only moment at which the active control may change."""
@@ -700,7 +724,8 @@ class Probe:
         loss_scale: float | Tensor,
     ) -> tuple[str, Tensor]:
         """Where the what-if sums are counted from, and the vector of this rank's sums."""
-        after = None if rescore is None else self._rescored(rescore, batches)
+        has_rescore = rescore is not None or any(batch.rescore is not None for batch in batches)
+        after = self._rescored(rescore, batches) if has_rescore else None
         source, thresholds = self._thresholds.known(first_call=len(batches) == 1)
         sums = rank_vector(
             step,
@@ -717,7 +742,7 @@ class Probe:
         return source, sums
 
     def _rescored(
-        self, rescore: Callable[[], RescoredTokens], batches: Sequence[TokenBatch]
+        self, rescore: Callable[[], RescoredTokens] | None, batches: Sequence[TokenBatch]
     ) -> Sequence[Tensor] | None:
         """Entropies after the update."""
         started, seconds, after = time.perf_counter(), self._stopwatch.seconds, None

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, SupportsFloat
 
 import torch
@@ -331,18 +332,18 @@ def _outside(control: Control, what_if: WhatIfSums | None) -> tuple[float, float
 
 
 def entropies_after_update(
-    rescore: Callable[[], TokenScores | Sequence[TokenScores]], batches: Sequence[TokenBatch]
+    rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None, batches: Sequence[TokenBatch]
 ) -> list[Tensor]:
     """Entropies of the step's tokens under the updated policy.
 
     The state of the random generators is restored afterwards, so that observing does not change the run.
 
     Args:
-        rescore: scores the same tokens again; called under no_grad.
+        rescore: scores the same tokens again; called under no_grad. None: each batch has its own, or is not measured.
         batches: of the step.
 
     Returns:
-        One tensor per batch, of its tokens' shape, in nats.
+        One tensor per batch, of its tokens' shape, in nats; NaN where a batch was not scored again.
 
     Raises:
         InputError: `rescore` returned something else.
@@ -350,16 +351,23 @@ def entropies_after_update(
     # A rank without tokens re-scores too: a model whose layers are shared out needs all ranks in its forward pass.
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
-        rescored = rescore()
+        rescored = [batch.rescore and batch.rescore() for batch in batches] if rescore is None else rescore()
     if not batches:
         return []
     parts = [rescored] if isinstance(rescored, TokenScores) else rescored
-    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores) for part in parts):
+    if not isinstance(parts, Sequence) or not all(isinstance(part, TokenScores | None) for part in parts):
         raise InputError(f"rescore must return TokenScores, such as probe.score gives, got {rescored!r}.")
-    shapes = [list(part.entropies.shape) for part in parts]
-    expected = [list(batch.mask.shape) for batch in batches]
+    expected = [list(batch.mask.shape) if batch.packing is None else [batch.packing.count] for batch in batches]
+    shapes = [known if part is None else list(part.entropies.shape) for part, known in zip_longest(parts, expected)]
     if shapes != expected:
         raise InputError(
             f"rescore must return TokenScores of the tokens gated in this step, shapes {expected}, got {shapes}."
         )
-    return [part.entropies.detach() for part in parts]
+    return [_entropies(part, batch) for part, batch in zip(parts, batches, strict=True)]
+
+
+def _entropies(scores: TokenScores | None, batch: TokenBatch) -> Tensor:
+    if scores is None:
+        return torch.full_like(batch.scores.entropies, torch.nan)
+    entropies = scores.entropies.detach()
+    return entropies if batch.packing is None else batch.packing.rows(entropies)

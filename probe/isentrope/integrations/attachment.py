@@ -30,7 +30,7 @@ from torch import Tensor
 from isentrope.errors import CheckpointError, ConfigurationError
 from isentrope.guard import Guard
 from isentrope.probe import Probe
-from isentrope.scores import TokenScores
+from isentrope.scores import TokenScores, each_field
 from isentrope.statistics.tokens import detached
 from isentrope.transport.files import write_atomically
 from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
@@ -154,33 +154,6 @@ def in_worker(
         **settings: others of `Probe`.
     """
     return Probe(os.environ.get("ISENTROPE_NAME") or name, config=config, group=group, **settings)
-
-
-def each_field(scores: TokenScores, change: Callable[[Tensor], Tensor]) -> TokenScores:
-    """The same change made to every tensor of scores, such as a slice, a gather over ranks or padding.
-
-    Args:
-        scores: of some tokens.
-        change: takes and returns a tensor with one number per token.
-    """
-
-    def changed(field: Tensor | None) -> Tensor | None:
-        return None if field is None else change(field)
-
-    temperature = scores.temperature
-    if isinstance(temperature, Tensor) and temperature.dim():
-        temperature = change(temperature.expand(scores.logprobs.shape).contiguous())
-    return replace(
-        scores,
-        logprobs=change(scores.logprobs),
-        entropies=change(scores.entropies),
-        discriminator_scores=change(scores.discriminator_scores),
-        expected_scores=change(scores.expected_scores),
-        vocab_centered_scores=change(scores.vocab_centered_scores),
-        token_ids=changed(scores.token_ids),
-        squared_scores=changed(scores.squared_scores),
-        temperature=temperature,
-    )
 
 
 class Attachment:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from isentrope.errors import ConfigurationError
 from isentrope.guard import Guard
-from isentrope.scores import TokenScores
+from isentrope.scores import TokenScores, each_field
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.statistics.tokens import detached
 
@@ -203,12 +203,4 @@ def _at_positions(scores: TokenScores, label_mask: Tensor) -> TokenScores:
     def placed(values: Tensor) -> Tensor:
         return values.new_zeros(label_mask.shape).masked_scatter(label_mask, values)
 
-    return TokenScores(
-        logprobs=placed(scores.logprobs),
-        entropies=placed(scores.entropies),
-        discriminator_scores=placed(scores.discriminator_scores),
-        expected_scores=placed(scores.expected_scores),
-        vocab_centered_scores=placed(scores.vocab_centered_scores),
-        squared_scores=None if scores.squared_scores is None else placed(scores.squared_scores),
-        temperature=scores.temperature,
-    )
+    return each_field(scores, placed)

@@ -4,12 +4,14 @@
 - `linear_token_scores(hidden, weight, token_ids, ...)`: the same without ever holding the logits
   (linear_token_scores.py; head_tiles.py, head_gradients.py)
 - `linear_head_parts(head)`: the arguments for a head module, adapters included (linear_heads.py)
+- `each_field`: one change for all tensors of scores, such as a gather over ranks; packed sequences as rows (layouts.py)
 - `LossGradient`: what the loss makes of the scored tokens, read in backward (loss_gradient.py)
 - `shard_moments`, `merge`, `sharded_token_scores`: vocabularies split over ranks (vocabulary_shards.py)
 - `entropy_discriminator`, `vocab_centered_scores`, `batch_centered_scores`, `entropy_contributions`, `importance_ratios`
   (prediction.py)
 """
 
+from isentrope.scores.layouts import each_field
 from isentrope.scores.linear_heads import AdaptedWeight, LowRankAdapter, linear_head_parts
 from isentrope.scores.linear_token_scores import linear_token_scores
 from isentrope.scores.prediction import (
@@ -27,6 +29,7 @@ __all__ = [
     "LowRankAdapter",
     "TokenScores",
     "batch_centered_scores",
+    "each_field",
     "entropy_contributions",
     "entropy_discriminator",
     "importance_ratios",

@@ -16,6 +16,7 @@ from isentrope.scores.linear_heads import AdaptedWeight, adapter_operands, whole
 from isentrope.scores.token_scores import (
     TokenScores,
     as_token_scores,
+    check_not_nested,
     check_temperature,
     differentiable_once,
     marked_outputs,
@@ -96,6 +97,7 @@ def check_head_inputs(hidden: Tensor, weight: Tensor, token_ids: Tensor, bias: T
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+        check_not_nested(name, value)
         if value.device != hidden.device:
             raise InputError(f"hidden is on {hidden.device}, {name} on {value.device}. Move one to the other.")
         if name != "token_ids" and not value.is_floating_point():

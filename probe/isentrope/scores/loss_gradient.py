@@ -11,6 +11,7 @@ place of r A). An entropy bonus adds eta sum c_t sum_i S_i^2, c_t = -dL / dH_t. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,13 @@ class LossGradient:
     Every backward adds up, as it does in the parameters' own gradients.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, laid_out: Callable[[Tensor], Tensor] | None = None) -> None:
         """
         Args:
             guard: counts a failure to read a gradient.
+            laid_out: brings a gradient into the layout that it is kept in. Default: as it arrives.
         """
-        self._guard = guard
+        self._guard, self._laid_out = guard, laid_out
         self._read: dict[str, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
 
@@ -68,5 +70,6 @@ class LossGradient:
             if gradient is not None:
                 # A copy: what receives the gradient next may write into it.
                 found = gradient.detach().neg() if negated else gradient.detach().clone()
+                found = found if self._laid_out is None else self._laid_out(found)
                 before = self._read.get(name)
                 self._read[name] = found if before is None else before + found

@@ -112,6 +112,7 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
     for name, value in (("logits", logits), ("token_ids", token_ids)):
         if not isinstance(value, Tensor):
             raise InputError(f"{name} must be a torch.Tensor, got {type(value).__name__}.")
+        check_not_nested(name, value)
     if not logits.is_floating_point():
         raise InputError(f"logits must be floating point, got {logits.dtype}. Pass the model's raw logits.")
     if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
@@ -128,6 +129,15 @@ def check_token_inputs(logits: Tensor, token_ids: Tensor, temperature: float | T
     check_temperature(temperature, token_ids)
 
 
+def check_not_nested(name: str, tensor: Tensor) -> None:
+    """Refuse a nested tensor, of which torch would complain in terms of its own."""
+    if tensor.is_nested:
+        raise InputError(
+            f"{name} must be a plain tensor, got a nested one. Pass {name}.values(), its sequences end to end, here and in "
+            "the other arguments, and to gate also cu_seqlens=, its offsets()."
+        )
+
+
 def check_temperature(temperature: float | Tensor, token_ids: Tensor, *, wait_for_device: bool = False) -> None:
     """That T is a positive number, or a tensor of them that broadcasts to the tokens' shape.
 
@@ -135,6 +145,7 @@ def check_temperature(temperature: float | Tensor, token_ids: Tensor, *, wait_fo
         wait_for_device: look at the values of a tensor on an accelerator, too.
     """
     if isinstance(temperature, Tensor):
+        check_not_nested("temperature", temperature)
         if temperature.is_complex() or temperature.dtype == torch.bool:
             raise InputError(f"temperature must be real numbers, got a tensor of {temperature.dtype}.")
         if not _broadcasts(temperature.shape, token_ids.shape):

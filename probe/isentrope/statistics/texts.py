@@ -4,7 +4,7 @@ thread, from what `contributions.py` measured."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
@@ -33,29 +33,35 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
+Decode = Callable[[Sequence[int]], str]
+
+
 class TokenTexts:
     """Text of token ids; None without a tokenizer, or where it fails."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | Decode | None) -> None:
         """
         Args:
-            tokenizer: None: no texts.
+            tokenizer: Or its function of ids -> text. None: no texts.
 
         Raises:
-            ConfigurationError: The tokenizer has no `decode`.
+            ConfigurationError: The tokenizer has no `decode`, and is no function.
         """
-        if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+        # A tokenizer of transformers is callable, too, but encodes.
+        decode = getattr(tokenizer, "decode", tokenizer)
+        if decode is not None and not callable(decode):
             raise ConfigurationError(
-                f"tokenizer must have decode([id]) -> str, got {type(tokenizer).__name__}. Pass none to see ids only."
+                f"tokenizer must have decode([id]) -> str, or be such a function, got {type(tokenizer).__name__}. Pass none "
+                "to see ids only."
             )
-        self._tokenizer = tokenizer
+        self._read: Decode | None = decode
         self._guard = Guard()
         self._alone = lru_cache(_TEXTS_REMEMBERED)(lambda token_id: self._decode([token_id]))
 
     @property
     def known(self) -> bool:
         """Whether there is a tokenizer, and it never failed."""
-        return self._tokenizer is not None and not self._guard.failures
+        return self._read is not None and not self._guard.failures
 
     def __call__(self, token_id: int) -> str | None:
         """The text of one token by itself."""
@@ -96,10 +102,10 @@ class TokenTexts:
         Raises:
             TypeError: The tokenizer gave something else.
         """
-        assert self._tokenizer is not None
-        text = self._tokenizer.decode(token_ids)
+        assert self._read is not None
+        text = self._read(token_ids)
         if not isinstance(text, str):
-            raise TypeError(f"tokenizer.decode must return a str, got {type(text).__name__}.")
+            raise TypeError(f"The tokenizer must return a str, got {type(text).__name__}.")
         return text
 
 

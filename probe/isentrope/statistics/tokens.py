@@ -8,7 +8,7 @@ on an accelerator every small operation is a launch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from isentrope.scores import TokenScores
+from isentrope.scores.layouts import Packing
 from isentrope.scores.loss_gradient import LossGradient
 from isentrope.statistics.moments import ThresholdStatistics, device_number, finite, flat
 
@@ -62,6 +63,10 @@ class TokenBatch:
     """The same number for the rollouts of one prompt. None: not known."""
     old_entropies: Float[Tensor, "*tokens"] | None = None
     """H under the old policy, nats; None: not known."""
+    rescore: Callable[[], TokenScores] | None = None
+    """Scores the same tokens after the update, in the layout that the loop has them in."""
+    packing: Packing | None = None
+    """Of the loop's tokens, where it has them end to end."""
 
     def decided(self, factors: Shaped[Tensor, "*tokens"], selected: Bool[Tensor, "*tokens"]) -> TokenBatch:
         """The same micro-batch under an intervention's decision."""

@@ -15,12 +15,11 @@ from isentrope.integrations.attachment import (
     Attachment,
     Versions,
     check_parameters,
-    each_field,
     in_worker,
     refuse,
     switched_on,
 )
-from isentrope.scores import token_scores
+from isentrope.scores import each_field, token_scores
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
 from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, reports
