@@ -17,7 +17,7 @@ endef
 AND_BROWSER = $$($(HAS_BROWSER) || echo "and not browser")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-all test-gpu check docs pictures lock bench faults proto clean
+.PHONY: help setup setup-dev demo test test-all test-gpu check docs pictures lock bench reproduce faults proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ lock: setup-dev ## bring uv.lock up to date with pyproject.toml; ARGS="--upgrade
 
 bench: setup-dev ## benchmarks as ratios; results go to tests/benchmarks/RESULTS.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+reproduce: setup-dev ## the papers' figures with verdicts, hours; ARGS="--quick" for minutes, ARGS="--plan" for how long
+	$(BIN)/isentrope reproduce --out build/reproduction $(ARGS)
 
 faults: setup-dev ## every fault the delivery must withstand, done to real processes; ARGS="--list", "--planted" or names
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -27,6 +27,7 @@ COMMANDS = {
     "import": "isentrope.cli.commands:import_history",
     "mcp": "isentrope.cli.commands:mcp",
     "metrics": "isentrope.cli.commands:metrics",
+    "reproduce": "isentrope_trainer.reproduce.commands:reproduce",
     "runs": "isentrope.cli.commands:runs",
     "sync": "isentrope.cli.commands:sync",
     "token": "isentrope_server.commands:token",
@@ -37,7 +38,7 @@ COMMANDS = {
 """Where each command is defined, as module:attribute."""
 
 _EXTRA_OF_PACKAGE = {"isentrope": "probe", "isentrope_server": "server", "isentrope_trainer": "trainer"}
-_EXTRA_OF_COMMAND = {"mcp": "mcp", "watch": "watch"}
+_EXTRA_OF_COMMAND = {"mcp": "mcp", "reproduce": "reproduce", "watch": "watch"}
 """Of commands that need another extra than the rest of their package."""
 _COMMAND_IN_USE = "isentrope.command_in_use"
 

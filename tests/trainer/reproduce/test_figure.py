@@ -1,0 +1,110 @@
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from isentrope_trainer.reproduce import drawing, evidence
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Outcome, Results, Row, Verdict, all_figures
+from isentrope_trainer.reproduce.report import Circumstances, judge, reproduction
+from isentrope_trainer.reproduce.runs import RunFolder, make_run
+from isentrope_trainer.reproduce.settings import Plan, RunSettings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+TinyRun = Callable[[int], RunSettings]
+
+
+class OneArm(Figure):
+    name, paper, number = "beyond-99", BEYOND, "a test"
+    title, claim = "one arm", "The entropy is above 0 | always."
+
+    def __init__(self, arm: RunSettings) -> None:
+        self._arm = arm
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        return {"only": self._arm}
+
+    def draw(self, results: Results) -> "Picture":
+        picture, (axes,) = drawing.panels()
+        drawing.course(axes, results.runs(self._arm), "entropy/mean", label="only", index=0)
+        return picture
+
+    def table(self, results: Results) -> list[Row]:
+        return [{"seed": run.seed, "entropy": run.end("entropy/mean")} for run in results.runs(self._arm)]
+
+    def checks(self, results: Results) -> list[Check]:
+        return [evidence.at_least("above 0", [run.end("entropy/mean") for run in results.runs(self._arm)], 0.0)]
+
+
+def about(plan: Plan) -> Circumstances:
+    return Circumstances(plan=plan, runs=2, core_seconds=7200, machine="2 cores", failures={"a run": "out of memory"})
+
+
+def test_a_figure_has_picture_table_and_verdict(tiny_run: TinyRun, tmp_path: Path) -> None:
+    figure, plan, folder = OneArm(tiny_run(0)), Plan(seeds=(0, 1)), RunFolder(tmp_path / "runs")
+    for settings in figure.runs(plan):
+        folder.keep(make_run(settings))
+    runs = {one.key: run for one in figure.runs(plan) if (run := folder.find(one)) is not None}
+    judged = judge(figure, Results(plan, runs, {}), tmp_path)
+    assert judged.verdict.outcome is Outcome.HOLDS
+    table = (tmp_path / "reproduction" / "beyond-99.csv").read_text().splitlines()
+    assert table[0] == "seed,entropy"
+    assert len(table) == 3
+    first = {suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in ("png", "svg")}
+    judge(figure, Results(plan, runs, {}), tmp_path)
+    assert first == {suffix: (tmp_path / "reproduction" / f"beyond-99.{suffix}").read_bytes() for suffix in first}
+    text = reproduction([judged], about(plan))
+    assert "**holds**" in text
+    assert r"above 0 \| always" in text
+    assert "out of memory" in text
+
+
+def test_a_figure_without_runs_is_not_measured(tiny_run: TinyRun, tmp_path: Path) -> None:
+    arm = tiny_run(0)
+    judged = judge(OneArm(arm), Results(Plan(seeds=(0,)), {}, {arm.key: "out of memory"}), tmp_path)
+    assert judged.verdict.outcome is Outcome.NOT_MEASURED
+    assert "out of memory" in judged.verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("holding", "outcome"),
+    [((True, True), Outcome.HOLDS), ((True, False), Outcome.PARTLY), ((False,), Outcome.NOT_HERE)],
+)
+def test_a_verdict_counts_its_checks(holding: tuple[bool, ...], outcome: Outcome) -> None:
+    checks = [Check(statement="", holds=holds, number="", test="", reason="noise") for holds in holding]
+    verdict = Verdict.of(checks)
+    assert verdict.outcome is outcome
+    assert verdict.reason == ("" if outcome is Outcome.HOLDS else "noise")
+
+
+def test_higher_is_paired_over_seeds() -> None:
+    left, right = [0.50, 0.72, 0.91], [0.40, 0.60, 0.80]
+    assert evidence.higher("", left, right).holds
+    assert not evidence.higher("", right, left).holds
+    assert not evidence.higher("", left, [0.72, 0.91, 0.50]).holds
+    assert "no test" in evidence.higher("", [1.0], [0.5]).test
+
+
+def test_a_trend_needs_the_same_order_in_every_seed() -> None:
+    rising = [[1.0, 2.0, 3.0, 4.0], [2.0, 2.5, 2.7, 3.0], [0.0, 0.1, 0.4, 0.9]]
+    assert evidence.trend("", [1, 2, 3, 4], rising, rising=True).holds
+    assert not evidence.trend("", [1, 2, 3, 4], rising, rising=False).holds
+    assert evidence.trend("", [4, 3, 2, 1], rising, rising=False).holds
+
+
+def test_a_correlation_is_compared_with_its_bound() -> None:
+    x = np.arange(20.0)
+    pairs = [(x, x + np.random.default_rng(seed).normal(0, 2, 20)) for seed in range(3)]
+    assert evidence.correlated("", pairs, bound=0.7).holds
+    assert not evidence.correlated("", [(x, -y) for x, y in pairs]).holds
+
+
+def test_every_figure_plans_its_runs_and_names_its_claim() -> None:
+    for plan in (Plan(seeds=(0, 1, 2)), Plan(seeds=(0,), quick=True)):
+        for name, figure in all_figures().items():
+            assert name.split("-")[0] in ("dynamics", "mechanism", "beyond")
+            assert figure.claim.endswith(".")
+            assert len(figure.runs(plan)) == len(plan.seeds) * len(figure.arms(plan))

@@ -1,0 +1,84 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import isentrope
+from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.reproduce.executors import LocalProcesses, Order, RayCluster
+from isentrope_trainer.reproduce.runs import NotReported, RunFolder, make_run
+from isentrope_trainer.reproduce.settings import Plan, RunSettings
+
+TinyRun = Callable[[int], RunSettings]
+REPEATABLE = ("settings.json", "series.npz", "notes.json")
+
+
+def test_equal_settings_have_equal_keys() -> None:
+    plan = Plan(seeds=(0, 1))
+    clip = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0}
+    assert plan.run(clip).key == plan.run(isentrope.Control.from_document(clip)).key
+    keys = {plan.run().key, plan.run(clip).key, plan.run(steps=7).key, plan.run().with_seed(1).key}
+    assert len(keys) == 4
+
+
+def test_a_run_is_made_bit_for_bit_again(tiny_run: TinyRun) -> None:
+    first, second = make_run(tiny_run(0)), make_run(tiny_run(0))
+    assert [first.contents[name] == second.contents[name] for name in REPEATABLE] == [True] * 3
+
+
+def test_a_kept_run_gives_its_series(tiny_run: TinyRun, tmp_path: Path) -> None:
+    settings, folder = tiny_run(0), RunFolder(tmp_path)
+    assert folder.find(settings) is None
+    folder.keep(make_run(settings))
+    run = folder.find(settings)
+    assert run is not None
+    assert run.steps.tolist() == [1, 2, 3]
+    assert np.isfinite(run.series("entropy/mean")).all()
+    assert run.end("entropy/mean", 1) == run.series("entropy/mean")[-1]
+    counts = run.histogram("entropy/token").counts
+    assert counts.shape[0] == 3
+    assert counts.sum(axis=1).all()
+    assert not any(name.startswith(("probe/", "time/")) for name in run.names)
+    with pytest.raises(NotReported):
+        run.series("eval/avg_at_k_of_nothing")
+
+
+def test_a_half_written_run_is_not_found(tiny_run: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, files = RunFolder(tmp_path / "runs"), make_run(tiny_run(0))
+
+    def interrupted(path: Path, content: bytes) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "write_bytes", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.keep(files)
+    assert folder.find(tiny_run(0)) is None
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_failed_run_has_its_reason_and_the_others_are_made(tiny_run: TinyRun) -> None:
+    # An error of transformers' own kind, which can't be unpickled.
+    broken, sound = replace(tiny_run(1), policy=PolicyConfig(hidden_size=32, attention_heads=3)), tiny_run(0)
+    outcomes = {
+        o.order.settings.key: o for o in LocalProcesses(1).make([Order(settings=broken), Order(settings=sound)])
+    }
+    assert outcomes[broken.key].files is None
+    assert "attention heads" in outcomes[broken.key].failure
+    assert outcomes[sound.key].files is not None
+
+
+@pytest.mark.slow
+def test_ray_and_processes_make_the_same_bytes(tiny_run: TinyRun) -> None:
+    orders = [Order(settings=tiny_run(seed)) for seed in (0, 1)]
+    by_executor = [
+        {outcome.order.settings.key: outcome.files for outcome in executor.make(orders)}
+        for executor in (LocalProcesses(2), RayCluster("local", 2))
+    ]
+    for key, files in by_executor[0].items():
+        other = by_executor[1][key]
+        assert files is not None
+        assert other is not None
+        assert all(files.contents[name] == other.contents[name] for name in REPEATABLE)

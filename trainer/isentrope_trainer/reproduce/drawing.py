@@ -1,0 +1,152 @@
+"""How pictures look: sizes for print, colours that the colour-blind tell apart, and never by colour alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure as Picture
+
+from isentrope_trainer.reproduce.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH = 6.7
+"""Of a page's text, in inches."""
+PANEL_HEIGHT = 2.3
+DOTS_PER_INCH = 160
+SMOOTHED_STEPS = 5
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "svg.fonttype": "none",
+    # The same picture gives the same file.
+    "svg.hashsalt": "isentrope",
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """Within it, pictures are drawn and saved in this style."""
+    return mpl.rc_context(STYLE)
+
+
+class Look(NamedTuple):
+    """How one arm is drawn, told apart by colour, dash and marker."""
+
+    color: str
+    dash: Any
+    marker: str
+
+
+_COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")  # Okabe and Ito's
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (8, 2)), (0, (1, 1)))
+_MARKERS = "osD^vPX*"
+
+
+def look(index: int) -> Look:
+    """Of the arm at this place; the first is black and solid, for the baseline."""
+    return Look(_COLORS[index % len(_COLORS)], _DASHES[index % len(_DASHES)], _MARKERS[index % len(_MARKERS)])
+
+
+def panels(rows: int = 1, columns: int = 1, *, height: float = PANEL_HEIGHT) -> tuple[Picture, list[Axes]]:
+    """An empty picture with its axes, row by row.
+
+    Args:
+        rows: of panels.
+        columns: of panels.
+        height: of a panel, in inches.
+    """
+    picture = Picture(figsize=(WIDTH, rows * height), layout="constrained")
+    return picture, picture.subplots(rows, columns, squeeze=False).flatten().tolist()
+
+
+def course(
+    axes: Axes, runs: Sequence[Run], metric: str, *, label: str, index: int, smooth: int = SMOOTHED_STEPS
+) -> None:
+    """A metric over steps: the mean of the seeds, and all of them as a band.
+
+    Args:
+        axes: to draw in.
+        runs: of one arm.
+        metric: the scalar's name.
+        label: of the arm.
+        index: of the arm's look.
+        smooth: steps that are averaged.
+    """
+    length = min(len(run.steps) for run in runs)
+    values = np.array([smoothed(run.series(metric)[:length], smooth) for run in runs])
+    steps, as_look = runs[0].steps[:length], look(index)
+    axes.plot(
+        steps, values.mean(axis=0), color=as_look.color, linestyle=as_look.dash, label=label, marker=as_look.marker,
+        markersize=3.5, markevery=(length // 12 * (1 + index % 3) // 3, max(length // 4, 1)),
+    )  # fmt: skip
+    if len(runs) > 1:
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=as_look.color, alpha=0.15, linewidth=0)
+
+
+def against(
+    axes: Axes, positions: Sequence[float], values: Sequence[Sequence[float]], *, label: str, index: int
+) -> None:
+    """A number of each arm over the arm's position, such as a threshold: mean and standard deviation of the seeds.
+
+    Args:
+        axes: to draw in.
+        positions: of the arms.
+        values: [arms][seeds].
+        label: of the line.
+        index: of its look.
+    """
+    as_look = look(index)
+    means = [float(np.mean(of_seeds)) for of_seeds in values]
+    spreads = [float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else 0.0 for of_seeds in values]
+    axes.errorbar(
+        positions, means, yerr=spreads, color=as_look.color, linestyle=as_look.dash, marker=as_look.marker, markersize=4,
+        capsize=2, label=label,
+    )  # fmt: skip
+
+
+def bars(axes: Axes, labels: Sequence[str], values: Sequence[Sequence[float]], *, unit: str) -> None:
+    """A number of each arm: the mean as a bar, every seed as a dot.
+
+    Args:
+        axes: to draw in.
+        labels: of the arms.
+        values: [arms][seeds].
+        unit: on the axis.
+    """
+    for place, of_seeds in enumerate(values):
+        axes.barh(place, float(np.mean(of_seeds)), color="#c8d7e6", edgecolor="#0072B2", height=0.7)
+        axes.plot(of_seeds, [place] * len(of_seeds), "k|", markersize=7)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+
+
+def smoothed(values: np.ndarray, steps: int) -> np.ndarray:
+    """Mean over this many neighbours, fewer at both ends; what was not measured is not counted."""
+    reach = steps // 2
+    padded = np.pad(values.astype(float), reach, constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
+    counts = (~np.isnan(windows)).sum(axis=1)
+    return np.where(counts > 0, np.nansum(windows, axis=1) / np.maximum(counts, 1), np.nan)
+
+
+def save(picture: Picture, stem: Path) -> None:
+    """Write `stem`.png and `stem`.svg."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(stem.with_suffix(".png"), dpi=DOTS_PER_INCH, metadata={"Software": None})
+    picture.savefig(stem.with_suffix(".svg"), metadata={"Date": None})

@@ -1,0 +1,155 @@
+"""The tests behind verdicts. Seeds are the samples: runs of one seed share problems and starting weights, so they are paired.
+
+A check holds where its test is significant at LEVEL. With one seed there is no test, and the direction alone decides,
+which the check states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from isentrope_trainer.reproduce.figure import Check
+
+LEVEL = 0.05
+
+
+def spread(values: Sequence[float], unit: str = "", digits: int = 3) -> str:
+    """Mean and standard deviation over seeds, such as `0.412 ± 0.031 nats`."""
+    text = f"{np.mean(values):.{digits}g}"
+    if len(values) > 1:
+        text += f" ± {np.std(values, ddof=1):.2g}"
+    return f"{text} {unit}".rstrip()
+
+
+def higher(statement: str, left: Sequence[float], right: Sequence[float], *, unit: str = "", reason: str = "") -> Check:
+    """The left values lie above the right ones: a paired t-test, one-sided, over seeds.
+
+    Args:
+        statement: what holds if they do.
+        left: one value a seed.
+        right: those of the same seeds.
+        unit: of the values.
+        reason: likely, where it does not hold.
+    """
+    differences = np.asarray(left, dtype=float) - np.asarray(right, dtype=float)
+    number = f"{spread(left)} against {spread(right, unit)}"
+    return _on_mean(statement, differences, number, "paired t-test of the difference", reason)
+
+
+def at_least(statement: str, values: Sequence[float], bound: float, *, unit: str = "", reason: str = "") -> Check:
+    """The values lie above a bound: a t-test, one-sided, over seeds.
+
+    Args:
+        statement: what holds if they do.
+        values: one a seed.
+        bound: that they are compared with.
+        unit: of the values.
+        reason: likely, where it does not hold.
+    """
+    return _on_mean(
+        statement, np.asarray(values, dtype=float) - bound, spread(values, unit), f"t-test against {bound:g}", reason
+    )
+
+
+def at_most(statement: str, values: Sequence[float], bound: float, *, unit: str = "", reason: str = "") -> Check:
+    """The values lie below a bound; see `at_least`."""
+    return _on_mean(
+        statement, bound - np.asarray(values, dtype=float), spread(values, unit), f"t-test against {bound:g}", reason
+    )
+
+
+def trend(
+    statement: str,
+    positions: Sequence[float],
+    values: Sequence[Sequence[float]],
+    *,
+    rising: bool,
+    unit: str = "",
+    reason: str = "",
+) -> Check:
+    """The values rise (or fall) with the position: Page's trend test, with seeds as its rows.
+
+    Args:
+        statement: what holds if they do.
+        positions: of the columns, e.g. thresholds; at least three.
+        values: [seeds][positions].
+        rising: whether the values are claimed to rise with the position.
+        unit: of the values.
+        reason: likely, where it does not hold.
+    """
+    table = np.asarray(values, dtype=float)[:, np.argsort(positions)]
+    ordered = table if rising else table[:, ::-1]
+    rank_correlation = float(np.mean([stats.spearmanr(np.sort(positions), row).statistic for row in table]))
+    ends = (
+        f"{spread(list(table[:, 0]))} to {spread(list(table[:, -1]), unit)}, rank correlation {rank_correlation:+.2f}"
+    )
+    signed = rank_correlation if rising else -rank_correlation
+    if len(table) < 2:
+        return Check(statement=statement, holds=signed > 0, number=ends, test="no test: one seed", reason=reason)
+    found = stats.page_trend_test(ordered)
+    return Check(
+        statement=statement,
+        holds=bool(found.pvalue < LEVEL),
+        number=ends,
+        test=f"Page's trend test, L = {found.statistic:.4g}, {_p(found.pvalue)}, {len(table)} seeds",
+        reason=reason,
+    )
+
+
+def correlated(
+    statement: str,
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]],
+    *,
+    bound: float = 0.0,
+    reason: str = "",
+) -> Check:
+    """Two series go together: Pearson's r of each seed, and a t-test of Fisher's z over seeds against a bound.
+
+    Args:
+        statement: what holds if they do.
+        pairs: one pair of series a seed; places where one is NaN are not counted.
+        bound: that r must exceed.
+        reason: likely, where it does not hold.
+    """
+    coefficients = [pearson(*pair) for pair in pairs]
+    transformed = np.arctanh(np.clip(coefficients, -0.999999, 0.999999)) - math.atanh(bound)
+    return _on_mean(
+        statement, transformed, f"r = {spread(coefficients)}", f"t-test of Fisher's z against {bound:g}", reason
+    )
+
+
+def pearson(left: ArrayLike, right: ArrayLike) -> float:
+    """Pearson's r where both are measured; NaN with fewer than three such places, or where one is constant."""
+    pair = np.array([np.asarray(left, dtype=float), np.asarray(right, dtype=float)])
+    pair = pair[:, ~np.isnan(pair).any(axis=0)]
+    if pair.shape[1] < 3 or not pair.std(axis=1).all():
+        return math.nan
+    return float(np.corrcoef(pair)[0, 1])
+
+
+def _on_mean(statement: str, differences: np.ndarray, number: str, test: str, reason: str) -> Check:
+    """A check that the mean of these is above 0."""
+    mean = float(np.mean(differences))
+    if len(differences) < 2:
+        return Check(statement=statement, holds=mean > 0, number=number, test="no test: one seed", reason=reason)
+    if np.ptp(differences) == 0:
+        # All seeds agree to the last digit: the t statistic is not defined.
+        statistic, p = math.copysign(math.inf, mean) if mean else 0.0, 0.0 if mean > 0 else 1.0
+    else:
+        statistic, p = stats.ttest_1samp(differences, 0.0, alternative="greater")
+    return Check(
+        statement=statement,
+        holds=bool(p < LEVEL),
+        number=number,
+        test=f"{test}, t = {statistic:.3g}, {_p(p)}, {len(differences)} seeds",
+        reason=reason,
+    )
+
+
+def _p(p: float) -> str:
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"

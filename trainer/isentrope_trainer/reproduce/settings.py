@@ -1,0 +1,141 @@
+"""What determines a run of the reproduction, the key it is kept under, and the plan that figures take their runs from."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import isentrope
+from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.settings import TrainingConfig
+
+RESULTS_VERSION = 1
+"""Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
+KEY_DIGITS = 16
+SECONDS_PER_PROMPT, SECONDS_PER_ROLLOUT = 5e-3, 3.3e-4
+"""Of one core, in a step of the default policy on countdown: what a problem costs, and what each completion of it adds."""
+SECONDS_PER_RUN = 4.0
+"""To load the weights and the libraries that a new process does not have yet."""
+_DEFAULT_POLICY = PolicyConfig()
+_SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate"})
+"""Fields of the training that a run's name does not show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """All that determines a run, beside the versions of the code and of torch."""
+
+    training: TrainingConfig
+    control: isentrope.Control = field(default_factory=isentrope.Control)
+    """Active from the first step on."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    threads: int = 1
+    """That torch computes with. Sums are split over threads, so another number gives another run."""
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, as they are hashed, kept and shown."""
+        return {
+            "results_version": RESULTS_VERSION,
+            "training": dataclasses.asdict(self.training),
+            "control": self.control.to_document(),
+            "policy": dataclasses.asdict(self.policy),
+            "warm_start": dataclasses.asdict(self.warm_start),
+            "threads": self.threads,
+        }
+
+    @property
+    def key(self) -> str:
+        """What the run is kept under; other settings have another key."""
+        content = json.dumps(self.document(), sort_keys=True, default=str).encode()
+        return hashlib.sha256(content).hexdigest()[:KEY_DIGITS]
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self.training.seed
+
+    def with_seed(self, seed: int) -> RunSettings:
+        """The same run with another seed."""
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, seed=seed))
+
+    @property
+    def planned_seconds(self) -> float:
+        """Of one core, roughly: what a plan and the remaining time are counted from."""
+        weights = (
+            self.policy.layers * self.policy.hidden_size * (self.policy.hidden_size + self.policy.feed_forward_size)
+        )
+        usual = _DEFAULT_POLICY.layers * _DEFAULT_POLICY.hidden_size
+        usual *= _DEFAULT_POLICY.hidden_size + _DEFAULT_POLICY.feed_forward_size
+        prompts = self.training.steps * self.training.prompts
+        seconds = prompts * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * self.training.group_size)
+        # A third does not grow with the model: verifying answers, and what surrounds the matrix products.
+        return SECONDS_PER_RUN + seconds * (1 + 2 * weights / usual) / 3
+
+    def __str__(self) -> str:
+        return f"{self.without_seed} seed {self.seed}"
+
+    @property
+    def without_seed(self) -> str:
+        """A name for people, without what is as usual."""
+        document = self.control.to_document()
+        words = [str(self.control.method) if self.control.hold is None else "hold"]
+        words += [f"{name}={document[name]:g}" for name in ("mu_low", "mu_high") if document.get(name) is not None]
+        words += [f"{name}={value}" for name, value in self.control.parameters.items()]
+        usual = TrainingConfig()
+        for field_ in dataclasses.fields(self.training):
+            value = getattr(self.training, field_.name)
+            if field_.name not in _SIZES and value != getattr(usual, field_.name):
+                words.append(f"{field_.name}={value}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is run. Figures take every run's settings from here, so that those of several figures are the same runs."""
+
+    seeds: tuple[int, ...]
+    quick: bool = False
+
+    @property
+    def base(self) -> TrainingConfig:
+        """Strictly on-policy GRPO on countdown: small, and yet its entropy collapses."""
+        if self.quick:
+            return TrainingConfig(steps=30, prompts=12, group_size=8, learning_rate=3e-4)
+        return TrainingConfig(steps=120, prompts=32, group_size=16, learning_rate=2e-4)
+
+    def run(
+        self,
+        control: isentrope.Control | Mapping[str, object] | None = None,
+        *,
+        policy: PolicyConfig | None = None,
+        warm_start: WarmStartConfig | None = None,
+        **training: Any,
+    ) -> RunSettings:
+        """Settings of a run, made of the base.
+
+        Args:
+            control: active from the first step on, or its document. Default: none.
+            policy: the model's shape. Default: the reference policy's.
+            warm_start: what it has learned before. Default: the shipped one.
+            training: fields of `TrainingConfig` that differ from the base. The seed is set by `over_seeds`.
+        """
+        if control is None:
+            control = isentrope.Control()
+        elif not isinstance(control, isentrope.Control):
+            control = isentrope.Control.from_document(dict(control))
+        return RunSettings(
+            training=dataclasses.replace(self.base, **training),
+            control=control,
+            policy=policy or PolicyConfig(),
+            warm_start=warm_start or WarmStartConfig(),
+        )
+
+    def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
+        """Each of these settings with every seed of the plan."""
+        return [arm.with_seed(seed) for arm in arms for seed in self.seeds]
