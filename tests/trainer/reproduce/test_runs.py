@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import isentrope
-from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.reproduce.executors import LocalProcesses, Order, RayCluster
 from isentrope_trainer.reproduce.runs import NotReported, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings

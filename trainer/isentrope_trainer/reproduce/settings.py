@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import isentrope
-from isentrope_trainer.models.policy import PolicyConfig
+from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.settings import TrainingConfig
 
@@ -107,7 +107,7 @@ class Plan:
         """Strictly on-policy GRPO on countdown: small, and yet its entropy collapses."""
         if self.quick:
             return TrainingConfig(steps=30, prompts=12, group_size=8, learning_rate=3e-4)
-        return TrainingConfig(steps=120, prompts=32, group_size=16, learning_rate=2e-4)
+        return TrainingConfig(steps=150, prompts=32, group_size=16, learning_rate=1e-4)
 
     def run(
         self,
