@@ -112,7 +112,7 @@ class Gathered:
         def rows_of_numbers(numbers: list[float]) -> list[list[float]]:
             additive = numbers[: len(numbers) - ranks * width]
             own = numbers[len(additive) :]
-            return [own[rank * width :][:width] + (additive if rank == 0 else []) for rank in range(ranks)]
+            return [own[rank * width : (rank + 1) * width] + (additive if rank == 0 else []) for rank in range(ranks)]
 
         if self._rows.device.type == "cpu":
             return lambda: rows_of_numbers(of_each_and_of_all(self.rows()).tolist())
