@@ -1,6 +1,6 @@
 """Bytes per step, and the time one series takes: packed blocks against a row per scalar and JSON per step.
 
-`python -m tests.benchmarks.storage [sizes|million|tasks|ingest] ...`; a step has 60 scalars and 4 histograms of 64 bins.
+`python -m tests.benchmarks.storage [sizes|million|tasks|ingest|recorded] ...`; a step has 60 scalars and 4 histograms of 64 bins.
 """
 
 from __future__ import annotations
@@ -342,9 +342,45 @@ def ingest(seconds: float = 60.0) -> Iterator[str]:
     return measured(seconds)
 
 
+def recorded(count: int = 20) -> Iterator[str]:
+    """The recorded run of the reference trainer, with tokens, rollouts and what-if sums: bytes a step on the wire, in the
+    database while the run is live, and packed after its end."""
+    from isentrope_trainer.recording import SHIPPED, read_recording
+    from isentrope_wire.codec import encode_payload
+    from isentrope_wire.reports import RunFinished
+    from tests.server.compaction import NEVER, pack_all
+    from tests.server.in_thread import ServerInThread
+    from tests.server.rank import Rank
+
+    steps = read_recording(SHIPPED).reports
+    wire = sum(len(encode_payload(report)) for report in steps) / len(steps)
+    yield f"| {count} runs of {len(steps)} steps | bytes a step | a run, MB |"
+    yield "|---|---|---|"
+    yield f"| on the wire | {wire:.0f} | {wire * len(steps) / 1e6:.2f} |"
+    with tempfile.TemporaryDirectory() as home:
+        with ServerInThread(Path(home), housekeeping_interval_seconds=NEVER) as server:
+            file = Path(home, "isentrope.db")
+            ranks = [Rank(server) for _ in range(count)]
+            for rank in ranks:
+                for first in range(0, len(steps), 50):
+                    rank.send(*steps[first : first + 50])
+            live = _file_bytes(file) / count / len(steps)
+            yield f"| in the database, live | {live:.0f} | {live * len(steps) / 1e6:.2f} |"
+            for rank in ranks:
+                rank.send(RunFinished(status="finished", finished_at=time.time()))
+            pack_all(server, BlockSizes())
+        # What packing freed is used by later reports; VACUUM gives it back, so that the rest can be counted.
+        with sqlite3.connect(file) as connection:
+            connection.execute("VACUUM")
+        connection.close()
+        packed = _file_bytes(file) / count / len(steps)
+        yield f"| in the database, packed | {packed:.0f} | {packed * len(steps) / 1e6:.2f} |"
+
+
 def main(names: Sequence[str]) -> None:
-    for name in names or ("sizes", "million", "tasks", "ingest"):
-        work = {"sizes": sizes, "million": million, "tasks": tasks, "ingest": ingest}[name]
+    parts = {"sizes": sizes, "million": million, "tasks": tasks, "ingest": ingest, "recorded": recorded}
+    for name in names or parts:
+        work = parts[name]
         print(f"\n{work.__doc__}\n")
         for line in work():
             print(line, flush=True)

@@ -106,6 +106,12 @@ class PostgreSQL:
         return f"postgresql://postgres@/{database}?host={self.folder}"
 
     @property
+    def pid(self) -> int:
+        """Of its first process, whose children do the work."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def socket(self) -> Path:
         return self.folder / ".s.PGSQL.5432"
 
