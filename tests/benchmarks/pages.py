@@ -3,6 +3,7 @@
 Opening cold (nothing in the browser's cache) and warm, to drawn charts; bytes over the wire, compressed; the server's CPU
 time for one page. From the return of `probe.step` to the step painted, at one and at five steps a second; what a tab takes
 of a core meanwhile, and by how much it grows in a minute (`--minutes`, after a collection of garbage). Five tabs at once.
+`server`: the server's CPU with more and more tabs, on runs of a step a second and of one in ten.
 """
 
 from __future__ import annotations
@@ -190,6 +191,26 @@ def following(browser: Browser, server: RunningServer, seconds: float, tabs: int
         return [f"| {tabs} | {pace:g} | {' | '.join(waits)} | {shares} |"]
 
 
+def of_the_server(browser: Browser, server: RunningServer, seconds: float, tabs: int, pace: float) -> str:
+    """A row for each tab count and pace: CPU of the server alone, whatever the browser takes."""
+    name = f"counted-{tabs}-{pace:g}".replace(".", "-")
+    with running(server, name, pace, first=3) as run:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        pages = [context.new_page() for _ in range(tabs)]
+        if pages:
+            pages[0].request.get(f"{server.url}/?token={server.token}", max_redirects=0)
+        for page in pages:
+            _open(page, server, name)
+        time.sleep(10)
+        before, since, first = cpu_seconds(psutil.Process(server.pid)), time.monotonic(), len(run.returned)
+        time.sleep(seconds)
+        passed = time.monotonic() - since
+        used = cpu_seconds(psutil.Process(server.pid)) - before
+        steps = len(run.returned) - first
+        context.close()
+    return f"| {tabs} | {steps / passed:.2f} | {1e3 * used / passed:.0f} |"
+
+
 def main(minutes: float, parts: Sequence[str]) -> None:
     with ExitStack() as stack:
         server = RunningServer(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pages-"))) / "server")
@@ -204,11 +225,16 @@ def main(minutes: float, parts: Sequence[str]) -> None:
             print("|---|---|---|---|---|---|---|---|---|")
             for tabs, pace, seconds in ((1, 1.0, 30.0), (1, 5.0, 60.0 * minutes), (5, 5.0, 30.0)):
                 print("\n".join(following(browser, server, seconds, tabs, pace)), flush=True)
+        if "server" in parts:
+            print("| visible tabs | steps/s | the server's CPU, ms a second |")
+            print("|---|---|---|")
+            for tabs, pace in ((0, 1.0), (1, 1.0), (4, 1.0), (0, 0.1), (4, 0.1)):
+                print(of_the_server(browser, server, 30.0, tabs, pace), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["open", "follow"], help="open, follow")
+    parser.add_argument("parts", nargs="*", default=["open", "follow"], help="open, follow, server")
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="how long one tab is followed at five steps a second"
     )
