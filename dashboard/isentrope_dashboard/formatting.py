@@ -140,9 +140,13 @@ def short_label(new: Control, old: Control | None) -> str:
     if old is None or new.method != old.method:
         parts.append(method(new.method))
     same_method = old is not None and new.method == old.method
-    for name, after, before in (("µ₋", new.mu_low, old and old.mu_low), ("µ₊", new.mu_high, old and old.mu_high)):
-        if after != before and (after is not None or same_method):
-            parts.append(f"{name} {threshold(after)}")
+    sides = (("µ₋", new.mu_low, old and old.mu_low), ("µ₊", new.mu_high, old and old.mu_high))
+    changed = [
+        f"{name} {threshold(after)}"
+        for name, after, before in sides
+        if after != before and (after is not None or same_method)
+    ]
+    parts += [f"µ {threshold(new.mu_low)}"] if len(changed) == 2 and new.mu_low == new.mu_high else changed
     if old is not None and new.scope != old.scope:
         parts.append(scope(new.scope))
     parameters = [] if old is None else _changed_parameters(new, old)

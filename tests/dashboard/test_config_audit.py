@@ -76,6 +76,7 @@ def test_audit_changes_are_read_as_old_and_new() -> None:
     }
     assert change_words(change | {"step": 4}) == "mu_low 1.0 → null, hold.mu_max 2, step 4"
     assert change_words({"old": "PENDING", "new": "DELIVERED", "code": ""}) == "PENDING → DELIVERED"
+    assert change_words({"new": {}, "claimed_at": 1.5}) == "claimed_at 1970-01-01 00:00:01 UTC"
 
 
 def test_tabs_read_a_run_that_failed(site: Site) -> None:

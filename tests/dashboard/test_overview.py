@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from playwright.sync_api import expect
 
+from isentrope_dashboard.figures.chart import Scale
+from isentrope_dashboard.figures.overview import LABEL_HEIGHT_SHARE, LEVEL_LABELS_SHARE, Forecast, Shown, entropy_figure
 from isentrope_dashboard.pages import overview
+from isentrope_wire.answers import SeriesColumns
+from isentrope_wire.metrics import ENTROPY_MEAN
 from tests.dashboard.conftest import OpenPage, Site
 
 
@@ -19,6 +26,44 @@ def test_entropy_chart_shows_the_early_level_and_the_reported_values(site: Site)
     early = sorted(reported.value[:3])[1]
     levels = [shape["y0"] for shape in values["chart-entropy"]["layout"]["shapes"] if shape.get("xref") == "paper"]
     assert levels == pytest.approx([early, 0.75 * early, 0.5 * early, 0.25 * early])
+
+
+def drawn(course: Callable[[int], float], **known: Any) -> dict[str, Any]:
+    """The entropy chart of 100 steps."""
+    entropy = SeriesColumns(step=list(range(100)), value=[course(step) for step in range(100)], min=None, max=None)
+    shown = Shown(scheme="dark", scale=Scale(), first=0, last=99, **({"early_level": 1.0} | known))
+    return entropy_figure({ENTROPY_MEAN: entropy}, shown)
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+@pytest.mark.parametrize(
+    "course", [lambda step: 1 - 0.006 * step, lambda step: 0.77, lambda step: 1 - 0.03 * min(step, 30)]
+)
+def test_labels_of_levels_keep_clear_of_the_line(course: Callable[[int], float], is_live: bool) -> None:
+    figure = drawn(course, is_live=is_live)
+    first, last = figure["layout"]["xaxis"]["range"]
+    height = figure["layout"]["yaxis"]["range"][1]
+    labels = {one["text"]: one for one in figure["layout"]["annotations"] if "lost" in one["text"]}
+    assert len(labels) == 3
+    for label in labels.values():
+        begin, end = (first + share * (last - first) for share in (label["x"], label["x"] + LEVEL_LABELS_SHARE))
+        values = [course(step) for step in range(100) if begin <= step <= end]
+        is_clear = max(values) < label["y"] or min(values) > label["y"] + LABEL_HEIGHT_SHARE * height
+        assert is_clear or course(0) == course(99) == 0.77  # a level line leaves no room at its own level
+
+
+@pytest.mark.parametrize(
+    ("slope", "helps", "anchor", "is_moved"),
+    [(-0.004, False, "top", False), (-0.012, False, "bottom", True), (0.004, False, "bottom", False),
+     (-0.004, True, "bottom", True), (0.002, True, "bottom", False)],
+)  # fmt: skip
+def test_the_label_of_a_forecast_keeps_clear_of_its_line(
+    slope: float, helps: bool, anchor: str, is_moved: bool
+) -> None:
+    line = Forecast(label="with Clip_V 1.0", start=99, entropy=0.6, slope=slope, helps=helps)
+    figure = drawn(lambda step: 1 - 0.004 * step, forecasts=[line])
+    label = next(one for one in figure["layout"]["annotations"] if "Clip_V" in one["text"])
+    assert (label["yanchor"], abs(label["yshift"]) > 8) == (anchor, is_moved)
 
 
 @pytest.mark.browser

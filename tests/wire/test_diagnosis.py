@@ -250,6 +250,29 @@ def test_what_is_requested_is_not_suggested_again(newest: dict[str, Any], offere
     assert diagnose(run(collapse, 41, sums=[sums(-4.0)], newest=refused)).suggestion is not None
 
 
+def test_a_control_that_was_too_weak_is_followed_by_a_stronger_one() -> None:
+    newest = version(Control(method="clip_v", mu_low=1.4, mu_high=1.0, scope="all"))
+    verdict = Verdict(
+        version=3,
+        state=VerdictState.TOO_WEAK,
+        steps=20,
+        steps_needed=20,
+        clip_fraction=Compared(before=0.0, predicted=0.1, realised=0.1),
+        slope=Compared(before=-0.01, predicted=0.0, realised=-0.01),
+        message="",
+    )
+    weak = run(collapse, 41, sums=[sums(-4.0)], gain=1.0, newest=newest, active=newest, verdict=verdict)
+    found = diagnose(weak).suggestion
+    assert found is not None
+    control = Control.from_document(found.control)
+    assert (control.method, control.mu_low, control.mu_high, control.scope) == ("clip_v", 0.5, 0.5, "decreasing")
+    assert found.message.startswith("Clip_V µ 0.5 is stronger than v3, which was too weak: clips 15.0 %, ΔH ")
+    for given in (None, replace(verdict, state=VerdictState.PENDING), replace(verdict, version=2)):
+        assert diagnose(replace(weak, verdict=given)).suggestion is None
+    strongest = version(Control(method="clip_v", mu_low=0.1, mu_high=0.1))
+    assert diagnose(replace(weak, newest=strongest)).suggestion is None
+
+
 def test_nothing_is_suggested_where_nothing_is_needed_or_helps() -> None:
     assert diagnose(run(collapse, 41)).suggestion is None  # no sums
     assert diagnose(run(collapse, 41, sums=[sums(4.0)])).suggestion is None  # these tokens raise it

@@ -44,7 +44,7 @@ CLIPPED, CLIPPED_SPREAD, CHANGE, CHANGE_UNIT, ENTROPY = (
 
 FIRST_MU = 1.0
 """Of both sides, when a method with thresholds is chosen."""
-WHAT_IF_HEIGHT = 156
+WHAT_IF_HEIGHT = 153
 
 _HOLD_PREFIX = "hold."
 HOLD_PARAMETERS = tuple(
@@ -263,7 +263,6 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None, 
                 chevronPosition="right",
                 className="accordion",
             ),
-            html.Div(id=NOTE, className="control-note", role="status"),
             html.Div(
                 [
                     html.Div(id=CONFLICT_WORDS),
@@ -287,6 +286,7 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None, 
                 ),
                 name="push-row",
             ),
+            html.Div(id=NOTE, className="control-note", role="status"),
             html.Div(
                 [
                     html.Div("Applied at the next step.", id=OUTCOME, role="status", className="outcome"),

@@ -24,6 +24,7 @@ from isentrope_wire.metrics import (
     HOLD_TARGET,
     REWARD_MEAN,
 )
+from isentrope_wire.numbers import decimals_of, fixed
 
 METRICS = (
     ENTROPY_MEAN,
@@ -42,7 +43,13 @@ NEXT_STEPS = 50
 
 
 LEVEL_LABELS_SHARE = 0.22
-"""Of the width: what the labels of the levels take at the left."""
+"""Of the width: what the labels of the levels take."""
+LABEL_HEIGHT_SHARE = 0.06
+"""Of the height of the entropy chart: a line of words."""
+CHARACTER_SHARE = 0.011
+"""Of the width: one character of a label."""
+PLOT_PIXELS = 270
+"""Height of the entropy chart without its axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +138,7 @@ def _add_marks(chart: Chart, shown: Shown, *, labelled: bool) -> None:
             continue
         chart.mark(mark.step, chart.ink["faint"])
         share = (place - first) / ((last - first) or 1)
-        width = 0.011 * len(mark.label) + 0.02
+        width = CHARACTER_SHARE * len(mark.label) + 0.02
         if labelled and mark.label and share + width < free_from:
             free_from = share
             left = share + width > 1
@@ -165,11 +172,12 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
         ):
             value = early * left
             chart.level(value, ink["act" if color == "act" else "faint"], dash="1px,3px" if left == 1 else "4px,4px")
-            side: Mapping[str, Any] = (
-                {"at": 1, "xanchor": "right"} if left == 1 else {"at": 0, "xanchor": "left", "xshift": 4}
-            )
+            side: Mapping[str, Any] = {"at": 1, "xanchor": "right"}
+            if left != 1:
+                free = _free_place(entropy, shown, value, value + LABEL_HEIGHT_SHARE * (high - low))
+                side = {"at": free, "xanchor": "left", "xshift": 4}
             chart.label(words, y=value, yanchor="bottom", color=ink[color], **side)
-    _add_forecasts(chart, shown)
+    _add_forecasts(chart, shown, high - low)
     target = _columns(series, HOLD_TARGET)
     if target.step:
         chart.line(target, name="held target", color=ink["hold"], width=1.5, dash="2px,2px", written=_nats)
@@ -188,11 +196,33 @@ def entropy_figure(series: Series, shown: Shown) -> dict[str, Any]:
     return chart.figure()
 
 
+def _free_place(columns: SeriesColumns, shown: Shown, low: float, high: float) -> float:
+    """Where a label between two values keeps clear of a line and its marks: a share of the width; 0 where none does."""
+    first, last = shown.ends
+
+    def place(step: int) -> float:
+        return (shown.scale.at(step) - first) / ((last - first) or 1)
+
+    points = [(place(step), value) for step, value in zip(columns.step, columns.value, strict=True)]
+    values = dict(zip(columns.step, columns.value, strict=True))
+    beneath = low - 2 * (high - low)
+    alarms = [place(mark.step) for mark in shown.marks if beneath <= values.get(mark.step, -1.0) <= high]
+    for begin in (0.0, 0.2, 0.4, 0.6, 0.76):
+        end = begin + LEVEL_LABELS_SHARE
+        near = [value for at, value in points if begin - 0.02 <= at <= end]
+        # The label of an alarm is at its right; at the left edge it has none.
+        is_marked = begin > 0 and any(begin - 0.08 <= at <= end for at in alarms)
+        is_ahead = shown.is_live and end > points[-1][0]
+        if not is_ahead and not is_marked and (not near or max(near) < low or min(near) > high):
+            return begin
+    return 0.0
+
+
 def _nats(value: float | None) -> str:
     return f"{number(value, 4)} nats"
 
 
-def _add_forecasts(chart: Chart, shown: Shown) -> None:
+def _add_forecasts(chart: Chart, shown: Shown, height: float) -> None:
     for line in shown.forecasts:
         color, soft = ("hold", "hold_soft") if line.helps else ("act", "act_soft")
         end = max(line.start, shown.last) + NEXT_STEPS
@@ -203,15 +233,22 @@ def _add_forecasts(chart: Chart, shown: Shown) -> None:
             places = [chart.scale.at(step) for step in (line.start, end, end)]
             chart.area(places, [line.entropy, max(0.0, high), max(0.0, low)], chart.ink[soft])
         value = max(0.0, line.entropy + line.slope * ahead)
+        places_ahead = chart.scale.at(end) - chart.scale.at(line.start)
         chart.stroke(steps, [line.entropy, value], chart.ink[color])
-        # Under the axis there is no room.
-        above = line.helps or value < 0.1 * max(line.entropy, shown.early_level or 0.0)
+        # Beneath a line that falls, above one that rises; under the axis there is no room. It ends where the line does: above
+        # a line that falls, and beneath one that rises, it keeps clear of where the line is at its first character.
+        falls = value < line.entropy
+        above = line.helps or not falls or value < 0.1 * height
+        words = f"{line.label}  {number(value)}"
+        first, last = shown.ends
+        covered = min(1.0, len(words) * CHARACTER_SHARE * ((last - first) or 1) / (places_ahead or 1))
+        clear = covered * abs(line.entropy - value) / height * PLOT_PIXELS if falls == above else 0.0
         # The browser hides what is suggested while it draws what the form has.
         name = "suggested" if line.is_suggested else ""
         chart.data[-1]["meta"] = name
         chart.label(
             f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right", name=name,
-            yanchor="bottom" if above else "top", yshift=8 if above else -6, color=chart.ink[color],
+            yanchor="bottom" if above else "top", yshift=8 + clear if above else -6 - clear, color=chart.ink[color],
         )  # fmt: skip
 
 
@@ -241,12 +278,13 @@ def change_figure(series: Series, shown: Shown) -> dict[str, Any]:
     chart.band(low, high, ink["iris_soft"])
     chart.line(observed, name="observed", color=ink["observed"], width=1.2, written=change)
     chart.line(predicted, name="predicted", color=ink["iris"], written=change)
+    decimals = min(8, max(4, *(decimals_of(line.slope, 1) for line in shown.forecasts if not line.helps), 0))
     for line in shown.forecasts:
         end = max(line.start, shown.last) + NEXT_STEPS
         color = ink["hold" if line.helps else "act"]
         chart.stroke([shown.last, end], [line.slope, line.slope], color)
         chart.label(
-            f"{html.escape(line.label)}  {change(line.slope)}", x=end, y=line.slope, xanchor="right",
+            f"{html.escape(line.label)}  {fixed(line.slope, decimals)}", x=end, y=line.slope, xanchor="right",
             yanchor="bottom" if line.helps else "top", color=color,
         )  # fmt: skip
     _add_marks(chart, shown, labelled=False)

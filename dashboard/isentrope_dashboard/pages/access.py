@@ -24,7 +24,7 @@ from isentrope_wire.answers import AccessToken, CreatedToken, Me, TokenScope
 
 SCOPES = {
     TokenScope.READ: "reads everything",
-    TokenScope.CONTROL: "reads, requests controls, edits names, tags and notes",
+    TokenScope.CONTROL: "reads, pushes controls, edits names, tags and notes",
     TokenScope.INGEST: "reports runs and nothing else: for machines that train",
     TokenScope.ADMIN: "everything, deleting runs and managing tokens included",
 }
@@ -58,7 +58,7 @@ def _form() -> Component:
     scopes = [{"value": str(scope), "label": f"{scope}: {words}"} for scope, words in SCOPES.items()]
     fields = row(
         dmc.TextInput(id="token-name", label="Name", placeholder="anna", size="xs", w=180),
-        dmc.Select(id="token-scope", label="Scope", data=scopes, value="control", size="xs", w=360),
+        dmc.Select(id="token-scope", label="Scope", data=scopes, value="control", size="xs", w=400),
         dmc.TextInput(id="token-run", label="Only this run", placeholder="any", size="xs", w=150, disabled=True),
         dmc.TextInput(id="token-project", label="Only this project", placeholder="any", size="xs", w=150, disabled=True),
         dmc.Button("Make a token", id="token-make", size="xs"),

@@ -40,18 +40,18 @@ _NUMBER = {"type": "rightAligned", "cellClass": "num ag-right-aligned-cell"}
 COLUMNS: Sequence[dict[str, Any]] = (
     {"field": "version", "headerName": "Version", "width": 86, "cellClass": "num"},
     {"field": "change", "headerName": "Change", "flex": 3, "minWidth": 240, "wrapText": True, "autoHeight": True},
-    {"field": "state", "headerName": "State", "width": 120},
-    {"field": "verdict", "headerName": "Verdict", "width": 100, "tooltipField": "verdict_words"},
-    {"field": "author", "headerName": "Author", "width": 120, "tooltipField": "author"},
+    {"field": "state", "headerName": "State", "width": 104},
+    {"field": "verdict", "headerName": "Verdict", "width": 92, "tooltipField": "verdict_words"},
+    {"field": "author", "headerName": "Author", "width": 104, "tooltipField": "author"},
     {"field": "reason", "headerName": "Reason", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
-    {"field": "requested", "headerName": "Requested", "width": 184, "cellClass": "num"},
+    {"field": "requested", "headerName": "Requested", "width": 176, "cellClass": "num"},
     {"field": "step", "headerName": "At step", "width": 84, **_NUMBER},
     {"field": "applied", "headerName": "From step", "width": 92, **_NUMBER},
     {
         "field": "latency", "headerName": "Latency", "width": 92, **_NUMBER,
         "valueFormatter": {"function": "params.value == null ? '–' : params.value.toFixed(1) + ' s'"},
     },
-    {"field": "outcome", "headerName": "Outcome", "flex": 1, "minWidth": 120, "tooltipField": "outcome"},
+    {"field": "outcome", "headerName": "Outcome", "flex": 2, "minWidth": 160, "wrapText": True, "autoHeight": True},
 )  # fmt: skip
 FILE_COLUMNS = (*(column["field"] for column in COLUMNS), "verdict_words")
 
@@ -176,8 +176,11 @@ def change_words(change: Mapping[str, Any]) -> str:
         for name in {**old, **new}
         if old.get(name) != new.get(name) and not (old.get(name) in _EMPTY and new.get(name) in _EMPTY)
     ]
-    rest = [f"{name} {value}" for name, value in flat(change).items()
-            if name.split(".")[0] not in ("old", "new") and value not in _EMPTY]  # fmt: skip
+    rest = [
+        f"{name} {moment(float(value)) if name == 'claimed_at' else value}"
+        for name, value in flat(change).items()
+        if name.split(".")[0] not in ("old", "new") and value not in _EMPTY
+    ]
     return ", ".join(entry.strip() for entry in [*pairs, *rest])
 
 

@@ -48,6 +48,8 @@ _SLIGHT = 0.05
 """A share lost or gained below which a level entropy is near its early level."""
 _WORTH = 0.5
 """Of the change: a control that leaves more of it is not suggested."""
+_LEAST_MU = 0.1
+"""A threshold of so few standard deviations clips nearly all tokens of its side: there is nothing stronger."""
 _FAR = 10.0
 """In ages of the run: a halving that is further away is no pace worth a number of steps."""
 _SILENT = "No report has come for a while: the process is frozen, ended or cut off."
@@ -309,8 +311,13 @@ def _suggestion(course: _Course, level: HealthLevel, measured: Measured, why: st
     if mu > 0.1:  # as a person types it: never a weaker one
         mu = math.floor(round(mu * 10, 6)) / 10
     control = Control(method=cheapest.method, mu_low=mu, mu_high=mu, scope=cheapest.scope, reason=why)
+    weak = None
     if measured.newest is not None and _asks_for(measured.newest, control, measured.verdict):
-        return None
+        weak = measured.newest
+        stronger = _stronger(weak, control, measured.verdict)
+        if stronger is None:
+            return None
+        control, mu = stronger, stronger.mu_low or 0.0
     effect = predicted_effect(control, measured.sums, 1.0)
     assert effect is not None
     assert effect.change is not None
@@ -331,8 +338,13 @@ def _suggestion(course: _Course, level: HealthLevel, measured: Measured, why: st
         clip_fraction_std=effect.clip_fraction_std,
         change_before=before,
         change_after=after,
-        message=f"{control.method.label} µ {mu:.{max(1, decimals_of(mu, 1))}f} would {'stop' if stops else 'slow'} it: "
-        f"clips {percent(effect.clip_fraction, 1)}{change}.",
+        message=f"{control.method.label} µ {mu:.{max(1, decimals_of(mu, 1))}f} "
+        + (
+            f"would {'stop' if stops else 'slow'} it"
+            if weak is None
+            else f"is stronger than v{weak.version}, which was too weak"
+        )
+        + f": clips {percent(effect.clip_fraction, 1)}{change}.",
     )
 
 
@@ -350,6 +362,22 @@ def _asks_for(newest: ControlVersion, control: Control, verdict: Verdict | None)
     enough = 1.25 * (control.mu_low or 0.0) + 0.1
     clipping = all(mu is not None and mu <= enough for mu in (newest.mu_low, newest.mu_high))
     return clipping and newest.scope in (control.scope, Scope.ALL)
+
+
+def _stronger(newest: ControlVersion, control: Control, verdict: Verdict | None) -> Control | None:
+    """Half the thresholds of a version that should have stopped the change by now, and did not.
+
+    Args:
+        newest: clips what `control` would.
+        control: would stop the change by the what-if sums, which alone name no threshold that is low enough here.
+        verdict: on the newest version; it has its time until there is one.
+    """
+    too_weak = verdict is not None and verdict.version == newest.version and verdict.state == VerdictState.TOO_WEAK
+    mu = min(newest.mu_low or 0.0, newest.mu_high or 0.0, 2 * (control.mu_low or 0.0)) / 2
+    if newest.hold is not None or not too_weak or mu < _LEAST_MU:
+        return None
+    mu = math.floor(round(20 * mu, 6)) / 20
+    return Control(method=control.method, mu_low=mu, mu_high=mu, scope=control.scope, reason=control.reason)
 
 
 def _change_now(measured: Measured) -> float | None:
