@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from isentrope_trainer import reproduce
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_wire.errors import IsentropeError
+from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 DYNAMICS, MECHANISM, BEYOND = "2602.03392", "2505.22617", ""
 """The papers, as arXiv numbers; of what neither shows, nothing."""
 FOLDERS = ("dynamics", "mechanism", "beyond")
+
+ENDS = (ENTROPY_MEAN, REWARD_MEAN)
+"""Metrics whose start and end a table has, unless its figure says otherwise."""
 
 Row = Mapping[str, object]
 """A line of a table: column -> value."""
@@ -135,6 +139,17 @@ class Results:
             raise RunsMissing(f"{arm.without_seed} and {other.without_seed} have no finished seed in common")
         return found
 
+    def paired(
+        self, arm: RunSettings, other: RunSettings, value: Callable[[Run], float]
+    ) -> tuple[list[float], list[float]]:
+        """A number of each run of two arms, by the seeds that both have.
+
+        Raises:
+            RunsMissing: no seed was finished in both.
+        """
+        pairs = self.pairs(arm, other)
+        return [value(run) for run, _ in pairs], [value(run) for _, run in pairs]
+
 
 class Figure(ABC):
     """One figure or table; related panels are one figure."""
@@ -160,9 +175,18 @@ class Figure(ABC):
     def draw(self, results: Results) -> Picture:
         """The picture."""
 
-    @abstractmethod
     def table(self, results: Results) -> list[Row]:
-        """The numbers in the picture."""
+        """The numbers in the picture. Default: start and end of entropy and reward of every run."""
+        return [
+            {"arm": label, "seed": run.seed}
+            | {
+                f"{metric} {when}": value(metric)
+                for metric in ENDS
+                for when, value in (("start", run.start), ("end", run.end))
+            }
+            for label, arm in self.arms(results.plan).items()
+            for run in results.runs(arm)
+        ]
 
     @abstractmethod
     def checks(self, results: Results) -> list[Check]:
