@@ -11,7 +11,7 @@ from isentrope_trainer.models.family import PolicyConfig, build_policy
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import train_reference_policy
-from isentrope_trainer.settings import AdaptiveEntropyConfig, TrainingConfig
+from isentrope_trainer.settings import ALGORITHMS, AdaptiveEntropyConfig, LossConfig, TrainingConfig
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import WordTokenizer
@@ -116,6 +116,61 @@ def test_each_report_tells_what_was_trained_and_what_was_predicted(tiny_policy_c
     assert 1 <= reports[0]["completion/length_mean"] <= 8
 
 
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_every_algorithm_learns_and_its_prediction_reads_the_loss(
+    tiny_policy_config: PolicyConfig, algorithm: str
+) -> None:
+    weights, reports = trained(tiny_policy_config, replace(CONFIG, algorithm=algorithm))
+    assert weights.isfinite().all()
+    assert not torch.equal(weights, trained(tiny_policy_config, replace(CONFIG, steps=1, learning_rate=1e-9))[0])
+    assert all(report["entropy/unit_predicted_change"] != 0 for report in reports)
+    assert all(("train/value_loss" in report) == (algorithm == "ppo") for report in reports)
+    assert all(("train/process_reward_loss" in report) == (algorithm == "prime") for report in reports)
+
+
+def test_updates_of_one_batch_move_away_from_the_policy_that_sampled_it(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, steps=6, prompts=6, updates_per_batch=3)
+    _, reports = trained(tiny_policy_config, config)
+    away = [report["ratio/max"] - 1 for report in reports]
+    assert len(reports) == 6
+    for first, *later in (away[:3], away[3:]):
+        assert first == pytest.approx(0, abs=1e-4)
+        assert min(later) > 1e-3
+    assert all("ratio/max" not in report or report["ratio/max"] < 1 + 1e-4 for report in trained(tiny_policy_config)[1])
+
+
+def test_the_clip_binds_only_where_updates_share_a_batch(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, steps=8, prompts=8, updates_per_batch=8, learning_rate=5e-3)
+    _, reports = trained(tiny_policy_config, config)
+    clipped = [report.get("ratio/clipped_low", 0) + report.get("ratio/clipped_high", 0) for report in reports]
+    assert clipped[0] == 0
+    assert clipped[-1] > 0
+
+
+def test_a_stale_sampler_is_seen_as_the_distance_of_sampler_and_trainer(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, steps=4, prompts=8, sampler_lag=2, learning_rate=5e-3)
+    _, reports = trained(tiny_policy_config, config)
+    _, fresh = trained(tiny_policy_config, replace(config, sampler_lag=0))
+    assert reports[0]["sampler/kl_k3"] == pytest.approx(fresh[0]["sampler/kl_k3"], abs=1e-6)
+    assert reports[-1]["sampler/kl_k3"] > 1e-4 > fresh[-1]["sampler/kl_k3"]
+
+
+def test_a_divergence_term_keeps_the_policy_near_where_it_began(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, steps=10, prompts=8, learning_rate=5e-3)
+    distances = []
+    for coefficient in (1e-6, 10.0):
+        _, reports = trained(tiny_policy_config, replace(config, loss=LossConfig(kl_coefficient=coefficient)))
+        distances.append(reports[-1]["train/reference_kl"])
+    assert distances[1] < distances[0] / 2
+
+
+def test_a_fixed_entropy_bonus_holds_up_the_entropy(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, steps=10, prompts=8, learning_rate=5e-3)
+    _, alone = trained(tiny_policy_config, config)
+    _, helped = trained(tiny_policy_config, replace(config, loss=LossConfig(entropy_coefficient=1.0)))
+    assert helped[-1]["entropy/mean"] > alone[-1]["entropy/mean"]
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -124,6 +179,9 @@ def test_each_report_tells_what_was_trained_and_what_was_predicted(tiny_policy_c
         ({"learning_rate": -1e-4}, r"learning_rate .*-0\.0001\.$"),
         ({"learning_rate": float("nan")}, r"learning_rate .*\bnan\.$"),
         ({"temperature": 0.0}, r"temperature .*\b0\.0\.$"),
+        ({"algorithm": "magic"}, r"algorithm .*grpo.*'magic'\.$"),
+        ({"updates_per_batch": 2}, r"prompts .*\b2\b.*\b3\.$"),
+        ({"updates_per_batch": 2, "prompts": 4}, r"steps .*\b2\b.*\b3\.$"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, float], named: str) -> None:

@@ -3,8 +3,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from isentrope_trainer.models.family import PolicyConfig, build_policy
-from isentrope_trainer.models.policy import Policy, padded_logits
-from isentrope_trainer.models.prefix_tree import prefix_tree, tree_logits
+from isentrope_trainer.models.policy import Policy, padded_reading, tree_reading
+from isentrope_trainer.models.prefix_tree import prefix_tree
+from isentrope_trainer.models.sampling import StaleSampler
 from isentrope_trainer.rollout import Rollouts, left_padded
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import EOS_ID, PAD_ID, WordTokenizer
@@ -72,7 +73,7 @@ def test_rescored_logprobs_are_those_the_tokens_were_drawn_with(
 ) -> None:
     model = request.getfixturevalue(architecture)
     rollouts = sampled(model, prompts, temperature)
-    logits = Policy(model, TOKENIZER).logits(rollouts)
+    logits = Policy(model, TOKENIZER).read(rollouts).logits
     rescored = torch.log_softmax(logits / temperature, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]
     torch.testing.assert_close(rescored[rollouts.mask], rollouts.sampler_logprobs[rollouts.mask], atol=2e-5, rtol=0)
 
@@ -81,8 +82,8 @@ def test_padding_changes_nothing(model: PreTrainedModel) -> None:
     whole, alone = sampled(model, UNEQUAL_PROMPTS), sampled(model, UNEQUAL_PROMPTS[:1])
     # The first prompt's first tokens are drawn first from the generator, with or without others after it.
     assert torch.equal(whole.completions[:GROUP_SIZE, 0], alone.completions[:, 0])
-    padded = Policy(model, TOKENIZER).logits(whole)[:GROUP_SIZE, 0]
-    torch.testing.assert_close(padded, Policy(model, TOKENIZER).logits(alone)[:, 0], atol=1e-5, rtol=1e-4)
+    padded = Policy(model, TOKENIZER).read(whole).logits[:GROUP_SIZE, 0]
+    torch.testing.assert_close(padded, Policy(model, TOKENIZER).read(alone).logits[:, 0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, UNEQUAL_PROMPTS])
@@ -98,11 +99,11 @@ def test_reading_what_completions_share_once_changes_neither_logits_nor_gradient
         for length in range(sum(mask))
     }
     assert len(tree.tokens) == len(beginnings) < rollouts.mask.sum()
-    reference = padded_logits(plain, rollouts)
+    reference = padded_reading(plain, rollouts).logits
     weights = torch.linspace(-1, 1, reference.numel()).reshape(reference.shape) * rollouts.mask[..., None]
     (reference * weights).sum().backward()
     policy = build_policy(tiny_policy_config, TOKENIZER, seed=1)
-    logits = tree_logits(policy, rollouts, tree)
+    logits = tree_reading(policy, rollouts).logits
     torch.testing.assert_close(logits[rollouts.mask], reference[rollouts.mask], atol=1e-5, rtol=1e-4)
     (logits * weights).sum().backward()
     for left, right in zip(policy.parameters(), plain.parameters(), strict=True):
@@ -127,3 +128,26 @@ def test_rollouts_of_some_prompts_keep_their_groups_together(model: PreTrainedMo
     rows = [*range(2 * GROUP_SIZE, 3 * GROUP_SIZE), *range(GROUP_SIZE)]
     for name in ("completions", "mask", "sampler_logprobs"):
         assert torch.equal(getattr(part, name), getattr(rollouts, name)[rows]), name
+
+
+@pytest.mark.parametrize("architecture", ["model", "other_model"])
+def test_hidden_states_are_those_that_the_head_makes_logits_of(
+    architecture: str, request: pytest.FixtureRequest
+) -> None:
+    model = request.getfixturevalue(architecture)
+    reading = Policy(model, TOKENIZER).read(sampled(model, UNEQUAL_PROMPTS), hidden=True)
+    assert reading.hidden is not None
+    torch.testing.assert_close(model.get_output_embeddings()(reading.hidden), reading.logits, atol=1e-5, rtol=1e-4)
+
+
+def test_a_stale_sampler_follows_some_updates_behind(model: PreTrainedModel) -> None:
+    sampler, seen = StaleSampler(model, lag=2), []
+    bias = next(model.parameters())
+    for update in range(4):
+        seen.append(next(sampler.model.parameters())[0, 0].item())
+        with torch.no_grad():
+            bias.fill_(update + 1)
+        sampler.follow(model)
+    # Until there are weights of two updates ago the first ones serve.
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[3] == 1.0

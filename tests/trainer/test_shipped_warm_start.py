@@ -36,7 +36,7 @@ def rewards_and_entropies(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
     prompts, generator = [problem.prompt for problem in problems], torch.Generator().manual_seed(0)
     rollouts = policy.sample(prompts, GROUP_SIZE, generator, max_tokens=TASK.max_tokens)
     with torch.no_grad():
-        logits = policy.logits(rollouts)
+        logits = policy.read(rollouts).logits
     entropies = torch.distributions.Categorical(logits=logits).entropy()
     return judge(TASK, problems, policy.texts(rollouts)), entropies[rollouts.mask]
 

@@ -1,10 +1,12 @@
-"""The reference trainer: GRPO on a verifiable task, written against the probe's public names alone.
+"""The reference trainer: reinforcement on verifiable tasks, written against the probe's public names alone.
 
 Read `loop.py` first. Then:
 
+- `settings.py`: all that determines a run, and the table of algorithms
 - `tasks/`: what the policy is asked to do, and how an answer is judged
-- `models/`: the policy and its supervised warm start
-- `rollout.py`, `algorithms/`: sampling, advantages, loss
+- `models/`: the policy, its sampler and its supervised warm start
+- `rollout.py`, `algorithms/`: what is sampled; advantages and losses
+- `training_state.py`, `ranks.py`: what changes while a run trains; the processes that share it
 - `reference_run.py`: warm start, probe and loop put together
 - `figures/`: one file per reproduced figure
 - `commands.py`, `server_process.py`: `isentrope train` and `isentrope demo`

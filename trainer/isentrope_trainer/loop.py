@@ -1,23 +1,34 @@
-"""The training loop: sample, judge, score, gate, learn, report. Read it second, after `isentrope/probe.py`."""
+"""The training loop: sample, judge, then score, gate, learn and report, once for each optimiser update.
+
+Read it second, after `isentrope/probe.py`: `update` is the worked example of the probe. A batch of rollouts is collected
+with the weights as they are; each update takes its own share of the batch's prompts. With one update a batch, training is
+strictly on-policy; with more, the log-probs from before the first of them stay what ratios are taken to.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 import isentrope
-from isentrope_trainer.algorithms.adaptive_entropy import AdaptiveEntropyCoefficient, mean_entropy
-from isentrope_trainer.algorithms.grpo import group_advantages, policy_gradient_loss, zero_advantage_groups
+from isentrope_trainer.algorithms.advantages import (
+    ADVANTAGES,
+    JudgedRollouts,
+    unnormalised_gae,
+    zero_advantage_groups,
+)
+from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
 from isentrope_trainer.models.policy import Policy
+from isentrope_trainer.ranks import Ranks
 from isentrope_trainer.rollout import Rollouts
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import ALGORITHMS, TrainingConfig
 from isentrope_trainer.tasks.base import Problem, Task
+from isentrope_trainer.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,88 +40,206 @@ class StepResult:
     step_seconds: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Judged rollouts. What is None is not needed by the algorithm or, of the old policy, is the policy's own."""
+
+    rollouts: Rollouts
+    rewards: Tensor
+    """[prompts, group size]."""
+    advantages: Tensor
+    """[rollouts, tokens], as are all others."""
+    old_logprobs: Tensor | None = None
+    old_entropies: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    value_targets: Tensor | None = None
+
+    def shares(self, count: int) -> Iterator[Batch]:
+        """The batch in `count` parts of as many whole prompts each."""
+        for prompts in torch.arange(len(self.rewards), device=self.rewards.device).chunk(count):
+            rows = self.rollouts.rows_of_prompts(prompts)
+            of_tokens = (self.advantages, self.old_logprobs, self.old_entropies, self.ref_logprobs, self.value_targets)
+            parts = (None if values is None else values[rows] for values in of_tokens)
+            yield Batch(self.rollouts.of_prompts(prompts), self.rewards[prompts], *parts)  # type: ignore[arg-type]
+
+
 def train(
     policy: Policy,
     task: Task,
     probe: isentrope.Probe,
     config: TrainingConfig,
     on_step: Callable[[StepResult], None] = lambda result: None,
+    *,
+    state: TrainingState | None = None,
 ) -> None:
     """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit.
 
     Args:
         task: gives the problems, in order, and judges the answers.
         on_step: called after each step's report.
+        state: continue from there, in place. Default: begin.
     """
-    generator = torch.Generator().manual_seed(config.seed)
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(),
-        lr=config.learning_rate,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-    )
-    bonus = None if config.adaptive_entropy is None else AdaptiveEntropyCoefficient(config.adaptive_entropy)
+    state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
-    # Counted as optimiser updates are: the last of 30 steps is step 30.
-    for step in range(1, config.steps + 1):
+    while state.step < config.steps:
         started = time.perf_counter()
-        problems = [task.problem((step - 1) * config.prompts + index) for index in range(config.prompts)]
-        rollouts = policy.sample(
-            [problem.prompt for problem in problems],
-            config.group_size,
-            generator,
-            temperature=config.temperature,
-            max_tokens=task.max_tokens,
-        )
-        rewards = judge(task, problems, policy.texts(rollouts))
-        advantages = group_advantages(rewards).reshape(-1, 1).expand_as(rollouts.mask)
-
-        score = partial(_score, policy, rollouts, probe, config.temperature, entropy_gradient=bonus is not None)
-        scores = score()
-        logprobs = probe.gate(
-            scores,
-            advantages,
-            rollouts.mask,
-            sampler_logprobs=rollouts.sampler_logprobs,
-            groups=config.group_size,
-            completions={"reward": rewards.reshape(-1)},
-        )
-        loss = policy_gradient_loss(logprobs, advantages, rollouts.mask)
-        if bonus is not None:
-            entropy = mean_entropy(scores.entropies, rollouts.mask)
-            probe.log({"train/entropy_coefficient": bonus.applied})
-            loss = loss - bonus.applied * entropy
-            bonus.step(entropy.item())
-        optimizer.zero_grad()
-        loss.backward()
-        gradient_norm = clip_grad_norm_(policy.model.parameters(), config.max_gradient_norm)
-        optimizer.step()
-
-        result = StepResult(step, rewards.mean().item(), time.perf_counter() - started)
-        probe.log(
-            {
-                "reward/mean": result.reward_mean,
-                "advantage/zero_group_fraction": zero_advantage_groups(rewards).float().mean(),
-                "completion/length_mean": rollouts.mask.sum(dim=1).float().mean(),
-                "train/loss": loss.detach(),
-                "train/grad_norm": gradient_norm,
-                "time/step_seconds": result.step_seconds,
-            }
-        )
-        clip_factor = (config.max_gradient_norm / (gradient_norm + 1e-6)).clamp(max=1.0)
-        probe.step(step, optimizer, rescore=score, clip_factor=clip_factor)
-        on_step(result)
+        batch = collect(state, task, probe, config)
+        # An update with the whole batch takes it as it is: a copy would be read again.
+        for share in batch.shares(config.updates_per_batch) if config.updates_per_batch > 1 else [batch]:
+            on_step(update(state, share, probe, config, max_tokens=task.max_tokens, started=started))
+            started = time.perf_counter()
 
 
-def judge(task: Task, problems: list[Problem], texts: list[str | None]) -> Tensor:
+def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig) -> Batch:
+    """Sample a batch of rollouts, judge them, and compute their advantages."""
+    policy, algorithm = state.policy, ALGORITHMS[config.algorithm]
+    problems = [task.problem(state.next_problem + index) for index in state.ranks.share(config.prompts)]
+    state.next_problem += config.prompts
+    rollouts = policy.sample(
+        [problem.prompt for problem in problems],
+        config.group_size,
+        state.generator,
+        temperature=config.temperature,
+        max_tokens=task.max_tokens,
+        model=None if state.stale_sampler is None else state.stale_sampler.model,
+    )
+    rewards = judge(task, problems, policy.texts(rollouts)).to(rollouts.mask.device)
+
+    old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
+    with torch.no_grad():
+        if state.reference is not None:
+            ref_logprobs = policy.logprobs(rollouts, temperature=config.temperature, model=state.reference)
+        if not config.on_policy() or state.value_head is not None:
+            scores, values = score(state, rollouts, probe, config)
+            # Of a stale sampler's tokens the old policy is the one that drew them.
+            if not config.on_policy():
+                old_logprobs = rollouts.sampler_logprobs if state.stale_sampler is not None else scores.logprobs
+                old_entropies = scores.entropies
+    if state.process_reward is not None:
+        probe.log({"train/process_reward_loss": state.process_reward.learn(rollouts, rewards)})
+        token_rewards = state.process_reward.token_rewards(rollouts)
+    judged = JudgedRollouts(
+        rewards=rewards,
+        mask=rollouts.mask,
+        values=values,
+        token_rewards=token_rewards,
+        discount=config.value.discount,
+        gae_lambda=config.value.gae_lambda,
+        sum_over_ranks=state.ranks.sum,
+    )
+    advantages = ADVANTAGES[algorithm.advantage](judged)
+    if values is not None and state.value_head is not None:
+        value_targets = unnormalised_gae(judged) + values
+    return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
+
+
+def update(
+    state: TrainingState,
+    batch: Batch,
+    probe: isentrope.Probe,
+    config: TrainingConfig,
+    *,
+    max_tokens: int,
+    started: float,
+) -> StepResult:
+    """One optimiser update and its report.
+
+    Args:
+        max_tokens: the longest that a completion may be.
+        started: when the step began, in seconds of `time.perf_counter`.
+    """
+    rollouts, mask, loss_config = batch.rollouts, batch.rollouts.mask, config.effective_loss()
+    bonus = loss_config.entropy_coefficient
+    if state.adaptive_entropy is not None:
+        bonus = state.adaptive_entropy.applied
+    ref_logprobs = None if batch.ref_logprobs is None else batch.ref_logprobs.detach().requires_grad_()
+    scores, values = score(state, rollouts, probe, config)
+    logprobs = probe.gate(
+        scores,
+        batch.advantages,
+        mask,
+        old_logprobs=batch.old_logprobs,
+        sampler_logprobs=rollouts.sampler_logprobs,
+        ref_logprobs=ref_logprobs,
+        groups=config.group_size,
+        old_entropies=batch.old_entropies,
+        completions={"reward": batch.rewards.reshape(-1)},
+    )
+
+    tokens = state.ranks.mean(mask.sum())
+
+    def mean(of_tokens: Tensor) -> Tensor:
+        return aggregated(of_tokens, mask, loss_config.aggregation, max_tokens=max_tokens, tokens=tokens)
+
+    losses = surrogate(
+        logprobs,
+        logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs,
+        batch.advantages,
+        clip_low=loss_config.clip_low,
+        clip_high=loss_config.clip_high,
+    )
+    if ref_logprobs is not None:
+        divergence = reference_kl(logprobs, ref_logprobs, loss_config.kl_estimator)
+        probe.log({"train/reference_kl": mean(divergence.detach())})
+        losses = losses + loss_config.kl_coefficient * divergence
+    loss = mean(losses)
+    if config.has_entropy_bonus():
+        entropy = mean(scores.entropies)
+        loss = loss - bonus * entropy
+        probe.log({"train/entropy_coefficient": bonus})
+        if state.adaptive_entropy is not None:
+            state.adaptive_entropy.step(state.ranks.mean(entropy).item())
+    if values is not None and batch.value_targets is not None:
+        of_values = mean(value_loss(values, batch.value_targets))
+        probe.log({"train/value_loss": of_values.detach()})
+        loss = loss + config.value.coefficient * of_values
+    state.optimizer.zero_grad()
+    loss.backward()
+    parameters = state.parameters()
+    state.ranks.average_gradients(parameters)
+    gradient_norm = clip_grad_norm_(parameters, config.max_gradient_norm)
+    state.optimizer.step()
+    if state.stale_sampler is not None:
+        state.stale_sampler.follow(state.policy.model)
+    state.step += 1
+
+    result = StepResult(state.step, state.ranks.mean(batch.rewards.mean()).item(), time.perf_counter() - started)
+    probe.log(
+        {
+            "reward/mean": result.reward_mean,
+            "advantage/zero_group_fraction": zero_advantage_groups(batch.rewards).float().mean(),
+            "completion/length_mean": mask.sum(dim=1).float().mean(),
+            "train/loss": loss.detach(),
+            "train/grad_norm": gradient_norm,
+            "time/step_seconds": result.step_seconds,
+        }
+    )
+    clip_factor = (config.max_gradient_norm / (gradient_norm + 1e-6)).clamp(max=1.0)
+    probe.step(
+        state.step,
+        state.optimizer,
+        rescore=lambda: score(state, rollouts, probe, config)[0],
+        clip_factor=clip_factor,
+    )
+    return result
+
+
+def score(
+    state: TrainingState, rollouts: Rollouts, probe: isentrope.Probe, config: TrainingConfig
+) -> tuple[isentrope.TokenScores, Tensor | None]:
+    """Scores of the rollouts' tokens under the policy, and the value head's estimates before each, where there is one."""
+    reading = state.policy.read(rollouts, hidden=state.value_head is not None)
+    scores = probe.score(
+        reading.logits,
+        rollouts.completions,
+        temperature=config.temperature,
+        entropy_gradient=config.has_entropy_bonus(),
+    )
+    return scores, None if state.value_head is None or reading.hidden is None else state.value_head(reading.hidden)
+
+
+def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) -> Tensor:
     """Rewards [prompts, group size] of the completions' texts, by the task's verifier."""
     group_size = len(texts) // len(problems)
     rewards = [task.reward(problems[row // group_size], text) for row, text in enumerate(texts)]
     return torch.tensor(rewards).reshape(len(problems), group_size)
-
-
-def _score(
-    policy: Policy, rollouts: Rollouts, probe: isentrope.Probe, temperature: float, *, entropy_gradient: bool
-) -> isentrope.TokenScores:
-    logits = policy.logits(rollouts)
-    return probe.score(logits, rollouts.completions, temperature=temperature, entropy_gradient=entropy_gradient)

@@ -4,9 +4,109 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from isentrope_wire.errors import ConfigurationError
+
+
+def _above_zero(name: str, value: float) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise ConfigurationError(f"{name} must be finite and above 0, got {value}.")
+
+
+def _whole_number(name: str, value: int, *, lowest: int) -> None:
+    if value < lowest:
+        raise ConfigurationError(f"{name} must be a whole number of at least {lowest}, got {value}.")
+
+
+Aggregation = Literal["token", "sequence", "constant"]
+KLEstimator = Literal["k1", "k2", "k3"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossConfig:
+    """The policy's loss, see `algorithms/losses.py`.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+    """
+
+    aggregation: Aggregation = "token"
+    clip_low: float | None = 0.2
+    """How far below 1 the ratio to the old policy counts. None: no clip on that side."""
+    clip_high: float | None = 0.2
+    kl_coefficient: float = 0.0
+    """Of the divergence from the policy that the run starts with, which is kept in memory where this is above 0."""
+    kl_estimator: KLEstimator = "k3"
+    entropy_coefficient: float = 0.0
+    """Of a fixed entropy bonus, which is the mean entropy of the tokens in nats."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("aggregation", get_args(Aggregation)), ("kl_estimator", get_args(KLEstimator))):
+            if getattr(self, name) not in choices:
+                raise ConfigurationError(
+                    f"loss.{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}."
+                )
+        for name in ("clip_low", "clip_high"):
+            if (value := getattr(self, name)) is not None:
+                _above_zero(f"loss.{name}", value)
+        for name in ("kl_coefficient", "entropy_coefficient"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigurationError(f"loss.{name} must be finite and at least 0, got {value}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A pair of advantage and loss, and what models the advantage needs beside the policy."""
+
+    label: str
+    advantage: str
+    """A name of `algorithms/advantages.py`."""
+    loss: LossConfig = LossConfig()
+    value_head: bool = False
+    process_reward: bool = False
+
+
+ALGORITHMS = {
+    "grpo": Algorithm("GRPO", "group"),
+    "dr_grpo": Algorithm("Dr. GRPO", "group_centred", LossConfig(aggregation="constant")),
+    "dapo": Algorithm("DAPO", "group", LossConfig(clip_high=0.28)),
+    "rloo": Algorithm("RLOO", "leave_one_out"),
+    "reinforce_plus_plus": Algorithm("REINFORCE++", "batch"),
+    "ppo": Algorithm("PPO", "gae", value_head=True),
+    "prime": Algorithm("PRIME", "process", process_reward=True),
+}
+"""Their losses average over tokens, as most trainers' do, where the algorithm is not about just that. Dynamic sampling, DAPO's
+other half, is `TrainingConfig.prompt_filter`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueConfig:
+    """The value head of an algorithm that has one."""
+
+    coefficient: float = 0.1
+    """Of the value's loss, which reaches the policy's trunk too."""
+    discount: float = 1.0
+    gae_lambda: float = 0.95
+
+    def __post_init__(self) -> None:
+        _above_zero("value.coefficient", self.coefficient)
+        for name in ("discount", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"value.{name} must lie between 0 and 1, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessRewardConfig:
+    """The reward model of an algorithm that has one, see `algorithms/prime.py`. PRIME's own beta."""
+
+    beta: float = 0.05
+    learning_rate: float = 1e-4
+
+    def __post_init__(self) -> None:
+        _above_zero("process_reward.beta", self.beta)
+        _above_zero("process_reward.learning_rate", self.learning_rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,11 +220,11 @@ class TrainingConfig:
     """
 
     steps: int = 300
-    """Optimiser updates; one batch of rollouts each."""
+    """Optimiser updates."""
     seed: int = 0
     """Of the sampler, and by default of the task's problems."""
     prompts: int = 96
-    """Problems a step. Many, because every one of them makes the predicted entropy change less noisy."""
+    """Problems a batch. Many, because every one of them makes the predicted entropy change less noisy."""
     group_size: int = 16
     """Rollouts of each problem. At 16, most problems have right and wrong ones to compare at the start."""
     learning_rate: float = 1.5e-4
@@ -135,21 +235,43 @@ class TrainingConfig:
     temperature: float = 1.0
     """Of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
+    algorithm: str = "grpo"
+    """A row of `ALGORITHMS`."""
+    loss: LossConfig | None = None
+    """Default: the algorithm's."""
+    updates_per_batch: int = 1
+    """Optimiser updates made from one batch of rollouts, each from its own share of the prompts. At 1 training is strictly
+    on-policy; the papers have 8."""
+    sampler_lag: int = 0
+    """How many updates old the weights are that rollouts are sampled with."""
+    value: ValueConfig = ValueConfig()
+    process_reward: ProcessRewardConfig = ProcessRewardConfig()
     adaptive_entropy: AdaptiveEntropyConfig | None = None
-    """A bonus to compare a held entropy with. None: the loss has no entropy term."""
+    """An entropy bonus whose coefficient follows the entropy, to compare a held entropy with. It replaces the loss's."""
 
     def __post_init__(self) -> None:
         for name, lowest in (("steps", 1), ("seed", 0), ("prompts", 1), ("group_size", 2)):
             _whole_number(name, getattr(self, name), lowest=lowest)
         for name in ("learning_rate", "max_gradient_norm", "temperature"):
             _above_zero(name, getattr(self, name))
+        if self.algorithm not in ALGORITHMS:
+            raise ConfigurationError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}.")
+        _whole_number("updates_per_batch", self.updates_per_batch, lowest=1)
+        _whole_number("sampler_lag", self.sampler_lag, lowest=0)
+        for name in ("prompts", "steps"):
+            if (value := getattr(self, name)) % self.updates_per_batch:
+                raise ConfigurationError(
+                    f"{name} must be a multiple of updates_per_batch, {self.updates_per_batch}, so that every batch is "
+                    f"used up by updates of one size; got {value}."
+                )
 
+    def effective_loss(self) -> LossConfig:
+        """The loss that is used: the configured one, or else the algorithm's."""
+        return ALGORITHMS[self.algorithm].loss if self.loss is None else self.loss
 
-def _above_zero(name: str, value: float) -> None:
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigurationError(f"{name} must be finite and above 0, got {value}.")
+    def on_policy(self) -> bool:
+        """Whether each update's rollouts are sampled with the weights that it changes."""
+        return self.updates_per_batch == 1 and self.sampler_lag == 0
 
-
-def _whole_number(name: str, value: int, *, lowest: int) -> None:
-    if value < lowest:
-        raise ConfigurationError(f"{name} must be a whole number of at least {lowest}, got {value}.")
+    def has_entropy_bonus(self) -> bool:
+        return self.adaptive_entropy is not None or self.effective_loss().entropy_coefficient > 0

@@ -1,6 +1,8 @@
-"""Reinforcement learning as pure tensor functions.
+"""Reinforcement learning as pure tensor functions, and the models it needs beside the policy.
 
-grpo              group-normalised advantages and the on-policy policy-gradient loss
-prompt_filter     which prompts a batch is made of: by pass rate, with dynamic sampling
+advantages        how much better each token did than expected; the table of names
+losses            clipped surrogate, divergence from a reference, aggregation over tokens
 adaptive_entropy  an entropy bonus whose coefficient follows the entropy, to compare a held entropy with
+prime             the implicit process reward: a second language model, trained online by outcomes
+prompt_filter     which prompts a batch is made of
 """

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
-
 from isentrope_trainer.settings import AdaptiveEntropyConfig
 
 
@@ -41,15 +39,8 @@ class AdaptiveEntropyCoefficient:
         )
         self._last_entropy = mean_entropy
 
+    def state_dict(self) -> dict[str, float]:
+        return {"coefficient": self._coefficient, "last_entropy": self._last_entropy}
 
-def mean_entropy(token_entropies: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the batch's tokens, in nats; differentiable where the entropies are.
-
-    Args:
-        token_entropies: [rollouts, tokens].
-        mask: bool, same shape, False on padding.
-
-    Returns:
-        A scalar.
-    """
-    return (token_entropies * mask).sum() / mask.sum()
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self._coefficient, self._last_entropy = state["coefficient"], state["last_entropy"]

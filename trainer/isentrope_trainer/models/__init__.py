@@ -2,7 +2,7 @@
 
 policy       a causal language model with its tokenizer: sampled from and scored
 family       small models of one form in five sizes
-sampling     batched sampling with a key-value cache
+sampling     drawing completions, with the weights as they are or as they were
 prefix_tree  how a group's completions are read together
 warm_start   supervised learning on demonstrations, cached in the home folder
 """

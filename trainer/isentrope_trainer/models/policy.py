@@ -2,19 +2,20 @@
 
 rollouts = policy.sample(prompts, group_size, generator, temperature=1.0, max_tokens=8)
 texts = policy.texts(rollouts)
-logits = policy.logits(rollouts)
+logprobs = policy.logprobs(rollouts)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
-from isentrope_trainer.models.prefix_tree import prefix_tree, tree_logits
+from isentrope_trainer.models.prefix_tree import prefix_tree, tree_hidden
 from isentrope_trainer.models.sampling import positions, sample_rollouts
 from isentrope_trainer.rollout import Rollouts, left_padded
 
@@ -28,6 +29,16 @@ class TextTokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What a model makes of completions; row t of both belongs to the place that token t was drawn at."""
+
+    logits: Tensor
+    """[rollouts, completion length, vocabulary]."""
+    hidden: Tensor | None = None
+    """[rollouts, completion length, width], the last hidden states, where they were asked for."""
 
 
 class Policy:
@@ -79,33 +90,63 @@ class Policy:
             texts.append(self.tokenizer.decode(content) if last == self.tokenizer.eos_token_id else None)
         return texts
 
-    def logits(self, rollouts: Rollouts, *, model: PreTrainedModel | None = None) -> Tensor:
-        """Logits of the distributions that the completions' tokens were drawn from.
+    def read(self, rollouts: Rollouts, *, model: PreTrainedModel | None = None, hidden: bool = False) -> Reading:
+        """The distributions that the completions' tokens were drawn from.
 
         Args:
             model: other weights to read with, such as a frozen reference. Default: the policy's own.
-
-        Returns:
-            [rollouts, completion length, vocabulary]; row t belongs to token t of the completion.
+            hidden: give the last hidden states, too.
         """
         model = self.model if model is None else model
         if isinstance(model, LlamaForCausalLM):
-            return tree_logits(model, rollouts, prefix_tree(rollouts, model.config.vocab_size))
-        return padded_logits(model, rollouts)
+            return tree_reading(model, rollouts, hidden=hidden)
+        return padded_reading(model, rollouts, hidden=hidden)
+
+    def logprobs(self, rollouts: Rollouts, *, temperature: float = 1.0, model: PreTrainedModel | None = None) -> Tensor:
+        """Log-probs of the sampled tokens, differentiable, in nats: [rollouts, completion length]; any number on padding.
+
+        Args:
+            temperature: the logits are divided by it.
+            model: as for `read`.
+        """
+        logits = self.read(rollouts, model=model).logits.float() / temperature
+        return torch.log_softmax(logits, dim=-1).gather(-1, rollouts.completions[..., None])[..., 0]
 
 
-def padded_logits(model: PreTrainedModel, rollouts: Rollouts) -> Tensor:
-    """As `Policy.logits`, each completion read by itself after its prompt: for any causal language model."""
+def tree_reading(model: LlamaForCausalLM, rollouts: Rollouts, *, hidden: bool = False) -> Reading:
+    """As `Policy.read`, every distinct beginning of a prompt's completions read once."""
+    tree = prefix_tree(rollouts, model.config.vocab_size)
+    of_nodes = tree_hidden(model, rollouts, tree)
+    logits = tree.of_tokens(model.lm_head(of_nodes))
+    return Reading(logits, tree.of_tokens(of_nodes) if hidden else None)
+
+
+def padded_reading(model: PreTrainedModel, rollouts: Rollouts, *, hidden: bool = False) -> Reading:
+    """As `Policy.read`, each completion read by itself after its prompt: for any causal language model."""
     prompts, prompt_mask = (
         part.repeat_interleave(rollouts.group_size, dim=0) for part in (rollouts.prompts, rollouts.prompt_mask)
     )
     seen = torch.cat([prompt_mask, rollouts.mask], dim=1)
-    logits: Tensor = model(
+    kept = rollouts.completions.shape[1] + 1
+    output = model(
         input_ids=torch.cat([prompts, rollouts.completions], dim=1),
         attention_mask=seen,
         position_ids=positions(seen),
         use_cache=False,
-        logits_to_keep=rollouts.completions.shape[1] + 1,
-    ).logits
+        logits_to_keep=kept,
+        output_hidden_states=hidden,
+    )
     # Offset by one: reading a token gives the distribution of the next, and nothing follows the last.
-    return logits[:, :-1]
+    return Reading(output.logits[:, :-1], output.hidden_states[-1][:, -kept:-1] if hidden else None)
+
+
+class ValueHead(nn.Linear):
+    """Estimates the reward to come from the policy's last hidden states: [..., width] -> [...]. It begins at 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, 1)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden).squeeze(-1)

@@ -33,6 +33,11 @@ class PrefixTree:
     node_before_token: Tensor
     """int64 [rollouts, completion length]: the node after which this token was drawn; 0 where the mask is False."""
 
+    def of_tokens(self, of_nodes: Tensor) -> Tensor:
+        """What belongs to the nodes, [nodes, n], where tokens were drawn after them: [rollouts, completion length, n]."""
+        chosen = of_nodes.index_select(0, self.node_before_token.flatten())
+        return chosen.reshape(*self.node_before_token.shape, -1)
+
 
 # The same rollouts are read again to see what an update did.
 @lru_cache(maxsize=2)
@@ -100,20 +105,6 @@ def tree_hidden(policy: LlamaForCausalLM, rollouts: Rollouts, tree: PrefixTree) 
     hidden = policy.model(input_ids=token_ids, position_ids=own_positions, attention_mask=visible[:, None])
     of_nodes: Tensor = hidden.last_hidden_state[tree.prompts, places]
     return of_nodes
-
-
-def tree_logits(policy: LlamaForCausalLM, rollouts: Rollouts, tree: PrefixTree) -> Tensor:
-    """Logits of the distributions the completions' tokens were drawn from.
-
-    Args:
-        rollouts: those that the tree was made of.
-
-    Returns:
-        [rollouts, completion length, vocabulary]; those of a prompt's first token where the mask was False.
-    """
-    logits = policy.lm_head(tree_hidden(policy, rollouts, tree))
-    of_tokens: Tensor = logits.index_select(0, tree.node_before_token.flatten())
-    return of_tokens.reshape(*tree.node_before_token.shape, -1)
 
 
 def _rank_within(groups: Tensor, count: int) -> Tensor:

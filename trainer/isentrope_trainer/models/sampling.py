@@ -5,6 +5,9 @@ Completions that began alike go on from one and the same distribution, which is 
 
 from __future__ import annotations
 
+import copy
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -106,3 +109,31 @@ def _places(prompt_mask: Tensor, prompt_of_row: Tensor, drawn: int) -> dict[str,
         return {}
     seen = torch.nn.functional.pad(prompt_mask[prompt_of_row], (0, drawn), value=True)
     return {"attention_mask": seen, "position_ids": positions(seen)[:, -1:]}
+
+
+class StaleSampler:
+    """Weights as they were some updates ago, to sample with."""
+
+    def __init__(self, model: PreTrainedModel, lag: int) -> None:
+        """
+        Args:
+            lag: how many updates old the weights are; that many copies of them, and one, are kept.
+        """
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._weights = deque([_copy_of(model)], maxlen=lag + 1)
+
+    def follow(self, model: PreTrainedModel) -> None:
+        """Note the weights after an update."""
+        self._weights.append(_copy_of(model))
+        self.model.load_state_dict(self._weights[0])
+
+    def state_dict(self) -> list[dict[str, Tensor]]:
+        return list(self._weights)
+
+    def load_state_dict(self, state: Sequence[dict[str, Tensor]]) -> None:
+        self._weights.extend(state)
+        self.model.load_state_dict(self._weights[0])
+
+
+def _copy_of(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {name: weights.detach().clone() for name, weights in model.state_dict().items()}

@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from isentrope_trainer.models.family import PolicyConfig, untrained_policy
-from isentrope_trainer.models.policy import Policy, padded_logits
+from isentrope_trainer.models.policy import Policy, padded_reading
 from isentrope_trainer.rollout import Rollouts, left_padded
 from isentrope_trainer.settings import TaskConfig
 from isentrope_trainer.tasks.base import Task, make_task
@@ -112,7 +112,7 @@ def train_warm_start(policy: Policy, task: Task, config: WarmStartConfig) -> Non
     model.train()
     for _ in (progress := tqdm(range(config.steps), desc="warm start", unit="step", dynamic_ncols=True)):
         batch = demonstration_batch(task, config.batch_size, config.noise, generator)
-        loss = cross_entropy(padded_logits(model, batch)[batch.mask], batch.completions[batch.mask])
+        loss = cross_entropy(padded_reading(model, batch).logits[batch.mask], batch.completions[batch.mask])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

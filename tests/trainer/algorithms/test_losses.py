@@ -1,0 +1,109 @@
+import pytest
+import torch
+
+from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
+from isentrope_trainer.settings import Aggregation, KLEstimator
+
+MASK = torch.tensor([[True, True, True], [True, False, False]])
+
+
+def gradient_of_surrogate(ratio: float, advantage: float, low: float | None, high: float | None) -> float:
+    old = torch.tensor([[-1.0]])
+    logprobs = (old + torch.tensor(ratio).log()).requires_grad_()
+    surrogate(logprobs, old, torch.tensor([[advantage]]), clip_low=low, clip_high=high).sum().backward()
+    assert logprobs.grad is not None
+    return logprobs.grad.item()
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_on_policy_the_surrogate_and_its_gradient_are_the_negative_advantage(clip: float | None) -> None:
+    logprobs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    losses = surrogate(logprobs, logprobs.detach(), torch.tensor([[1.5, -2.0]]), clip_low=clip, clip_high=clip)
+    losses.sum().backward()
+    assert losses.tolist() == [[-1.5, 2.0]]
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[-1.5, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moved"),
+    [
+        (1.25, 1.0, False),  # rewarded, and already more likely by more than 0.2
+        (1.25, -1.0, True),  # the clip never keeps a token from being pushed back
+        (0.75, -1.0, False),
+        (0.75, 1.0, True),
+        (1.15, 1.0, True),
+        (0.85, -1.0, True),
+    ],
+)
+def test_the_clip_stops_what_has_moved_far_enough(ratio: float, advantage: float, moved: bool) -> None:
+    expected = -advantage * ratio if moved else 0.0
+    assert gradient_of_surrogate(ratio, advantage, 0.2, 0.2) == pytest.approx(expected, abs=1e-6)
+    assert gradient_of_surrogate(ratio, advantage, None, None) == pytest.approx(-advantage * ratio)
+
+
+def test_clip_higher_opens_the_upper_side_alone() -> None:
+    assert gradient_of_surrogate(1.25, 1.0, 0.2, 0.28) == pytest.approx(-1.25)
+    assert gradient_of_surrogate(1.3, 1.0, 0.2, 0.28) == 0
+    assert gradient_of_surrogate(0.75, -1.0, 0.2, 0.28) == 0
+    assert gradient_of_surrogate(9.0, 1.0, 0.2, None) == pytest.approx(-9.0)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    # Sums of the rows: 6 and 10; 3 tokens and 1; at most 5 tokens a completion.
+    [("token", 16 / 4), ("sequence", (6 / 3 + 10 / 1) / 2), ("constant", 16 / (2 * 5))],
+)
+def test_aggregations_by_hand(aggregation: Aggregation, expected: float) -> None:
+    values = torch.tensor([[1.0, 2.0, 3.0], [10.0, 99.0, 99.0]], requires_grad=True)
+    total = aggregated(values, MASK, aggregation, max_tokens=5)
+    total.backward()
+    assert total.item() == pytest.approx(expected)
+    assert values.grad is not None
+    assert values.grad[~MASK].eq(0).all()
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_the_mean_over_two_shares_is_that_of_the_whole(aggregation: Aggregation) -> None:
+    values = torch.tensor([[1.0, 2.0, 3.0], [10.0, 99.0, 99.0]])
+    whole = aggregated(values, MASK, aggregation, max_tokens=5)
+    tokens = MASK.sum() / 2
+    shares = [aggregated(values[i : i + 1], MASK[i : i + 1], aggregation, max_tokens=5, tokens=tokens) for i in (0, 1)]
+    torch.testing.assert_close(torch.stack(shares).mean(), whole)
+
+
+def expectation(estimator: KLEstimator, logits: torch.Tensor, ref_logits: torch.Tensor) -> torch.Tensor:
+    """Over all tokens of a small vocabulary, each as probable as the policy has it."""
+    logprobs, ref_logprobs = logits.log_softmax(dim=-1), ref_logits.log_softmax(dim=-1)
+    return (logprobs.exp().detach() * reference_kl(logprobs, ref_logprobs, estimator)).sum()
+
+
+def test_k1_and_k3_have_the_divergence_as_their_mean() -> None:
+    logits, ref_logits = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    policy = torch.distributions.Categorical(logits=logits)
+    divergence = torch.distributions.kl_divergence(policy, torch.distributions.Categorical(logits=ref_logits))
+    torch.testing.assert_close(expectation("k1", logits, ref_logits), divergence)
+    torch.testing.assert_close(expectation("k3", logits, ref_logits), divergence)
+
+
+def test_the_gradient_of_k2_is_the_divergences_and_that_of_k1_vanishes_on_average() -> None:
+    logits, ref_logits = torch.randn(2, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gradients = {}
+    for estimator in ("k1", "k2"):
+        own = logits.clone().requires_grad_()
+        (gradients[estimator],) = torch.autograd.grad(expectation(estimator, own, ref_logits), own)
+    own = logits.clone().requires_grad_()
+    policy = torch.distributions.Categorical(logits=own)
+    divergence = torch.distributions.kl_divergence(policy, torch.distributions.Categorical(logits=ref_logits))
+    torch.testing.assert_close(gradients["k2"], torch.autograd.grad(divergence, own)[0])
+    torch.testing.assert_close(gradients["k1"], torch.zeros_like(own))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_divergence_from_itself_is_zero(estimator: KLEstimator) -> None:
+    logprobs = torch.tensor([-0.1, -3.0])
+    assert reference_kl(logprobs, logprobs, estimator).eq(0).all()
+
+
+def test_the_value_loss_is_half_the_squared_error() -> None:
+    assert value_loss(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0])).tolist() == [0.5, 4.5]

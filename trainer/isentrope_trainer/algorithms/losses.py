@@ -1,0 +1,86 @@
+"""The parts of a policy-gradient loss as pure functions of tensors: surrogate, divergence from a reference, aggregation.
+
+All tensors are [rollouts, tokens]; r is the ratio of the policy's probability of a token to the old policy's.
+
+    surrogate          -min(A r, A clip(r, 1 - low, 1 + high))      PPO, arXiv:1707.06347, eq. 7; low != high: DAPO, arXiv:2503.14476
+    reference_kl       k1, k2, k3 of log p - log p_ref              http://joschu.net/blog/kl-approx.html; k3: arXiv:2402.03300, eq. 4
+    aggregated         from losses of tokens to the batch's         token: DAPO; sequence: GRPO, arXiv:2402.03300; constant: arXiv:2503.20783
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isentrope_trainer.settings import Aggregation, KLEstimator
+
+
+def surrogate(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    clip_low: float | None = None,
+    clip_high: float | None = None,
+) -> Tensor:
+    """The clipped surrogate of each token. Where log-probs are the old ones, its value is -A and its gradient -A too.
+
+    Args:
+        logprobs: of the sampled tokens, differentiable, in nats.
+        old_logprobs: of the same tokens under the policy that the ratio is taken to.
+        advantages: same shape.
+        clip_low: how far below 1 the ratio counts. None: it is not clipped on that side.
+        clip_high: how far above 1.
+    """
+    ratios = (logprobs - old_logprobs).exp()
+    if clip_low is None and clip_high is None:
+        return -(advantages * ratios)
+    clipped = ratios.clamp(None if clip_low is None else 1 - clip_low, None if clip_high is None else 1 + clip_high)
+    return -torch.minimum(advantages * ratios, advantages * clipped)
+
+
+def reference_kl(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
+    """An estimate of the divergence from the reference, of each sampled token, in nats.
+
+    With d = log p_ref - log p: k1 = -d, k2 = d² / 2, k3 = exp(d) - 1 - d. Only as values do k1 and k3 estimate the same; as a
+    loss k1 has a gradient of mean 0, and that of k2 is the divergence's own.
+
+    Args:
+        logprobs: of the sampled tokens, differentiable.
+        ref_logprobs: of the same tokens under the reference.
+    """
+    difference = ref_logprobs - logprobs
+    if estimator == "k1":
+        return -difference
+    if estimator == "k2":
+        return difference.square() / 2
+    return difference.exp() - 1 - difference
+
+
+def aggregated(
+    values: Tensor, mask: Tensor, aggregation: Aggregation, *, max_tokens: int, tokens: Tensor | None = None
+) -> Tensor:
+    """One number of the tokens' values.
+
+    Args:
+        values: [rollouts, tokens].
+        mask: bool, same shape, False on padding, which neither contributes nor counts.
+        aggregation: "token" is the mean over all tokens; "sequence" the mean over the rollouts of the mean over each one's
+            tokens, so that a token of a short one weighs more; "constant" the sum over tokens by rollouts * max_tokens.
+        max_tokens: the longest that a completion may be.
+        tokens: how many tokens "token" divides by. Default: those of the mask. Where ranks share a batch and gradients are
+            averaged over them, the mean number of tokens of a rank.
+
+    Returns:
+        A scalar.
+    """
+    if aggregation == "token":
+        return (values * mask).sum() / (mask.sum() if tokens is None else tokens)
+    if aggregation == "sequence":
+        return ((values * mask).sum(dim=1) / mask.sum(dim=1)).mean()
+    return (values * mask).sum() / (len(mask) * max_tokens)
+
+
+def value_loss(values: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared error of each token's value. Same shapes in and out."""
+    return (values - targets).square() / 2
