@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
 from isentrope_dashboard.access import Api, CredentialsMiddleware
+from isentrope_dashboard.live import News
 from isentrope_dashboard.pages import routing
 
 ASSETS = Path(__file__).parent / "assets"
@@ -28,6 +29,7 @@ INDEX = """<!DOCTYPE html>
         <link rel="icon" type="image/svg+xml" href="/assets/icon.svg">
         {%css%}
         <script src="/assets/first-paint/color-scheme.js"></script>
+        <script async src="/_dash-component-suites/plotly/package_data/plotly.min.js"></script>
     </head>
     <body>
         {%app_entry%}
@@ -62,7 +64,9 @@ def attach(app: FastAPI) -> None:
     # Else every page tries to open a WebSocket, again and again; no callback uses one.
     dash_app.backend.websocket_capability = False
     dash_app.layout = routing.shell
-    routing.register(dash_app, Api(app))
+    api = Api(app)
+    routing.register(dash_app, api)
+    News(api, routing.parts_of).serve(app)
     _serve_scripts_compressed(app, dash_app)
     # Dash would do it at the first request under its own prefix, and a deep link may come before.
     dash_app._setup_server()

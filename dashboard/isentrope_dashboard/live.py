@@ -1,36 +1,41 @@
-"""Parts of a page: drawn at once when they are opened, and again whenever the run or the view changed.
+"""What stays up to date on a page: parts, whose values are read for all that are open at once.
 
-The browser asks for the run a few times a second (`assets/isentrope.js`). Where the answer differs from the one before, it
-counts NEWS up; every part that is open then reads what it shows and sends what changed. The server keeps nothing between
-two questions, so it may restart, and several servers may answer in turns.
+The browser asks a few times a second (`assets/isentrope.js`) and sends the digests of what it shows; the answer has the values
+that differ, and the browser draws them itself. Dash mounts what surrounds them, and never touches them again: each property
+that Dash sets costs the browser a round through all components of the page. The server keeps nothing between two questions,
+so it may restart, and several servers may answer in turns.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update, set_props
+from dash import html
 from dash._utils import to_json
 from dash.development.base_component import Component
+from fastapi import FastAPI, Request, Response
 
+from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
-from isentrope_dashboard.components.basics import INNER
 from isentrope_dashboard.view import View
 
-NEWS = "news"
-"""Id of the store that the browser counts up when the run changed."""
+PATH = "/news"
+"""Where the browser asks."""
 
-SLOW_NEWS = "slow-news"
-"""The same when its status or control changed, and else every few seconds: of what need not follow each step."""
+NEWS = "news"
+"""Id of the store that the browser counts up when a run's status or control changed, and else every few seconds while steps
+arrive: for callbacks that need not follow each step."""
 
 Values = Mapping[str, Any]
-"""What a part shows, by the id of the component that shows it."""
+"""What a part shows, by the id of its element: components of `dash.html` and texts, a chart as plotly's JSON, or whether the
+element is hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,106 +43,118 @@ class Part:
     """One part of a page that stays up to date."""
 
     name: str
-    shows: Mapping[str, str]
-    """Id of a component -> its property that changes."""
     read: Callable[[AsyncClient, View], Awaitable[Values]]
-    """Reads a value for every id of `shows`. An ApiError is shown in the part's place."""
-    layout: Callable[[Values], Component]
-    """The components with their first values."""
-    news: str = NEWS
-    """When it is read again: NEWS or SLOW_NEWS."""
+    layout: Callable[[AsyncClient, View], Awaitable[Component]] | None = None
+    """The elements whose ids `read` has values for, and what surrounds them; None: the page has them already."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Id of a Dash component -> its property that gets the value: `rowData` of a grid, `data` of a store."""
+    is_slow: bool = False
+    """Whether it need not follow each step: it is read when the status or the control changed, and else every few seconds."""
 
     async def component(self, client: AsyncClient, view: View) -> Component:
-        """The part, or why it can't be shown."""
+        """The part without values, or why it can't be shown."""
+        assert self.layout is not None
         try:
-            values = await self.read(client, view)
+            inside = await self.layout(client, view)
         except ApiError as error:
-            return refusal(error)
-        shown = {name: _digests(values[name]) for name in self.shows}
-        stores = [dcc.Store(id=self._shown, data=shown), dcc.Store(id=self._words)]
-        return html.Div([self.layout(values), *stores], className="part")
+            inside = refusal(error)
+        return html.Div([inside, html.Div(id=f"{self.name}-refused", className="refused")], className="part")
 
-    @property
-    def _shown(self) -> str:
-        return f"{self.name}-shown"
+    async def values(self, client: AsyncClient, view: View) -> Values:
+        """What `read` returns; where it failed, why."""
+        refused = f"{self.name}-refused"
+        try:
+            return {**await self.read(client, view), refused: None}
+        except ApiError as error:
+            return {refused: refusal(error)}
 
-    @property
-    def _words(self) -> str:
-        return f"{self.name}-written"
 
-    def register(self, app: Dash, api: Api) -> None:
-        """Keep the part up to date for as long as it is open."""
-        names = list(self.shows)
+Question = tuple[str, ...]
+"""Who asks, for what, and in which state the runs are."""
 
-        @app.callback(
-            [
-                *(Output(name, self.shows[name]) for name in names),
-                Output(self._shown, "data"),
-                Output(self._words, "data"),
-            ],
-            Input(self.news, "data"),
-            Input(views.STORE, "data"),
-            State(self._shown, "data"),
-            prevent_initial_call=True,
-        )
-        async def refresh(_news: int, stored: dict[str, Any], shown: dict[str, dict[str, int]]) -> list[Any]:
+ANSWERED_FOR = 1.0
+"""Seconds for which an answer is kept for other tabs."""
+
+
+class News:
+    """Answers the open pages. Equal questions of several tabs are answered once."""
+
+    def __init__(self, api: Api, parts_of: Callable[[View], Sequence[Part]]) -> None:
+        self._api = api
+        self._parts_of = parts_of
+        self._answers: dict[Question, tuple[float, asyncio.Task[Mapping[str, tuple[int, str]]]]] = {}
+
+    def serve(self, app: FastAPI) -> None:
+        """Answer at PATH."""
+
+        @app.post(PATH, include_in_schema=False)
+        async def news(request: Request) -> Response:
+            asked = await request.json()
+            view = View.of(asked["view"])
             try:
-                async with api.open() as client:
-                    values = await self.read(client, View.of(stored))
-            except ApiError:
-                # The browser asks itself and says what is wrong: connection lost, token revoked, run deleted.
-                return [no_update] * (len(names) + 2)
-            now = {name: _digests(values[name]) for name in names}
-            words: dict[str, Any] = {}
-            for name in names:
-                for part, changes in _inner(values[name]):
-                    if isinstance(part, html.Span):
-                        words[part.id] = part.children
-                    # What is replaced brings what is inside it along.
-                    elif now[name][OWN] == shown.get(name, {}).get(OWN) and now[name][part.id] != shown[name].get(
-                        part.id
-                    ):
-                        set_props(part.id, {changes: getattr(part, changes)})
-            changed = [values[name] if now[name][OWN] != shown.get(name, {}).get(OWN) else no_update for name in names]
-            return [*changed, now, words or no_update]
+                run, state = await self._state(view)
+            except ApiError as error:
+                return Response(status_code=error.status or 503)
+            if asked["state"] == state:
+                return Response(status_code=204)
+            parts = [part for part in self._parts_of(view) if asked["slow"] or not part.is_slow]
+            who = request.headers.get("cookie", ""), request.headers.get("authorization", "")
+            question = (*who, json.dumps(asked["view"]), str(state), *(part.name for part in parts))
+            found = await self._answer(question, parts, view)
+            shown = asked["shown"]
+            changed = ",".join(
+                f"{json.dumps(name)}:[{digest},{value}]"
+                for name, (digest, value) in found.items()
+                if shown.get(name) != digest
+            )
+            return Response(f'{{"state":{state},"run":{run},"values":{{{changed}}}}}', media_type="application/json")
 
-        # Written past React: each property that Dash sets costs the browser a round through all components of the page.
-        app.clientside_callback(ClientsideFunction("isentrope", "write"), Input(self._words, "data"))
+    async def _state(self, view: View) -> tuple[str, int]:
+        """The run of the page as JSON, and a digest that changes with it, or with any run that the page compares."""
+        async with self._api.open() as client:
+            if view.run_id is None:
+                found = await asyncio.gather(
+                    client.ask(calls.me()), *map(client.ask, map(calls.run, view.runs)), return_exceptions=True
+                )
+                if isinstance(found[0], ApiError):
+                    raise found[0]
+                return "null", _digest(str(found))
+            run = await client.ask(calls.run(view.run_id))
+            control = [run.control.version, run.control.state, run.control.active and run.control.active.version]
+            known = {
+                "status": run.status,
+                "step": run.step,
+                "planned": run.planned_steps,
+                "at": run.last_report_at,
+                "control": control,
+            }
+            return json.dumps(known), _digest(repr(run))
+
+    async def _answer(self, question: Question, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
+        """Digest and JSON of every value."""
+        now = time.monotonic()
+        self._answers = {known: (at, task) for known, (at, task) in self._answers.items() if now - at < ANSWERED_FOR}
+        if question not in self._answers:
+            self._answers[question] = now, asyncio.create_task(self._read(parts, view))
+        return await asyncio.shield(self._answers[question][1])
+
+    async def _read(self, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
+        async with self._api.open() as client:
+            read = await asyncio.gather(*(part.values(client, view) for part in parts))
+        written = {}
+        for part, values in zip(parts, read, strict=True):
+            for name, value in values.items():
+                text = f"{json.dumps(part.properties.get(name))},{to_json(value)}"
+                written[name] = _digest(text), text
+        return written
 
 
-OWN = "own"
-"""Key of the digest of a value without what is updated in its place."""
-
-_CHANGES = {"Graph": "figure", "Sparkline": "data", "Progress": "value"}
-"""The property of a component that changes, where it is not `children`."""
+def _digest(text: str) -> int:
+    return zlib.crc32(text.encode())
 
 
-def _inner(value: Any) -> Iterator[tuple[Component, str]]:
-    """The components with an `inner_id`, and their property that changes."""
-    for top in value if isinstance(value, list) else [value]:
-        for part in (top, *top._traverse()) if isinstance(top, Component) else ():
-            if str(getattr(part, "id", "")).startswith(INNER):
-                yield part, _CHANGES.get(type(part).__name__, "children")
-
-
-def _digests(value: Any) -> dict[str, int]:
-    """Of a value, and of what is updated in its place, by id."""
-    kept = [(part, changes, getattr(part, changes)) for part, changes in _inner(value)]
-    for part, changes, _ in kept:
-        setattr(part, changes, None)
-    digests = {OWN: _digest(value)}
-    for part, changes, inside in kept:
-        setattr(part, changes, inside)
-        digests[part.id] = _digest(inside)
-    return digests
-
-
-def _digest(value: Any) -> int:
-    return zlib.crc32(to_json(value).encode())
-
-
-def refusal(error: ApiError) -> dmc.Alert:
+def refusal(error: ApiError) -> Component:
     """Why something can't be shown."""
     titles = {401: "Not signed in", 403: "Not allowed", 404: "Not found"}
     title = titles.get(error.status or 0, "This could not be read")
-    return dmc.Alert(str(error), title=title, color="orange", variant="light", className="refusal")
+    return html.Div([html.B(title), html.Div(str(error))], className="refusal", role="alert")

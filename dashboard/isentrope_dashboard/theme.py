@@ -59,13 +59,6 @@ HEAT: Final[Mapping[Scheme, list[list[Any]]]] = {
     "dark": [[0, "#161a21"], [0.08, "#1f2740"], [0.25, "#323f7d"], [0.5, "#5567e3"], [0.75, "#9aa8f6"], [1, "#f1f3ff"]],
 }
 
-CHART_CONFIG: Final[dict[str, Any]] = {
-    "displaylogo": False,
-    "displayModeBar": False,
-    "doubleClick": False,  # the page answers a double click by ending the zoom of all charts
-    "scrollZoom": False,
-}
-
 
 @lru_cache(maxsize=2)
 def template(scheme: Scheme) -> dict[str, Any]:
@@ -77,6 +70,7 @@ def template(scheme: Scheme) -> dict[str, Any]:
         "zerolinecolor": ink["zero"],
         "linecolor": ink["grid"],
         "ticks": "",
+        "ticklabeloverflow": "allow",  # plotly would measure every label at every update
         "tickfont": {"size": 11, "color": ink["muted"]},
         "exponentformat": "none",
         "spikecolor": ink["muted"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -140,8 +141,8 @@ def test_slider_marks_have_labels_where_there_is_room() -> None:
         Mark(step=52, label="v1 · µ₊ 1"),
         Mark(step=52, label="Act", kind="act"),
     ]
-    assert steps.labelled(found, 1, 100) == [{"value": 50, "label": "Watch"}, {"value": 52, "label": None}]
-    assert steps.labelled(found[1:], 1, 100) == [{"value": 52, "label": "v1"}]
+    assert steps.labelled(found, 1, 100) == {50: "Watch", 52: ""}
+    assert steps.labelled(found[1:], 1, 100) == {52: "v1"}
 
 
 def test_the_tab_shows_the_chosen_step(site: Site) -> None:
@@ -165,10 +166,13 @@ def test_the_tab_shows_the_chosen_step(site: Site) -> None:
 
 def test_an_unreported_step_is_the_nearest_reported_one(site: Site) -> None:
     run = site.run(10)
-    facts = site.values(steps.PART, f"/runs/{run}?step=99")["step-facts"]
-    assert (facts["first"], facts["last"], facts["step"], facts["previous"], facts["next"]) == (1, 10, 10, 9, None)
-    assert site.values(steps.PART, f"/runs/{run}?step=4")["step-facts"]["follows"] is False
-    assert site.values(steps.PART, f"/runs/{run}")["step-facts"]["follows"] is True
+    _, before, number, after, _, follow, *_ = site.values(steps.PART, f"/runs/{run}?step=99")["step-bar"]
+    assert [number["props"][name] for name in ("min", "max", "data-value")] == [1, 10, 10]
+    assert [getattr(button, "data-show") for button in (before, after)] == ['{"step": 9}', '{"step": null}']
+    assert after.disabled
+    assert getattr(follow, "aria-pressed") == "false"
+    newest = site.values(steps.PART, f"/runs/{run}")["step-bar"]
+    assert getattr(newest[5], "aria-pressed") == "true"
 
 
 def test_a_run_without_reports_shows_what_would_make_panels_appear(site: Site) -> None:
@@ -193,17 +197,17 @@ def test_the_likely_cause_is_named_in_its_step_only(site: Site) -> None:
 def test_a_step_is_chosen_by_keys_by_click_and_followed(site: Site, open_page: OpenPage) -> None:
     run = site.run(30)
     page = open_page(f"/runs/{run}?tab=distributions")
-    number = page.get_by_role("textbox", name="Step", exact=True)
+    number = page.get_by_role("spinbutton", name="Step", exact=True)
     expect(number).to_have_value("30")
     page.get_by_role("button", name="Previous step").click()
     expect(number).to_have_value("29")
     assert "step=29" in page.url
-    page.locator("#step-slider [role=slider]").focus()
+    page.get_by_role("slider", name="Step", exact=True).focus()
     page.keyboard.press("ArrowLeft")
     expect(number).to_have_value("28")
     page.locator("#chart-quadrants .nsewdrag").first.click(position={"x": 20, "y": 60})
-    page.wait_for_function("() => Number(document.querySelector('#step-number').value) < 10")
-    page.get_by_label("Follow live").check()
+    expect(number).to_have_value(re.compile("^[1-9]$"))
+    page.get_by_role("button", name="Follow live").click()
     expect(number).to_have_value("30")
     site.more(run, 1)
     expect(number).to_have_value("31")

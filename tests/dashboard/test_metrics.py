@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from isentrope_dashboard.components.basics import place_id
 from isentrope_dashboard.figures.metric_lines import Line, Look, log_ticks, metric_figure
 from isentrope_dashboard.formatting import significant
 from isentrope_dashboard.pages import metrics
@@ -131,10 +132,10 @@ def odd(report: StepReport) -> StepReport:
 
 def test_zoom_reads_the_steps_of_the_zoom(site: Site) -> None:
     run = site.run(40)
-    body = site.values(metrics.PART, f"/runs/{run}?tab=metrics&q=reward/mean&zoom=10~20&smooth=off")["metrics"]
-    graphs = [part.figure for section in body for part in section._traverse() if type(part).__name__ == "Graph"]
-    assert graphs[0]["data"][0]["x"] == list(range(9, 22))
-    assert graphs[0]["layout"]["xaxis"]["range"] == [10.0, 20.0]
+    values = site.values(metrics.PART, f"/runs/{run}?tab=metrics&q=reward/mean&zoom=10~20&smooth=off")
+    figure = values[place_id("chart", "glance", "reward/mean")]
+    assert figure["data"][0]["x"] == list(range(9, 22))
+    assert figure["layout"]["xaxis"]["range"] == [10.0, 20.0]
 
 
 @pytest.mark.browser

@@ -20,6 +20,9 @@ from tests.dashboard.conftest import OpenPage, Site, recording
 from tests.server.rank import Rank, step_report
 
 
+WHAT_IF = "what thresholds would have done"
+
+
 def texts(component: Any) -> str:
     """All words of a component."""
     if isinstance(component, Sequence) and not isinstance(component, str):
@@ -54,9 +57,9 @@ def test_a_run_that_is_over_states_how_it_ended_and_keeps_its_what_if(
     assert texts(line).split()[0] == flag
     assert sentence in texts(line)
     assert line.className == ("health act" if status == "failed" else "health")
-    values = site.values(control.PART, f"/runs/{run_id}")
-    assert values[control.OPENED].className == "only-what-if"
-    assert f"This run has {status}" in texts(values[control.OPENED])
+    closed = site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
+    assert f"This run has {status}" in closed
+    assert WHAT_IF in closed
     fields = control.first_control(site.client.run(run_id))
     assert (fields.method, fields.mu_low, fields.mu_high) == ("clip_v", 1.0, 1.0)
 
@@ -69,8 +72,8 @@ def test_an_imported_run_looks_imported_and_promises_nothing(site: Site) -> None
     assert texts(shown["health"]).split()[0] == "Imported"
     assert shown["chart-change"]["layout"]["annotations"][0]["text"] == overview.NOT_IMPORTED
     body = site.values(control.PART, f"/runs/{run_id}")
-    assert (body[control.OPENED], body["imported"]) == (None, True)
-    assert "history.jsonl" in texts(body[control.BODY])
+    assert "history.jsonl" in texts(body[control.CLOSED])
+    assert WHAT_IF not in texts(body[control.CLOSED])
     assert overview.NOT_IMPORTED in texts(site.values(tokens.PART, f"/runs/{run_id}?tab=tokens")["token-context"])
     absent = texts(site.values(distributions.PART, f"/runs/{run_id}?tab=distributions")["not-shown"])
     assert overview.NOT_IMPORTED in absent
@@ -81,13 +84,14 @@ def test_a_run_that_only_observes_shows_what_thresholds_would_have_done(site: Si
     rank = Rank(site.server, name="observes", capabilities=())
     for report in recording().reports[:20]:
         rank.send(report)
-    values = site.values(control.PART, f"/runs/{rank.run_id}")
-    assert "only observes" in texts(values[control.OPENED])
+    closed = site.values(control.PART, f"/runs/{rank.run_id}")[control.CLOSED]
+    assert "only observes" in closed
+    assert WHAT_IF in closed
 
 
 def test_an_empty_run_that_is_over_waits_for_nothing(site: Site) -> None:
     run_id = site.run(0, finished=finished("finished"))
-    assert site.values(control.PART, f"/runs/{run_id}")[control.OPENED] is None
+    assert WHAT_IF not in site.values(control.PART, f"/runs/{run_id}")[control.CLOSED]
     assert "before its first step" in texts(site.values(metrics.PART, f"/runs/{run_id}?tab=metrics")["metrics"])
     values = site.values(overview.PART, f"/runs/{run_id}")
     notes = {values[name]["layout"]["annotations"][0]["text"] for name in ("chart-entropy", "chart-clip")}

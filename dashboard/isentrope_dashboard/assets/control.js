@@ -7,7 +7,7 @@
   const SIDES = ["low", "high"];
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
-  const now = { preview: null, low: null, high: null, timer: null, pushing: null, tried: false };
+  const now = { preview: null, low: null, high: null, timer: null, pushing: null, tried: false, forecast: "null" };
 
   // ---- numbers ---------------------------------------------------------------------------------------------
   const mu = (value) => (value === "" || value === null || value === undefined || !isFinite(value) || value < 0 ? null : Number(value));
@@ -81,36 +81,27 @@
     const pace = known(preview.slope) ? preview.slope + sum.change - preview.now : sum.change;
     return Math.max(0, preview.entropy + NEXT_STEPS * pace);
   }
-  // The line "with" of the next 50 steps, beside the unchanged one that the server draws.
+  // The line "with" of the next 50 steps; null where the form changes nothing.
   function forecast() {
-    const plot = document.querySelector("#chart-entropy .js-plotly-plot");
-    if (!plot || !plot.data || !plot._fullLayout) return;
-    const preview = now.preview, drawn = plot.data.findIndex((trace) => trace.meta === "with");
+    const preview = now.preview;
     const isNew = preview && preview.calibrated && known(preview.entropy) && preview.ahead && (preview.changed || preview.exact.low !== now.low || preview.exact.high !== now.high);
-    const suggested = plot.data.findIndex((trace) => trace.meta === "suggested");
-    if (suggested >= 0 && (plot.data[suggested].visible !== false) === Boolean(isNew)) {
-      const label = plot.layout.annotations.findIndex((one) => one.name === "suggested");
-      return window.Plotly.update(plot, { visible: !isNew }, { ["annotations[" + label + "].visible"]: !isNew }, [suggested]);
-    }
-    if (!isNew) return drawn >= 0 && window.Plotly.deleteTraces(plot, drawn);
+    if (!isNew) return null;
     const after = ahead(preview, together(preview, now.low, now.high));
-    const ink = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim();
-    const text = ["", "<b>with " + preview.label + " " + named(now.low, now.high) + "</b>  " + fixed(after, 3)];
-    const same = drawn >= 0 && plot.data[drawn];
-    if (same && same.y[1] === after && same.x[0] === preview.ahead[0] && same.text[1] === text[1]) return;
-    if (same) return window.Plotly.restyle(plot, { x: [preview.ahead], y: [[preview.entropy, after]], text: [text] }, [drawn]);
-    window.Plotly.addTraces(plot, {
-      type: "scatter", mode: "lines+text", meta: "with", x: preview.ahead, y: [preview.entropy, after], text, textposition: "top left",
-      textfont: { color: ink, size: 11 }, line: { color: ink, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false,
-    });
+    const color = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim();
+    return {
+      type: "scatter", mode: "lines+text", meta: "with", x: preview.ahead, y: [preview.entropy, after], textposition: "top left",
+      text: ["", "<b>with " + preview.label + " " + named(now.low, now.high) + "</b>  " + fixed(after, 3)],
+      textfont: { color, size: 11 }, line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false,
+    };
   }
+  // It takes the place of the suggested one.
+  (window.isentrope ||= { adjust: {} }).adjust["chart-entropy"] = (figure) => {
+    const line = forecast(), others = (list) => (list || []).filter((one) => one.meta !== "suggested" && one.name !== "suggested");
+    return line ? { data: [...others(figure.data), line], layout: { ...figure.layout, annotations: others(figure.layout.annotations) } } : figure;
+  };
   function follow() {
-    const plot = document.querySelector("#chart-entropy .js-plotly-plot");
-    if (plot && plot.on && !plot.dataset.follows) {
-      plot.dataset.follows = "yes";
-      plot.on("plotly_afterplot", () => requestAnimationFrame(forecast)); // the server draws the chart without the line
-    }
-    forecast();
+    const line = JSON.stringify(forecast());
+    if (line !== now.forecast) window.isentrope.redraw("chart-entropy"), (now.forecast = line);
   }
 
   // ---- dragging: native shapes can be moved up and down, too, and report only where they were let go -------------------
@@ -149,9 +140,12 @@
       const words = left > 0 ? "expires in " + Math.floor(left / 60) + ":" + String(left % 60).padStart(2, "0") : "expired";
       if (place.textContent !== words) place.textContent = words;
     });
-    if (now.preview) follow();
   }, 1000);
-  document.addEventListener("click", (event) => (now.tried = now.tried || Boolean(event.target.closest && event.target.closest("#try"))));
+  document.addEventListener("click", ({ target }) => {
+    const fill = target.closest("[data-fill]"), revert = target.closest("[data-revert]");
+    if (fill) (now.tried = true), setProps("control-fill", { data: { ...JSON.parse(fill.dataset.fill), at: Date.now() } });
+    if (revert) setProps("control-revert", { data: { version: revert.dataset.revert, at: Date.now() } });
+  });
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     control: {
@@ -160,6 +154,7 @@
         clearTimeout(now.timer);
         if (fields !== asked) now.timer = setTimeout(() => document.getElementById("control-form") && setProps("control-asked", { data: fields }), asked ? SETTLED : 0);
         Object.assign(now, { preview: preview && preview.sides ? preview : null, low: mu(low), high: mu(high) });
+        if (preview && preview.figure) window.isentrope.chart("control-what-if", preview.figure);
         place();
         follow();
         if (now.tried && now.preview) {

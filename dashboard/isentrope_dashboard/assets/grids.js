@@ -8,16 +8,9 @@
   const grid = () => document.getElementById("runs") && window.dash_ag_grid.getApi("runs");
   const address = (id) => "/runs/" + encodeURIComponent(id);
 
-  // A component as Dash sends it. What runs reported are strings in it, which React shows as text.
-  const draw = (node, key) => {
-    if (Array.isArray(node)) return node.map(draw);
-    if (!node || !node.props) return node;
-    const { children, ...props } = node.props;
-    return window.React.createElement(node.type.toLowerCase(), { key, ...props }, draw(children));
-  };
   const cells = (window.dashAgGridComponentFunctions = window.dashAgGridComponentFunctions || {});
-  cells.Drawn = (params) => draw(params.value) ?? null;
-  cells.ProjectRow = (params) => draw(params.data.project);
+  cells.Drawn = (params) => window.isentrope.element(params.value) ?? null;
+  cells.ProjectRow = (params) => window.isentrope.element(params.data.project);
 
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
   functions.isRun = (node) => Boolean(node.data && !node.data.project);

@@ -1,7 +1,8 @@
 // What the browser does by itself: it keeps the address, asks for news, binds the charts, saves them, draws grid cells.
 (function () {
   "use strict";
-  const ASK_MILLISECONDS = 250;
+  const TICK_MILLISECONDS = 50;
+  const ASK_MILLISECONDS = 150;
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
@@ -27,52 +28,97 @@
     history[isStep ? "pushState" : "replaceState"](null, "", location.pathname + search + location.hash);
     return true;
   }
-  const show = (params, isStep) => change(params, isStep) && setProps("view", { data: (live.view = view()) });
-  window.addEventListener("popstate", () => setProps("view", { data: (live.view = view()) }));
+  const turn = () => (setProps("view", { data: (live.view = view()) }), ask());
+  const show = (params, isStep) => change(params, isStep) && turn();
+  window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { answer: null, asked: 0, answered: Date.now(), updated: 0, count: 0, report: null, view: null, defaults: {}, state: null, slow: 0 };
+  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
-  const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || document.getElementById("run-state"));
-  document.addEventListener("visibilitychange", () => (live.answered = Date.now()));
+  const isOpen = () => Boolean(document.getElementById("run-state"));
+  const asks = () => !document.hidden && !/revoked|deleted/.test(document.body.dataset.connection) && (!run() || isOpen() || !document.querySelector(".page:not(.waiting)"));
+  document.addEventListener("visibilitychange", () => ((live.answered = Date.now()), ask()));
   async function ask() {
-    const id = run();
-    if (!asks() || (id ? Date.now() - live.updated < LEAST_BETWEEN_UPDATES : Date.now() - live.answered < ELSEWHERE_MILLISECONDS)) return;
-    if (live.asked && Date.now() - live.asked < SLOW_ANSWER) return;
-    live.asked = Date.now();
+    const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
+    if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
+    const due = run() ? Math.max(live.asked + ASK_MILLISECONDS, live.updated + LEAST_BETWEEN_UPDATES) : live.asked + ELSEWHERE_MILLISECONDS;
+    if (question === live.tried && now < due) return;
+    Object.assign(live, { asking: question, tried: question, asked: now });
+    const slow = isNew || now - live.slow > SLOW_NEWS_MILLISECONDS;
+    const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
+    if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
-      const answer = await fetch(id ? "/api/v1/runs/" + id : "/api/v1/me", { cache: "no-store" });
+      const body = { view: JSON.parse(question), state: isNew ? null : live.state, slow, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
+      const answer = await fetch("/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+      if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
-      connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
-      // A page of several runs is read again for as long as one of them is live.
-      if (answer.ok && !id && document.querySelector("[data-live]")) setProps("news", { data: (live.count += 1) });
-      if (!answer.ok || !id) return;
-      const body = await answer.text();
-      if (body === live.answer) return;
-      const first = live.answer === null;
-      const report = JSON.parse(body);
-      live.answer = body;
-      live.report = { at: report.last_report_at, seen: first ? null : Date.now() };
-      if (first) return;
-      showStep(report);
-      Object.assign(live, { updated: Date.now(), count: live.count + 1 });
-      setProps("news", { data: live.count });
-      const control = [report.control.version, report.control.state, (report.control.active || {}).version];
-      const state = JSON.stringify([report.status, ...control]);
-      if (state === live.state && Date.now() - live.slow < SLOW_NEWS_MILLISECONDS) return;
-      Object.assign(live, { state: state, slow: Date.now() });
-      setProps("slow-news", { data: live.count });
+      if (answer.status !== 404 || isOpen()) connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
+      if (answer.status !== 200) return;
+      const news = await answer.json(), before = live.run;
+      Object.entries(news.values).forEach(([id, [digest, property, value]]) => shown.set(id, { digest, property, value, place: null }));
+      Object.assign(live, { question, state: news.state, run: news.run, updated: Date.now() });
+      if (slow) live.slow = now;
+      draw();
+      if (!news.run || !before) return;
+      if (news.run.at !== before.at) live.seen = now;
+      const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
+      if (turned && !slow) Object.assign(live, { state: null, slow: 0, tried: null }); // what is slow is read at once
+      if (slow && !isNew) setProps("news", { data: (live.news += 1) });
     } catch (error) {
-      connection("lost");
+      if (live.asking === question) connection("lost");
     } finally {
-      live.asked = 0;
+      if (live.asking === question) live.asking = null;
     }
   }
-  function showStep(report) {
-    const step = document.getElementById("run-step"), bar = document.querySelector("#run-progress [role=progressbar]");
-    if (step && report.step !== null) step.textContent = report.step.toLocaleString("en-US");
-    if (bar && report.planned_steps) bar.style.setProperty("--progress-section-width", Math.min(100, (100 * report.step) / report.planned_steps) + "%");
+
+  // ---- what the answers show, drawn past Dash ----------------------------------------------------------------
+  // Components as Dash sends them. What runs reported are strings in them, which React shows as text.
+  const roots = new WeakMap();
+  const element = (node, key) => {
+    if (Array.isArray(node)) return node.map(element);
+    if (!node || !node.props) return node;
+    const { children, ...props } = node.props;
+    return window.React.createElement(node.type.toLowerCase(), { key, ...props }, element(children));
+  };
+  const shared = (window.isentrope ||= { adjust: {} }); // adjust: id of a chart -> what the browser adds to its figure
+  Object.assign(shared, { element, chart: (id, figure) => shown.get(id)?.value !== figure && (shown.set(id, { value: figure }), draw()), redraw: (id) => shown.has(id) && ((shown.get(id).place = null), draw()) });
+  function drawComponents(place, value) {
+    if (!roots.has(place)) roots.set(place, window.ReactDOM.createRoot(place));
+    window.ReactDOM.flushSync(() => roots.get(place).render(element(value)));
+    // What people hold or type in stays theirs.
+    place.querySelectorAll("[data-value]").forEach((input) => input.matches(input.type === "range" ? ":active" : ":focus") || (input.value = input.dataset.value));
+  }
+  function isMounted(id) {
+    try {
+      return Boolean(window.dash_component_api.getLayout(id));
+    } catch (error) {
+      return false; // Dash looks into a path that it does not have
+    }
+  }
+  function setDash(id, { property, value }) {
+    if (property !== "rowData") return isMounted(id) && (setProps(id, { [property]: value }), true);
+    const grid = document.getElementById(id) && window.dash_ag_grid.getApi(id);
+    return grid && (grid.setGridOption("rowData", value), true);
+  }
+  function draw() {
+    const { step, planned } = live.run || {}, number = document.getElementById("run-step"), bar = document.getElementById("run-progress");
+    shown.forEach((one, id) => {
+      const place = document.getElementById(id);
+      if (one.place && one.place === place) return;
+      if (one.property && (one.place || !setDash(id, one))) return;
+      if (!one.property) {
+        if (!place) return;
+        if (one.value === true || one.value === false) place.hidden = one.value;
+        else if (one.value?.layout) return drawChart(place, id, one);
+        else drawComponents(place, one.value);
+      }
+      one.place = place || true;
+    });
+    const words = step === undefined || step === null ? "" : step.toLocaleString("en-US");
+    if (number && words && number.textContent !== words) number.textContent = words;
+    if (bar && planned) bar.firstChild.style.width = Math.min(100, (100 * step) / planned) + "%";
   }
   const inWords = (seconds) =>
     seconds < 2 ? "now" : seconds < 120 ? Math.round(seconds) + " s ago" : seconds < 7200 ? Math.round(seconds / 60) + " min ago"
@@ -80,8 +126,7 @@
   function showAge() {
     document.querySelectorAll("[data-since]").forEach((place) => {
       // A report that came while this page was open is as old as that: the server's clock may differ.
-      const report = place.id === "report-age" ? live.report : null;
-      const since = report ? report.seen / 1000 || report.at : Number(place.dataset.since);
+      const since = place.id === "report-age" ? live.seen / 1000 || live.run?.at : Number(place.dataset.since);
       const words = place.dataset.before + inWords(Math.max(0, Date.now() / 1000 - since));
       if (since && place.textContent !== words) place.textContent = words;
     });
@@ -89,9 +134,19 @@
   }
 
   // ---- charts ------------------------------------------------------------------------------------------------
+  const CHART = { displayModeBar: false, doubleClick: false, scrollZoom: false }; // a double click ends the zoom of all charts
   const zooming = () => [...document.querySelectorAll(".zooms .js-plotly-plot")];
+  const resized = new ResizeObserver((places) => places.forEach(({ target }) => target.offsetParent && target.firstChild?._fullLayout && window.Plotly.Plots.resize(target.firstChild)));
+  function drawChart(place, id, one) {
+    const old = place.firstChild, { top, bottom } = place.getBoundingClientRect();
+    if (!window.Plotly || !place.offsetParent || old?._dragging || (old && (bottom < 0 || top > innerHeight))) return;
+    const plot = old || place.appendChild(document.createElement("div"));
+    const figure = shared.adjust[id] ? shared.adjust[id](one.value) : one.value;
+    one.place = place;
+    window.Plotly.react(plot, figure.data, figure.layout, place.dataset.static ? { ...CHART, staticPlot: true } : CHART);
+    if (!old) bind(plot), resized.observe(place);
+  }
   function bind(plot) {
-    plot.dataset.bound = "yes";
     if (!plot.closest(".zooms")) return;
     plot.on("plotly_relayout", (moved) => {
       const ends = [moved["xaxis.range[0]"], moved["xaxis.range[1]"]];
@@ -150,6 +205,7 @@
     if (event.target.closest("#scheme")) setTimeout(() => show({ theme: document.documentElement.getAttribute("data-mantine-color-scheme") }), 50);
     if (event.target.closest("#copy-link")) navigator.clipboard?.writeText(location.href);
   });
+  document.addEventListener("change", ({ target }) => target.dataset.param && target.value && show({ [target.dataset.param]: target.value }));
   document.addEventListener("keydown", (event) => {
     if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.metaKey || event.ctrlKey || event.altKey) return;
     if (event.key === "/") {
@@ -161,10 +217,11 @@
   });
   setInterval(() => {
     ask();
+    draw();
     showAge();
     if (described && !described.isConnected) describe(null);
-    document.querySelectorAll(".js-plotly-plot:not([data-bound])").forEach((plot) => plot.on && bind(plot));
-  }, ASK_MILLISECONDS);
+  }, TICK_MILLISECONDS);
+  ask();
 
   // ---- tokens in their text: one Tab stop, arrows go from token to token, a card shows the numbers of one ------------------
   let described = null;
@@ -230,26 +287,8 @@
         const tab = (shown && shown.query.find(([name]) => name === "tab") || [])[1] || "overview";
         return tab !== before ? tab : no_update();
       },
-      // What people hold or type in stays theirs.
-      stepFacts(facts) {
-        const free = (id) => !document.activeElement || document.activeElement.id !== id;
-        const held = document.querySelector("#step-slider:active, #step-slider :active");
-        return [facts.last, facts.marks, held ? no_update() : facts.step, facts.last, free("step-number") ? facts.step : no_update(),
-          facts.follows, facts.previous === null, facts.next === null];
-      },
-      chooseStep(slider, number, follow, _previous, _next, facts) {
-        const id = window.dash_clientside.callback_context.triggered_id;
-        const step = { "step-slider": slider, "step-number": number, "step-previous": facts.previous, "step-next": facts.next }[id];
-        if (id === "step-follow") follow !== facts.follows && show({ step: follow ? null : facts.step });
-        else if (typeof step === "number" && step !== facts.step) show({ step });
-        return no_update();
-      },
       openTab: (name) => (show({ tab: name }, true), no_update()),
       openRun: (id) => (id && run() !== encodeURIComponent(id) && (location.href = "/runs/" + encodeURIComponent(id)), no_update()),
-      write: (words) => void Object.entries(words || {}).forEach(([id, text]) => {
-        const place = document.getElementById(id);
-        if (place && place.textContent !== text) place.textContent = text;
-      }),
       title: (words) => (words && (document.title = words), no_update()),
     },
   });

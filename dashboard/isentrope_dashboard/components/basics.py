@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import dash_mantine_components as dmc
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
-
-from isentrope_dashboard.theme import CHART_CONFIG
 
 Content: TypeAlias = Component | str | list[Any] | None
 
@@ -105,7 +102,6 @@ def keys(items: Sequence[Key]) -> html.Div:
 
 def chart_card(
     chart: str,
-    figure: dict[str, Any],
     *,
     title: Content,
     unit: Content = "",
@@ -119,8 +115,7 @@ def chart_card(
     """A card with one chart, which can be saved as a picture or as numbers.
 
     Args:
-        chart: its id.
-        figure: its first content.
+        chart: its id, for which a part has plotly's JSON.
         title, unit: the heading.
         height: of the plot, in pixels.
         says: what it shows, read by screen readers.
@@ -129,7 +124,6 @@ def chart_card(
         zooms: whether its x axis is that of the steps: a drag over it zooms all such charts, a click chooses a step.
         beside: to the right of the heading, before the menu.
     """
-    graph = dcc.Graph(id=chart, figure=figure, config=CHART_CONFIG, style={"height": height})
     heading = html.H2([title, html.Span(unit, className="unit")], className="title")
     menu = html.Details(
         [
@@ -142,10 +136,15 @@ def chart_card(
     )
     head = row(heading, spacer(), keys(shown), beside, menu, name="card-head")
     return html.Section(
-        [head, html.Div(graph, className="plot", role="img", **{"aria-label": says})],
+        [head, plot(chart, height, says)],
         className=f"card chart {'zooms ' if zooms else ''}{name}".strip(),
         **{"data-name": _plain(title)},
     )
+
+
+def plot(chart: str, height: int, says: str, **more: Any) -> html.Div:
+    """The place in which the browser draws a chart. Arguments: see `chart_card`."""
+    return html.Div(id=chart, className="plot", style={"height": height}, role="img", **{"aria-label": says}, **more)
 
 
 def _plain(content: Content) -> str:
@@ -180,13 +179,16 @@ def skeleton(height: int) -> dmc.Skeleton:
     return dmc.Skeleton(height=height, radius=8)
 
 
-INNER = "inner-"
+def place_id(*names: str) -> str:
+    """Id of what shows something with this name, which may have any characters."""
+    return quote("-".join(names), safe="")
 
 
-def inner_id(name: str) -> str:
-    """Id of a chart, or of a span with a few words, that is updated in its place.
+def button(label: Content, **more: Any) -> html.Button:
+    """A small button among values, where none of Mantine's can be: `assets/*.js` listens to it."""
+    return html.Button(label, type="button", className="button needs-server", **more)
 
-    What is around it is made again only where that changed itself: a chart that is made again flickers and forgets the mouse, and
-    each component that is made again costs the browser a round through all others.
-    """
-    return INNER + hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+
+def native(tag: str, **props: Any) -> dict[str, Any]:
+    """An element that `dash.html` does not have, in the values of a part."""
+    return {"type": tag, "props": props}

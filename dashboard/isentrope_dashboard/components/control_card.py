@@ -10,10 +10,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import card, icon, row, text
-from isentrope_dashboard.figures.chart import Chart
+from isentrope_dashboard.components.basics import card, icon, plot, row, text
 from isentrope_dashboard.formatting import parameter as written
-from isentrope_dashboard.theme import CHART_CONFIG
 from isentrope_wire.answers import Me, RunDetail, Status, TokenScope
 from isentrope_wire.control import Control, HoldSide, Scope
 from isentrope_wire.errors import ConfigurationError
@@ -21,8 +19,8 @@ from isentrope_wire.methods import METHODS, Method, Parameter, Value, method_nam
 
 METHOD, MU_LOW, MU_HIGH, SCOPE = "control-method", "control-mu-low", "control-mu-high", "control-scope"
 HOLD, HOLD_TARGET, REASON = "control-hold", "control-hold-target", "control-reason"
-BASE, FILL, FOLLOW, ASKED, PREVIEW, ANSWERED = (
-    "control-base", "control-fill", "control-follow", "control-asked", "control-preview", "control-answered",
+BASE, FILL, FOLLOW, ASKED, PREVIEW, ANSWERED, REVERT = (
+    "control-base", "control-fill", "control-follow", "control-asked", "control-preview", "control-answered", "control-revert",
 )  # fmt: skip
 FORM, MORE, MORE_WORDS, STATUS, NOTE = (
     "control-form",
@@ -211,23 +209,23 @@ def why_closed(run: RunDetail, me: Me) -> str:
     return ""
 
 
-def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None, *, closed: str = "") -> Component:
+def form(run: RunDetail, fields: Fields, base: Mapping[str, Any], *, only_what_if: bool = False) -> Component:
     """The card's fields, with the stores of the callbacks about them: these run where there is a form.
 
     Args:
         run: what its probe can carry out can be chosen.
         fields: the first values.
-        base: the version that they are those of; None: they are filled by a callback.
-        closed: why nothing can be pushed: then only what belongs to the what-if is shown.
+        base: the version that they are those of.
+        only_what_if: whether no trainer takes a control: then it is about thresholds alone.
     """
     methods = [
         {"value": name, "label": row.label}
         for name, row in METHODS.items()
-        if (row.thresholds if closed else name in run.methods)
+        if (row.thresholds if only_what_if else name in run.methods)
     ]
     method = method_named(fields.method)
-    stores = {BASE: base, FILL: None, FOLLOW: None, ASKED: None, PREVIEW: None, ANSWERED: None}
-    fields_of_form = html.Div(
+    stores = {BASE: base, FILL: None, FOLLOW: None, ASKED: None, PREVIEW: None, ANSWERED: None, REVERT: None}
+    return html.Div(
         [
             *(dcc.Store(id=name, data=data) for name, data in stores.items()),
             html.Div(id=STATUS, className="status", role="status"),
@@ -298,10 +296,6 @@ def form(run: RunDetail, fields: Fields, base: Mapping[str, Any] | None = None, 
         id=FORM,
         className=form_class(method),
     )  # fmt: skip
-    if not closed:
-        return fields_of_form
-    words = f"{closed} Shown is what thresholds would have done to its last steps."
-    return html.Div([fields_of_form, html.P(words, className="dim small closed")], className="only-what-if")
 
 
 def form_class(method: Method) -> str:
@@ -309,15 +303,9 @@ def form_class(method: Method) -> str:
     return f"control-form{' thresholds' if method.thresholds else ''}{' can-hold' if can_hold(method) else ''}"
 
 
-def control_card(body: Any) -> Component:
+def control_card(*body: Component) -> Component:
     """The card around the form, or around the reason why there is none."""
-    return card(
-        body,
-        title="Control",
-        name="control",
-        id="control",
-        **{"aria-label": "Control"},
-    )
+    return card(*body, title="Control", name="control", id="control", **{"aria-label": "Control"})
 
 
 def _mu(component: str, label: Any, value: object) -> Component:
@@ -343,11 +331,6 @@ def _hold_fields(fields: Fields, *, can: bool) -> list[Component]:
 
 
 def _plot() -> Component:
-    empty = Chart("light").figure()
-    empty["layout"] |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
-    graph = dcc.Graph(
-        id=PLOT, figure=empty, config={**CHART_CONFIG, "staticPlot": True}, style={"height": WHAT_IF_HEIGHT}
-    )
     sides = [
         part
         for side in ("low", "high")
@@ -362,7 +345,7 @@ def _plot() -> Component:
     # Keyboards use the number fields.
     handles = html.Div(sides, className="handles", hidden=True, **{"aria-hidden": "true"})
     says = "Clipped share and entropy change a step against both thresholds, mean of the last ten steps"
-    return html.Div([html.Div(graph, role="img", **{"aria-label": says}), handles], className="what-if")
+    return html.Div([plot(PLOT, WHAT_IF_HEIGHT, says, **{"data-static": "yes"}), handles], className="what-if")
 
 
 def _numbers() -> Component:

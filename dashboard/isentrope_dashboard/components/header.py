@@ -10,7 +10,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import chip, icon, inner_id, row, spacer, text
+from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import count, seconds
 from isentrope_wire.answers import RunSummary, SeriesColumns, Status
 
@@ -104,9 +104,10 @@ def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
     number = html.B(count(run.step), id="run-step")
     step = html.Span(["step ", number, planned], className="num dim")
     share = 0 if run.step is None or not run.planned_steps else min(100, 100 * run.step / run.planned_steps)
-    bar = dmc.Progress(
-        id=inner_id("run progress"), value=round(share, 1), w=96, size=4, **{"aria-label": "share of the planned steps"}
-    )
+    bar = html.Div(
+        html.Div(style={"width": f"{share:.1f}%"}), id="run-progress", className="progress", role="progressbar",
+        **{"aria-label": "share of the planned steps", "aria-valuenow": round(share)},
+    )  # fmt: skip
     words = pace_words(run, step_seconds)
     # The browser fills it in, from the time of the newest report that it asks for itself.
     age = html.Span(
@@ -118,7 +119,7 @@ def run_state(run: RunSummary, step_seconds: SeriesColumns) -> list[Component]:
         badge,
         step,
         *([bar] if run.planned_steps else []),
-        html.Span(html.Span(words, id=inner_id("run pace")), className="num dim wide"),
+        text(words, "num dim wide"),
         age,
     ]
 

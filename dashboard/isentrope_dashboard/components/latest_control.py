@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
-from isentrope_dashboard.components.basics import chip, icon, row, spacer, text
+from isentrope_dashboard.components.basics import button, chip, icon, row, spacer, text
 from isentrope_dashboard.formatting import change, count, method, percent, seconds, short_label
 from isentrope_wire.control import Control
 from isentrope_wire.control_answers import ControlVersion, State, Verdict, VerdictState, version_before
@@ -102,10 +101,7 @@ def _compared(verdict: Verdict) -> Component:
 
 
 def _revert(item: ControlVersion) -> Component:
-    return dmc.Button(
-        f"Revert to v{item.version}", id={"revert": item.version}, variant="default", size="compact-xs",
-        leftSection=icon("undo", 12), className="needs-server",
-    )  # fmt: skip
+    return button([icon("undo", 12), f"Revert to v{item.version}"], **{"data-revert": item.version})
 
 
 def _stages(item: ControlVersion) -> Component:

@@ -5,22 +5,23 @@ The numbers are means of the last ten steps against the early level, which a sin
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import html
 
-from isentrope_dashboard.components.basics import icon, inner_id, row, text, with_symbols
+from isentrope_dashboard.components.basics import icon, row, text, with_symbols
 from isentrope_dashboard.components.header import STATUS
+from isentrope_dashboard.components.run_rows import sparkline
 from isentrope_dashboard.figures.chart import smoothed
 from isentrope_dashboard.formatting import MISSING, change, number, percent
 from isentrope_wire.answers import HealthLevel, RunDetail, SeriesColumns
 from isentrope_wire.diagnosis.health import Diagnosis
-from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel, Show
+from isentrope_wire.metrics import CLIP_FRACTION, ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, REWARD_MEAN, EarlyLevel
 
 TRY = "try"
 
@@ -41,21 +42,23 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
         word, tone, _ = STATUS[run.status]
         drawing, look = "alert" if tone == "act" else "clock", tone
         message = _sentence(message.removeprefix(f"{word}: "))
-    why: list[Any] = [_words("message", message)]
+    why: list[Any] = [message]
     if diagnosis.cause is not None:
-        pieces = with_symbols(_sentence(diagnosis.cause.message))
-        why += [" ", *(_words(f"cause {at}", one) if isinstance(one, str) else one for at, one in enumerate(pieces))]
+        why += [" ", *with_symbols(_sentence(diagnosis.cause.message))]
     cure: list[Any] = []
     if diagnosis.suggestion is not None:
         head, colon, rest = diagnosis.suggestion.message.partition(":")
-        cure = [html.B(_words("cure", head + colon)), _words("effect", rest)]
+        cure = [html.B(head + colon), rest]
     elif diagnosis.verdict is not None:
         cure = [html.B(f"v{diagnosis.verdict.version}: "), diagnosis.verdict.message]
     buttons: list[Any] = []
     if diagnosis.cause is not None:
         buttons.append(html.A("See the tokens", href="?tab=tokens", className="dim", **{"data-tab": "tokens"}))
     if diagnosis.suggestion is not None:
-        buttons.append(dmc.Button("Try it", id=TRY, h=36, size="sm", rightSection=icon("arrow", 14)))
+        control = diagnosis.suggestion.control
+        fill = json.dumps({"document": control, "reason": control.get("reason") or ""})
+        label = ["Try it", icon("arrow", 14)]
+        buttons.append(html.Button(label, id=TRY, type="button", className="button main", **{"data-fill": fill}))
     return html.Div(
         [
             html.Div([icon(drawing, 18), word], className="flag"),
@@ -67,17 +70,13 @@ def health_line(diagnosis: Diagnosis, run: RunDetail) -> html.Div:
     )
 
 
-def _words(name: str, words: str) -> html.Span:
-    return html.Span(words, id=inner_id(f"summary {name}"))
-
-
 def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
 
 
 NEWEST_STEPS = 10
 
-SPARK_POINTS = 40
+SPARK_POINTS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,43 +151,16 @@ def _card(
     words = html.Div(
         [
             html.Div([html.H2(title, className="kpi-title"), text(unit, "dim")], className="row"),
-            html.Div(_words(f"{title} value", value), className="kpi-value"),
+            html.Div(value, className="kpi-value"),
             row(
-                html.Span(_words(f"{title} difference", difference), className=f"difference {tone}".strip()),
-                html.Span(_words(f"{title} early", early), className="small dim num"),
+                html.Span(difference, className=f"difference {tone}".strip()),
+                html.Span(early, className="small dim num"),
             ),
         ],
         className="kpi-words",
     )
-    line = sparkline(readings.course)
-    spark: list[Any] = [
-        dmc.Sparkline(
-            id=inner_id(f"summary {title} line"),
-            data=line,
-            w=64,
-            h=32,
-            color="iris.5",
-            fillOpacity=0.1,
-            strokeWidth=1.5,
-            curveType="linear",
-            className="spark",
-        )
-    ]
-    return html.Section([words, *(spark if line else [])], className="card kpi")
-
-
-def sparkline(columns: SeriesColumns, show: Show = Show.NUMBER) -> list[float]:
-    """At most 40 values scaled to [0, 1]; values of one sign begin at 0, so that a small wiggle looks small."""
-    known = [value for value in smoothed(columns, 3) if value is not None]
-    if len(known) < 2:
-        return []
-    stride = math.ceil(len(known) / SPARK_POINTS)
-    line = known[::-stride][::-1]
-    low, high = min(line), max(line)
-    if low >= 0 and show is Show.NUMBER:
-        low = 0.0
-    span = (high - low) or 1.0
-    return [round((value - low) / span, 3) for value in line]
+    line = html.I(className="spark iris", style={"--drawing": sparkline(smoothed(readings.course, 3))})
+    return html.Section([words, line], className="card kpi")
 
 
 METRICS: Sequence[str] = (ENTROPY_MEAN, REWARD_MEAN, ENTROPY_PREDICTED_CHANGE, CLIP_FRACTION)

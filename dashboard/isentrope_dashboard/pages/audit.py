@@ -96,11 +96,10 @@ async def read(client: AsyncClient, view: View) -> Values:
     return {GRID: history_rows(await client.every(calls.control_history(view.run_id or "")))}
 
 
-def layout(values: Values) -> Component:
+async def layout(_client: AsyncClient, _view: View) -> Component:
     """The history, and below it the place of the trail."""
     grid = dag.AgGrid(
         id=GRID,
-        rowData=values[GRID],
         columnDefs=list(COLUMNS),
         getRowId="params.data.version",
         defaultColDef={"sortable": True, "resizable": True, "wrapHeaderText": True},
@@ -202,15 +201,16 @@ def register(app: Dash, api: Api) -> None:
         except ApiError as error:
             return refusal(error)
 
-    @app.callback(
-        Output(FILE, "data"), Input(SAVE, "n_clicks"), State(GRID, "rowData"), State(views.STORE, "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    async def save(clicks: int | None, rows: list[dict[str, Any]], stored: dict[str, Any]) -> Any:
-        if not clicks:
+    @app.callback(Output(FILE, "data"), Input(SAVE, "n_clicks"), State(views.STORE, "data"), prevent_initial_call=True)
+    async def save(_clicks: int, stored: dict[str, Any]) -> Any:
+        view = View.of(stored)
+        try:
+            async with api.open() as client:
+                rows = (await read(client, view))[GRID]
+        except ApiError:
             return no_update
-        name = f"{View.of(stored).run_id}-controls-{time.strftime('%Y%m%d')}.csv"
+        name = f"{view.run_id}-controls-{time.strftime('%Y%m%d')}.csv"
         return {"content": as_csv(rows), "filename": name, "type": "text/csv"}
 
 
-PART = Part(name="audit", shows={GRID: "rowData"}, read=read, layout=layout)
+PART = Part(name="audit", read=read, layout=layout, properties={GRID: "rowData"}, is_slow=True)

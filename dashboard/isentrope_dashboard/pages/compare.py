@@ -17,7 +17,7 @@ from isentrope.client.connection import ApiError, AsyncClient
 from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
-from isentrope_dashboard.components.basics import card, chart_card, chip, choice, inner_id, row, spacer, text
+from isentrope_dashboard.components.basics import card, chart_card, chip, choice, place_id, row, spacer, text
 from isentrope_dashboard.figures.chart import EMPTY, Scale
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import MISSING, count, describe, previous_control
@@ -72,12 +72,13 @@ async def read(client: AsyncClient, view: View) -> Values:
     reaches = [ends_of(one.series, one.scale) for one in known if any(c.step for c in one.series.values())]
     ends = view.zoom or (min((a for a, _ in reaches), default=0), max((b for _, b in reaches), default=1))
     look = Look(scheme=view.scheme, scale=scale, ends=ends, smooth=view.smooth, log=view.query.get("log") == "on")
-    charts = [_chart(name, known, look) for name in metrics] if known else []
-    is_live = any(one.run.status == Status.RUNNING for one in known)
+    parameters, controls = _tables(known, everything=view.query.get("all") == "on") if known else (None, None)
     return {
-        "compare-legend": [_legend(known, missing, view), *([html.Span(**{"data-live": ""})] if is_live else [])],
-        "compare-charts": charts,
-        "compare-tables": _tables(known, everything=view.query.get("all") == "on") if known else [_how()],
+        "compare-legend": _legend(known, missing, view) if ids else _how(),
+        "compare-charts": [_card(name, len(known)) for name in metrics] if known else None,
+        **{place_id("chart", name): _figure(name, known, look) for name in metrics if known},
+        "compare-parameters": parameters,
+        "compare-controls": controls,
     }
 
 
@@ -108,17 +109,20 @@ async def _read(client: AsyncClient, run_id: str, metrics: Sequence[str], view: 
     return Compared(run=run, history=history, names=names, series=series, scale=scale)
 
 
-def _chart(name: str, compared: Sequence[Compared], look: Look) -> Component:
+def _figure(name: str, compared: Sequence[Compared], look: Look) -> dict[str, Any]:
     lines = [
         Line(one.run.name, one.series.get(one.names.get(name, name), EMPTY), LINES[look.scheme][slot], DASHES[slot], one.scale)
         for slot, one in enumerate(compared)
     ]  # fmt: skip
     known = METRICS.get(name)
-    show = Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER
+    return metric_figure(lines, look, Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER)
+
+
+def _card(name: str, runs: int) -> Component:
+    known = METRICS.get(name)
     return chart_card(
-        inner_id(f"compare {name}"), metric_figure(lines, look, show), title=name,
-        unit=known.unit if known is not None else "", height=HEIGHT, says=f"{name} of {len(lines)} runs over steps",
-        name="metric",
+        place_id("chart", name), title=name, unit=known.unit if known is not None else "", height=HEIGHT,
+        says=f"{name} of {runs} runs over steps", name="metric",
     )  # fmt: skip
 
 
@@ -167,19 +171,16 @@ def differences(configs: Sequence[Mapping[str, Any]], *, everything: bool = Fals
     return {name: values for name, values in rows.items() if everything or len(set(values)) > 1}
 
 
-def _tables(compared: Sequence[Compared], *, everything: bool) -> list[Component]:
+def _tables(compared: Sequence[Compared], *, everything: bool) -> tuple[Component, Component]:
+    """Of the parameters, and of the controls."""
     runs = [one.run for one in compared]
     rows = differences([run.config for run in runs], everything=everything)
     alike = "All parameters are alike." if any(run.config for run in runs) else "No run was started with config=."
-    switch = choice("all", [("off", "What differs"), ("on", "All")], "on" if everything else "off", "Parameters shown")
     parameters = _table(runs, "Parameter", {name: [text(v) if v is not None else None for v in values]
                                             for name, values in rows.items()}) if rows else html.P(alike, className="dim")  # fmt: skip
     versions = sorted({item.version for one in compared for item in one.history}, reverse=True)
     controls = {f"v{number}": [_control(one.history, number) for one in compared] for number in versions}
-    return [
-        card(parameters, title="Configuration", beside=switch, name="padded"),
-        card(_table(runs, "Version", controls), title="Control", name="padded"),
-    ]
+    return parameters, _table(runs, "Version", controls)
 
 
 def _control(history: Sequence[ControlVersion], number: int) -> Component | None:
@@ -201,20 +202,22 @@ def _table(runs: Sequence[RunSummary], first: str, rows: Mapping[str, Sequence[A
     return html.Div(table, className="wide-table", tabIndex=0, role="region", **{"aria-label": f"{first}s by run"})
 
 
-def layout(values: Values) -> Component:
+async def layout(_client: AsyncClient, view: View) -> Component:
     """Legend, charts, tables."""
-    names = {"compare-legend": "", "compare-charts": "metric-charts two", "compare-tables": "stack"}
+    everything = "on" if view.query.get("all") == "on" else "off"
+    switch = choice("all", [("off", "What differs"), ("on", "All")], everything, "Parameters shown")
     return html.Div(
-        [html.Div(values[name], id=name, className=kind) for name, kind in names.items()], className="stack"
+        [
+            html.Div(id="compare-legend"),
+            html.Div(id="compare-charts", className="metric-charts two"),
+            card(html.Div(id="compare-parameters"), title="Configuration", beside=switch, name="padded compared-table"),
+            card(html.Div(id="compare-controls"), title="Control", name="padded compared-table"),
+        ],
+        className="stack",
     )
 
 
-PART = Part(
-    name="compare",
-    shows={"compare-legend": "children", "compare-charts": "children", "compare-tables": "children"},
-    read=read,
-    layout=layout,
-)
+PART = Part(name="compare", read=read, layout=layout)
 
 
 async def compare_page(client: AsyncClient, view: View) -> tuple[Component, str]:
@@ -277,8 +280,7 @@ async def _offered_metrics(client: AsyncClient, view: View) -> list[str]:
 
 
 def register(app: Dash, api: Api) -> None:
-    """Keep the page up to date, search runs on the server, and offer the metrics of the chosen runs."""
-    PART.register(app, api)
+    """Search runs on the server, and offer the metrics of the chosen runs."""
     runs, metrics = {"param": "run"}, {"param": "metric"}
 
     @app.callback(

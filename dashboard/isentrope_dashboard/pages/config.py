@@ -70,12 +70,11 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """The facts, and for the form what can be edited."""
+    """The facts."""
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
     first = max(0, (run.step or 0) - LAST_STEPS + 1)
-    me, latest, gaps, paces, probe = await asyncio.gather(
-        client.ask(calls.me()),
+    latest, gaps, paces, probe = await asyncio.gather(
         client.ask(calls.latest(run_id)),
         client.newest(calls.gaps(run_id), MOST_GAPS),
         overview.read_metric(client, run_id, TIME_STEP_SECONDS, from_step=first),
@@ -88,9 +87,6 @@ async def read(client: AsyncClient, view: View) -> Values:
         "config-run": facts(_about(run)),
         "config-system": facts(system_facts(newest, paces, probe)),
         "config-gaps": _gaps(gaps),
-        "run": run,
-        "may_edit": me.scope in (TokenScope.CONTROL, TokenScope.ADMIN),
-        "find": view.query.get("find", ""),
     }
 
 
@@ -177,26 +173,27 @@ def _gaps(gaps: Sequence[Gap]) -> Component:
     return html.Table([head, html.Tbody(rows)], className="plain num")
 
 
-def layout(values: Values) -> Component:
+async def layout(client: AsyncClient, view: View) -> Component:
     """Parameters at the left; the run, its delivery and its files at the right."""
-    run: RunDetail = values["run"]
+    run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
+    may_edit = me.scope in (TokenScope.CONTROL, TokenScope.ADMIN)
     search = dmc.TextInput(
-        id={"param": "find"}, value=values["find"], debounce=300, size="xs", w=200, placeholder="Search parameters",
+        id={"param": "find"}, value=view.query.get("find", ""), debounce=300, size="xs", w=200, placeholder="Search parameters",
         className="search", **{"aria-label": "Search parameters"},
     )  # fmt: skip
-    places = {name: html.Div(values[name], id=name) for name in PART.shows}
-    left = card(places["config-parameters"], title="Parameters", beside=search, name="padded")
+    places = {name: html.Div(id=f"config-{name}") for name in ("error", "parameters", "run", "system", "gaps")}
+    left = card(places["parameters"], title="Parameters", beside=search, name="padded")
     right = [
-        _form(run) if values["may_edit"] else _words(run),
-        card(places["config-run"], title="Run", name="padded"),
+        _form(run) if may_edit else _words(run),
+        card(places["run"], title="Run", name="padded"),
         card(
-            places["config-system"], html.H3("Lost records", className="small dim"), places["config-gaps"],
+            places["system"], html.H3("Lost records", className="small dim"), places["gaps"],
             title="System", name="padded",
         ),
         card(_exports(run), title="Export", name="padded"),
     ]  # fmt: skip
     columns = html.Div([html.Div(left), html.Div(right, className="stack")], className="config-columns")
-    return html.Div([places["config-error"], columns], className="config")
+    return html.Div([places["error"], columns], className="config")
 
 
 def _form(run: RunDetail) -> html.Section:
@@ -271,15 +268,4 @@ def register(app: Dash, api: Api) -> None:
         return "Saved", {"name": run.name, "tags": run.tags, "notes": run.notes}
 
 
-PART = Part(
-    name="config",
-    shows={
-        "config-error": "children",
-        "config-parameters": "children",
-        "config-run": "children",
-        "config-system": "children",
-        "config-gaps": "children",
-    },
-    read=read,
-    layout=layout,
-)
+PART = Part(name="config", read=read, layout=layout, is_slow=True)

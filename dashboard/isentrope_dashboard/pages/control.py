@@ -43,7 +43,7 @@ from isentrope_dashboard.figures import what_if
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.overview import NEXT_STEPS
 from isentrope_dashboard.formatting import describe
-from isentrope_dashboard.live import NEWS, SLOW_NEWS, Part, Values
+from isentrope_dashboard.live import NEWS, Part, Values
 from isentrope_dashboard.pages.overview import read_scale
 from isentrope_dashboard.view import View
 from isentrope_wire.answers import RunDetail, Status
@@ -59,10 +59,7 @@ from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_PREDICTED_CHANGE, HOLD_
 STEPS: Final = 10
 """Last steps whose mean the what-if shows: the tokens of one step alone scatter by half."""
 HISTORY: Final = 20
-LEAST_BETWEEN_STEPS: Final = 2.0
-"""Seconds between two previews that nothing but new steps asks for: each costs the server a tenth of a second."""
-
-BODY, OPENED, NEWEST, SUGGESTION = "control-body", "control-opened", "control-newest", "suggestion"
+CLOSED, NEWEST = "control-closed", "control-newest"
 PARAMETERS = {"parameter": ALL}
 _FIELDS = {
     "method": (card.METHOD, "value"),
@@ -86,7 +83,7 @@ def reference(control: RunControl) -> ControlVersion:
 
 
 async def read(client: AsyncClient, view: View) -> Values:
-    """The card's form or why there is none, and the newest control."""
+    """Why there is no form, if so, and the newest control."""
     run_id = view.run_id or ""
     run, me, history = await asyncio.gather(
         client.ask(calls.run(run_id)),
@@ -94,32 +91,26 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.control_history(run_id), HISTORY),
     )
     closed = card.why_closed(run, me)
-    has_form = card.has_form(run, closed) and run.status != Status.IMPORTED
-    no_form = _imported(run) if run.status == Status.IMPORTED else html.P(closed, className="dim closed")
     return {
-        # Without values: it changes with what can be done with the run, and not with its control.
-        BODY: card.form(run, Fields(), closed=closed) if has_form else no_form,
-        OPENED: _opened(run, closed) if has_form else None,
-        NEWEST: {
-            **known(run.control),
-            "state": str(run.control.state),
-            "reference": known(reference(run.control)),
-        },
+        CLOSED: _closed(run, closed),
+        NEWEST: {**known(run.control), "state": str(run.control.state), "reference": known(reference(run.control))},
         LATEST: latest_control(history, is_over=run.status.is_over, may_push=not closed),
-        "imported": run.status == Status.IMPORTED,
     }
 
 
-def _imported(run: RunDetail) -> Component:
-    """What stands in the place of the control."""
-    source = imported_from(run)
-    return html.P(
-        [
+def _closed(run: RunDetail, closed: str) -> Any:
+    """Why nothing can be pushed, and what is shown instead."""
+    if run.status == Status.IMPORTED:
+        source = imported_from(run)
+        return [
             f"Read from {source}: " if source else "",
             "shown is what the history has. No trainer is there to apply a control. ",
             html.A("Attach the probe to the next run", href="/start"),
-        ],
-        className="dim closed",
+        ]
+    return (
+        f"{closed} Shown is what thresholds would have done to its last steps."
+        if closed and card.has_form(run, closed)
+        else closed
     )
 
 
@@ -131,39 +122,25 @@ def first_control(run: RunDetail) -> Control:
     return Control(method=Method.CLIP_V, mu_low=card.FIRST_MU, mu_high=card.FIRST_MU)
 
 
-def _opened(run: RunDetail, closed: str) -> Component:
-    """The form with the run's control."""
-    control = first_control(run)
+async def layout(client: AsyncClient, view: View) -> Component:
+    """The card with the run's control in its form, and the newest control beneath it; of an imported run, only where it
+    came from."""
+    run, me = await asyncio.gather(client.ask(calls.run(view.run_id or "")), client.ask(calls.me()))
+    why = html.Div(id=CLOSED, className="dim closed")
+    if run.status == Status.IMPORTED:
+        return html.Div(plain_card(why, title="Imported", name="control"), className="control-column")
+    control, closed = first_control(run), card.why_closed(run, me)
     base = {**known(run.control), "document": control.to_document()}
-    return card.form(run, card.fields_of(control), base, closed=closed)
-
-
-def layout(values: Values) -> Component:
-    """The card, and the newest control beneath it; of an imported run, only where it came from."""
-    if values["imported"]:
-        body = [html.Div(values[BODY], id=BODY), html.Div(id=LATEST, hidden=True), dcc.Store(id=NEWEST)]
-        return html.Div(plain_card(*body, title="Imported", name="control"), className="control-column")
+    form = (
+        [card.form(run, card.fields_of(control), base, only_what_if=bool(closed))] if card.has_form(run, closed) else []
+    )
     audit = html.A("All in Audit", href="?tab=audit", className="small", **{"data-tab": "audit"})
-    newest = plain_card(
-        html.Div(values[LATEST], id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control"
-    )
-    return html.Div(
-        [
-            dcc.Store(id=NEWEST, data=values[NEWEST]),
-            card.control_card(html.Div(values[OPENED] or values[BODY], id=BODY)),
-            newest,
-        ],
-        className="control-column",
-    )
+    newest = plain_card(html.Div(id=LATEST), title="Latest control", beside=audit, name="latest", id="latest-control")
+    body = card.control_card(*form, why)
+    return html.Div([dcc.Store(id=NEWEST), body, newest], className="control-column")
 
 
-PART = Part(
-    name="control",
-    shows={BODY: "children", NEWEST: "data", LATEST: "children"},
-    read=read,
-    layout=layout,
-    news=SLOW_NEWS,
-)
+PART = Part(name="control", read=read, layout=layout, properties={NEWEST: "data"}, is_slow=True)
 
 
 def fields_from(values: Mapping[str, Any], parameters: Sequence[Any], ids: Sequence[Mapping[str, str]]) -> Fields:
@@ -305,21 +282,9 @@ def _register_fill(app: Dash, api: Api) -> None:
             return no_update, no_update
         return {"document": newest["document"], "base": newest}, "conflict gone"
 
-    @app.callback(
-        Output(card.FILL, "data", allow_duplicate=True),
-        Input("try", "n_clicks"),
-        State(SUGGESTION, "data"),
-        prevent_initial_call=True,
-    )
-    async def try_suggestion(clicks: int | None, suggested: dict[str, Any] | None) -> Any:
-        if not clicks or not suggested:
-            return no_update
-        return {"document": suggested, "reason": str(suggested.get("reason") or ""), "at": clicks}
-
 
 _JUDGED = {
     "preview": Output(card.PREVIEW, "data"),
-    "figure": Output(card.PLOT, "figure"),
     "status": Output(card.STATUS, "children"),
     "note": Output(card.NOTE, "children"),
     "blocked": Output(card.PUSH, "disabled"),
@@ -334,7 +299,6 @@ def _register_judge(app: Dash, api: Api) -> None:
             "asked": Input(card.ASKED, "data"),
             "_news": Input(NEWS, "data"),
             "_newest": Input(NEWEST, "data"),
-            "judged": State(card.PREVIEW, "data"),
             "stored": State(views.STORE, "data"),
             "base": State(card.BASE, "data"),
             "values": {name: State(component, prop) for name, (component, prop) in _FIELDS.items()},
@@ -347,7 +311,6 @@ def _register_judge(app: Dash, api: Api) -> None:
         asked: str | None,
         _news: Any,
         _newest: Any,
-        judged: dict[str, Any] | None,
         stored: dict[str, Any],
         base: dict[str, Any] | None,
         values: dict[str, Any],
@@ -356,9 +319,6 @@ def _register_judge(app: Dash, api: Api) -> None:
     ) -> dict[str, Any]:
         nothing = dict.fromkeys(_JUDGED, no_update)
         if not asked:  # the form was mounted a moment ago, and the browser will ask
-            return nothing
-        only_a_step = set(ctx.triggered_prop_ids) <= {f"{NEWS}.data"}
-        if only_a_step and judged and time.time() - judged["at"] < LEAST_BETWEEN_STEPS:
             return nothing
         view = View.of(stored)
         fields = fields_from(values, parameters, parameter_ids)
@@ -396,7 +356,7 @@ async def _judged(
 ) -> dict[str, Any]:
     newer = _newer(run.control, base)
     # Without curves: all that the browser needs for methods without thresholds.
-    preview: dict[str, Any] = {"entropy": course.entropy, "sides": None, "at": time.time()}
+    preview: dict[str, Any] = {"entropy": course.entropy, "sides": None}
     try:
         wanted = card.control_of(fields)
     except ConfigurationError as error:
@@ -412,8 +372,7 @@ async def _judged(
         answer |= {"status": "", "blocked": True}
     try:
         if wanted.method.thresholds:
-            found, drawn = await _thresholds(client, view, run, course, wanted)
-            answer |= drawn
+            found, answer["preview"] = await _thresholds(client, view, run, course, wanted)
         else:
             found = None
             if wanted.hold is None and wanted.method != Method.NONE:
@@ -501,7 +460,7 @@ async def _thresholds(
         now = course.predicted  # no thresholds tell what such a control does
     width = what_if.reach(wanted.mu_low, wanted.mu_high)
     preview = what_if.preview(curves, now, course.entropy, width) | {
-        "at": time.time(),
+        "figure": what_if.what_if_figure(curves, now, view.scheme, width),
         "slope": course.slope,
         "label": wanted.method.label,
         "changed": wanted.hold is None and bool(changed_names(wanted, active)),
@@ -516,7 +475,7 @@ async def _thresholds(
         if run.step is None or not card.takes_controls(run)
         else [scale.at(run.step), scale.at(run.step + NEXT_STEPS)],
     }
-    return found, {"preview": preview, "figure": what_if.what_if_figure(curves, now, view.scheme, width)}
+    return found, preview
 
 
 def _what_if(run_id: str, control: Control, *, curve: bool) -> Call[WhatIfAnswer]:
@@ -612,16 +571,16 @@ def _register_push(app: Dash, api: Api) -> None:
     @app.callback(
         output=_pushed(also=True),
         inputs={
-            "clicks": Input({"revert": ALL}, "n_clicks"),
+            "asked": Input(card.REVERT, "data"),
             "newest": State(NEWEST, "data"),
             "stored": State(views.STORE, "data"),
         },
         prevent_initial_call=True,
     )
-    async def revert(clicks: list[int | None], newest: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-        if not any(clicks) or not isinstance(ctx.triggered_id, dict):
+    async def revert(asked: dict[str, Any] | None, newest: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
+        if not asked:
             return _UNCHANGED
-        version = int(ctx.triggered_id["revert"])
+        version = int(asked["version"])
         run_id = View.of(stored).run_id or ""
         try:
             async with api.open() as client:

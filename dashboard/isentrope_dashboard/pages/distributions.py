@@ -36,7 +36,6 @@ ORDER = (
 NO_HISTOGRAM = "The reports have no such histogram: the probe dropped it to save space."
 
 _HEATS: Mapping[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
-_NOTHING: dict[str, Any] = {"data": [], "layout": {}}
 
 
 async def read(client: AsyncClient, view: View) -> Values:
@@ -96,7 +95,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     else:
         absent["law"] = law.reason.message if law.reason else "No step has both entropy and reward."
     return {
-        **{f"chart-{name}": figures.get(name, _NOTHING) for name in ORDER},
+        **{f"chart-{name}": figure for name, figure in figures.items()},
         **{f"place-{name}": name not in figures for name in ORDER},
         "law-words": law_words(law),
         "likely-cause": _likely_cause(report),
@@ -172,24 +171,20 @@ def _range(estimate: Estimate) -> str:
     return f"{number(estimate.low)} to {number(estimate.high)}"
 
 
-def layout(values: Values) -> Component:
+async def layout(_client: AsyncClient, _view: View) -> Component:
     """Two columns of charts."""
-    places = [
-        html.Div(_card(name, values), id=f"place-{name}", hidden=values[f"place-{name}"], className="panel")
-        for name in ORDER
-    ]
+    places = [html.Div(_card(name), id=f"place-{name}", className="panel") for name in ORDER]
     return html.Div(
         [
-            html.Div(values["likely-cause"], id="likely-cause", className="likely-cause", role="status"),
+            html.Div(id="likely-cause", className="likely-cause", role="status"),
             html.Div(places, className="panels"),
-            html.Div(values["not-shown"], id="not-shown"),
+            html.Div(id="not-shown"),
         ],
         className="distributions",
     )
 
 
-def _card(name: str, values: Values) -> Component:
-    figure = values[f"chart-{name}"]
+def _card(name: str) -> Component:
     if name in _HEATS:
         quantity = _HEATS[name]
         says = f"{quantity.title}: share of the tokens by value over steps, and the bars of one step"
@@ -197,18 +192,16 @@ def _card(name: str, values: Values) -> Component:
         keys = [("median", "line", "text"), ("1 and 99 %", "dash", "text")]
         if quantity.method is not None:
             keys.append(("threshold", "line", "upper"))
-        return chart_card(
-            f"chart-{name}", figure, title=quantity.title, unit=unit, height=HEAT_HEIGHT, says=says, shown=keys
-        )
+        return chart_card(f"chart-{name}", title=quantity.title, unit=unit, height=HEAT_HEIGHT, says=says, shown=keys)
     if name == "law":
         law = chart_card(
-            "chart-law", figure, title=_title(name), unit="means of neighbouring steps", height=LAW_HEIGHT,
+            "chart-law", title=_title(name), unit="means of neighbouring steps", height=LAW_HEIGHT,
             says="Reward against entropy, with the fitted curve and its ceiling", zooms=False,
         )  # fmt: skip
-        words = html.Div(values["law-words"], id="law-words", className="law-words dim num")
+        words = html.Div(id="law-words", className="law-words dim num")
         return html.Div([law, words], className="card law")
     panel: Panel = PANELS[name]
-    return chart_card(f"chart-{name}", figure, title=panel.title, unit=panel.unit, height=pull.HEIGHT, says=panel.says)
+    return chart_card(f"chart-{name}", title=panel.title, unit=panel.unit, height=pull.HEIGHT, says=panel.says)
 
 
 def _symbol(quantity: Quantity) -> Sequence[Any]:
@@ -216,15 +209,4 @@ def _symbol(quantity: Quantity) -> Sequence[Any]:
     return [html.I(letter), html.Sub(below.removesuffix("</sub>"))] if below else [html.I(letter)]
 
 
-PART = Part(
-    name="distributions",
-    shows={
-        **{f"chart-{name}": "figure" for name in ORDER},
-        **{f"place-{name}": "hidden" for name in ORDER},
-        "law-words": "children",
-        "likely-cause": "children",
-        "not-shown": "children",
-    },
-    read=read,
-    layout=layout,
-)
+PART = Part(name="distributions", read=read, layout=layout, is_slow=True)

@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import AsyncClient
-from isentrope_dashboard.components.basics import chart_card, choice, icon, inner_id, row, text
+from isentrope_dashboard.components.basics import chart_card, choice, icon, place_id, row, text
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.metric_lines import Line, Look, ends_of, metric_figure
 from isentrope_dashboard.formatting import significant
@@ -151,7 +151,12 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     figures: dict[str, dict[str, Any]] = {name: metric_figure([Line(name, series.get(name, EMPTY), COLOURS[view.scheme]["iris"])], look, _show(name))
                for name in arranged.drawn}  # fmt: skip
-    return {"metrics": _body(arranged, figures, latest, view, is_over=run.status.is_over)}
+    charts = [*(("glance", name) for name in arranged.glance),
+              *((group.name, name) for group in arranged.groups if group.is_open for name in group.metrics[: group.charts])]  # fmt: skip
+    return {
+        "metrics": _body(arranged, latest, view, is_over=run.status.is_over),
+        **{place_id("chart", place, name): figures[name] for place, name in charts},
+    }
 
 
 def _show(name: str) -> Show:
@@ -159,14 +164,7 @@ def _show(name: str) -> Show:
     return Show.PERCENT if known is not None and known.show is Show.PERCENT else Show.NUMBER
 
 
-def _body(
-    arranged: Arrangement,
-    figures: Mapping[str, dict[str, Any]],
-    latest: Mapping[str, LatestMetric],
-    view: View,
-    *,
-    is_over: bool,
-) -> list[Component]:
+def _body(arranged: Arrangement, latest: Mapping[str, LatestMetric], view: View, *, is_over: bool) -> list[Component]:
     if not latest:
         if is_over:
             return [_note("No metric was reported", "This run ended before its first step.")]
@@ -177,7 +175,7 @@ def _body(
 
     def charts(place: str, names: Mapping[str, str]) -> html.Div:
         cards = [
-            _card(f"{place} {name}", name, words, figures[name], latest[name], pinned) for name, words in names.items()
+            _card(place_id("chart", place, name), name, words, latest[name], pinned) for name, words in names.items()
         ]
         return html.Div(cards, className="metric-charts")
 
@@ -213,23 +211,21 @@ def _heading(group: Group, opened: Sequence[str]) -> html.H2:
     return html.H2(button)
 
 
-def _card(
-    chart: str, name: str, words: str, figure: dict[str, Any], newest: LatestMetric, pinned: Sequence[str]
-) -> html.Section:
+def _card(chart: str, name: str, words: str, newest: LatestMetric, pinned: Sequence[str]) -> html.Section:
     known = METRICS.get(name)
     unit = known.unit if known is not None else ""
     heading = html.Span(words, title=known.meaning if known is not None else name)
-    beside = row(_newest(chart, newest), _pin(name, pinned), name="beside")
+    beside = row(_newest(newest), _pin(name, pinned), name="beside")
     return chart_card(
-        inner_id(chart), figure,
+        chart,
         title=heading, unit=" · ".join(part for part in (name if words != name else "", unit) if part),
         height=CHART_HEIGHT, says=f"{name} over steps",
         name="metric", beside=beside,
     )  # fmt: skip
 
 
-def _newest(place: str, newest: LatestMetric) -> html.Span:
-    return html.Span(significant(newest.value), id=inner_id(f"{place} newest"), className="num strong newest")
+def _newest(newest: LatestMetric) -> html.Span:
+    return text(significant(newest.value), "num strong newest")
 
 
 def _pin(name: str, pinned: Sequence[str]) -> html.Button:
@@ -249,10 +245,7 @@ def _list(names: Sequence[str], latest: Mapping[str, LatestMetric], pinned: Sequ
     if not names:
         return None
     note = text(f"Not drawn, as {MOST_CHARTS} charts are: pin those you need, or search.", "dim small")
-    items = [
-        html.Div([html.Span(name, className="mono"), _newest(f"list {name}", latest[name]), _pin(name, pinned)])
-        for name in names
-    ]
+    items = [html.Div([html.Span(name, className="mono"), _newest(latest[name]), _pin(name, pinned)]) for name in names]
     return html.Div([note, html.Div(items, className="metric-list")])
 
 
@@ -270,9 +263,9 @@ def tools(view: View, history: Sequence[ControlVersion]) -> Component:
     return row(search, overview.tools(view, history), log, name="tools")
 
 
-PART = Part(
-    name="metrics",
-    shows={"metrics": "children"},
-    read=read,
-    layout=lambda values: html.Div(values["metrics"], id="metrics", className="metrics"),
-)
+async def layout(_client: AsyncClient, _view: View) -> Component:
+    """The place of the charts: which there are changes with the run and the view."""
+    return html.Div(id="metrics", className="metrics")
+
+
+PART = Part(name="metrics", read=read, layout=layout)

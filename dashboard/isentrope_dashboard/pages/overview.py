@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
@@ -49,7 +49,7 @@ async def read(client: AsyncClient, view: View) -> Values:
     scale, first, last = await read_range(client, run, view, history)
     charted, course, early, newest = await asyncio.gather(
         client.ask(calls.series(run_id, overview.METRICS, from_step=first, to_step=last, points=CHART_POINTS)),
-        client.ask(calls.series(run_id, summary.METRICS, points=3 * summary.SPARK_POINTS)),
+        client.ask(calls.series(run_id, summary.METRICS, points=summary.SPARK_POINTS)),
         read_early(client, run, summary.METRICS),
         client.ask(calls.series(run_id, summary.METRICS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
@@ -71,10 +71,8 @@ async def read(client: AsyncClient, view: View) -> Values:
         early_level=diagnosis.early_level,
         forecasts=forecasts(diagnosis, history, charted) if run.status == Status.RUNNING else [],
     )
-    suggestion = diagnosis.suggestion
     return {
         "health": health_line(diagnosis, run),
-        "suggestion": None if suggestion is None else suggestion.control,
         "kpis": summary.kpi_cards(*readings),
         "chart-entropy": overview.entropy_figure(charted.series, shown),
         "chart-reward": overview.reward_figure(charted.series, shown),
@@ -203,9 +201,9 @@ def _forecast(
     ]  # fmt: skip
 
 
-def layout(values: Values) -> Component:
+async def layout(_client: AsyncClient, _view: View) -> Component:
     """The overview's left column; the control card is mounted beside it."""
-    charts: list[tuple[str, str, Any, int, Mapping[str, Any]]] = [
+    charts: list[tuple[str, str, str, int, Mapping[str, Any]]] = [
         (
             "chart-entropy", "Entropy", "nats", TALL,
             {"says": "Entropy over steps, with the early level and what the next 50 steps are predicted to bring",
@@ -224,14 +222,13 @@ def layout(values: Values) -> Component:
     ]  # fmt: skip
     return html.Div(
         [
-            html.Div(values["health"], id="health", className="health-place"),
-            dcc.Store(id="suggestion", data=values["suggestion"]),
+            html.Div(id="health", className="health-place"),
             html.Div(
                 [
-                    html.Div(values["kpis"], id="kpis", className="kpis"),
+                    html.Div(id="kpis", className="kpis"),
                     html.Div(
                         [
-                            chart_card(name, values[name], title=title, unit=unit, height=height, **more)
+                            chart_card(name, title=title, unit=unit, height=height, **more)
                             for name, title, unit, height, more in charts
                         ],
                         className="charts",
@@ -256,17 +253,4 @@ def tools(view: View, history: Sequence[ControlVersion]) -> Component:
     )
 
 
-PART = Part(
-    name="overview",
-    shows={
-        "health": "children",
-        "suggestion": "data",
-        "kpis": "children",
-        "chart-entropy": "figure",
-        "chart-reward": "figure",
-        "chart-change": "figure",
-        "chart-clip": "figure",
-    },
-    read=read,
-    layout=layout,
-)
+PART = Part(name="overview", read=read, layout=layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import dash_mantine_components as dmc
@@ -17,7 +17,7 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import skeleton
-from isentrope_dashboard.live import refusal
+from isentrope_dashboard.live import Part, refusal
 from isentrope_dashboard.pages import access, compare, run, runs, start
 from isentrope_dashboard.view import View
 
@@ -42,6 +42,13 @@ def is_page(path: str) -> bool:
     return path.rstrip("/") in PAGES or View(path=path).run_id is not None
 
 
+def parts_of(view: View) -> Sequence[Part]:
+    """What stays up to date on the page of this address."""
+    if view.run_id is not None:
+        return run.parts_of(view)
+    return [compare.PART] if view.path.rstrip("/") == compare.PATH else []
+
+
 def shell() -> dmc.MantineProvider:
     """The document that is served first; a callback fills the page in."""
     waiting = [skeleton(40), skeleton(64), skeleton(80), skeleton(600)]
@@ -49,7 +56,6 @@ def shell() -> dmc.MantineProvider:
         [
             dcc.Store(id=views.STORE),
             dcc.Store(id=live.NEWS, data=0),
-            dcc.Store(id=live.SLOW_NEWS, data=0),
             dcc.Store(id=PATH),
             dcc.Store(id=TITLE),
             dmc.NotificationContainer(id=NOTIFICATIONS, position="bottom-right", sendNotifications=[]),

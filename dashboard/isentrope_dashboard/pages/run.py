@@ -17,7 +17,7 @@ from isentrope_dashboard import view as views
 from isentrope_dashboard.access import Api
 from isentrope_dashboard.components import header
 from isentrope_dashboard.components.basics import spacer
-from isentrope_dashboard.live import SLOW_NEWS, Part, Values
+from isentrope_dashboard.live import Part, Values
 from isentrope_dashboard.pages import audit, config, control, distributions, metrics, overview, steps, tokens
 from isentrope_dashboard.view import View
 from isentrope_wire.control_answers import ControlVersion
@@ -64,22 +64,20 @@ async def _read_state(client: AsyncClient, view: View) -> Values:
     return {"run-state": header.run_state(run, paces)}
 
 
-STATE = Part(
-    name="run",
-    shows={"run-state": "children"},
-    news=SLOW_NEWS,
-    read=_read_state,
-    layout=lambda values: html.Div(values["run-state"], id="run-state", className="row state"),
-)
+STATE = Part(name="run", read=_read_state, is_slow=True)
+
+
+def parts_of(view: View) -> Sequence[Part]:
+    """What stays up to date on a run's page."""
+    return [STATE, *TABS.get(view.tab, TABS["overview"]).parts]
 
 
 async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     """The page with its open tab, and the document's title."""
     run_id = view.run_id or ""
     run = await client.ask(calls.run(run_id))
-    others, state, body, tools = await asyncio.gather(
+    others, body, tools = await asyncio.gather(
         client.newest(calls.runs(), OTHER_RUNS),
-        STATE.component(client, view),
         tab_body(client, view),
         _tools(client, view),
     )
@@ -94,8 +92,9 @@ async def run_page(client: AsyncClient, view: View) -> tuple[Component, str]:
     )
     body = html.Div(body, id=TAB_BODY)
     stores = [dcc.Store(id=TAB, data=view.tab)]
-    middle = [*header.run_middle(run, others)[:-1], state]
-    return header.page(run.name, body, *stores, middle=middle, below=bar), f"{run.name} · Isentrope"
+    return header.page(
+        run.name, body, *stores, middle=header.run_middle(run, others), below=bar
+    ), f"{run.name} · Isentrope"
 
 
 async def tab_body(client: AsyncClient, view: View) -> Component:
@@ -115,11 +114,7 @@ async def _tools(client: AsyncClient, view: View) -> Any:
 
 
 def register(app: Dash, api: Api) -> None:
-    """Open tabs, and keep what is open up to date."""
-    # Tabs may share a part.
-    for part in {part.name: part for part in (STATE, *(part for tab in TABS.values() for part in tab.parts))}.values():
-        part.register(app, api)
-    steps.register(app)
+    """Open tabs."""
     for tab in TABS.values():
         if tab.register is not None:
             tab.register(app, api)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from typing import Any
 
-import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from isentrope.client import calls
 from isentrope.client.connection import ApiError, AsyncClient
-from isentrope_dashboard.components.basics import icon, row, text
+from isentrope_dashboard.components.basics import icon, native, text
 from isentrope_dashboard.figures.chart import EMPTY
 from isentrope_dashboard.figures.overview import Mark
 from isentrope_dashboard.formatting import change, count
@@ -78,32 +78,56 @@ async def read(client: AsyncClient, view: View) -> Values:
     )
     step = await chosen_step(client, run, view)
     report, near = await asyncio.gather(report_of(client, run_id, step), _reported(client, run, step or 0))
-    facts = {
-        "first": first,
-        "last": max(first, run.step or 0),
-        "step": step,
-        "previous": max((other for other in near if step is not None and other < step), default=None),
-        "next": min((other for other in near if step is not None and other > step), default=None),
-        "follows": view.whole_number(PARAM) is None,
-        "marks": labelled(marks(history, alerts), first, run.step or 0),
-        "live": run.status == Status.RUNNING,
-    }
-    return {"step-facts": facts, "step-words": _words(report) if run.step is not None else [text(NO_STEP, "dim")]}
+    last, follows = max(first, run.step or 0), view.whole_number(PARAM) is None
+    slider = [
+        html.Span(label, className="mark", style={"--place": (mark - first) / max(1, last - first)})
+        for mark, label in labelled(marks(history, alerts), first, last).items()
+    ]
+    is_live = run.status == Status.RUNNING
+    return {
+        "step-bar": [
+            html.B("Step"),
+            _to("previous", max((other for other in near if step is not None and other < step), default=None)),
+            _input("number", first, last, step),
+            _to("next", min((other for other in near if step is not None and other > step), default=None)),
+            html.Div([_input("range", first, last, step), *slider], className="step-slider"),
+            html.Button(
+                "Follow live" if is_live else "Newest step", type="button", className="button", disabled=step is None,
+                **{"aria-pressed": str(follows).lower(), "data-show": json.dumps({PARAM: step if follows else None})},
+            ),
+            html.Span(className="rule wide"),
+            html.Div(_words(report) if run.step is not None else text(NO_STEP, "dim"), className="dim num step-words"),
+        ]
+    }  # fmt: skip
 
 
-def labelled(found: Sequence[Mark], first: int, last: int) -> list[dict[str, Any]]:
+def _to(which: str, step: int | None) -> html.Button:
+    return html.Button(
+        icon(which), type="button", className="icon-button", disabled=step is None,
+        **{"aria-label": f"{which.capitalize()} step", "data-show": json.dumps({PARAM: step})},
+    )  # fmt: skip
+
+
+def _input(kind: str, first: int, last: int, step: int | None) -> dict[str, Any]:
+    """An input whose value the browser sets, unless somebody holds it or types in it, and writes into the address."""
+    return native(
+        "input", type=kind, min=first, max=last, disabled=step is None,
+        **{"aria-label": "Step", "data-param": PARAM, "data-value": step},
+    )  # fmt: skip
+
+
+def labelled(found: Sequence[Mark], first: int, last: int) -> dict[int, str]:
     """Marks of the slider: every step once, with a label where there is room. A control goes before an alarm of its step."""
     steps: dict[int, str] = {}
     for mark in found:
         if first <= mark.step <= last and (mark.step not in steps or mark.kind == "control"):
             steps[mark.step] = mark.label.split(" ")[0]
-    shown: list[dict[str, Any]] = []
     free_from = float("-inf")
     for step, label in sorted(steps.items()):
         place = (step - first) / max(1, last - first)
-        shown.append({"value": step, "label": label if place >= free_from else None})
+        steps[step] = label if place >= free_from else ""
         free_from = place + LABEL_SHARE if place >= free_from else free_from
-    return shown
+    return steps
 
 
 def _words(report: StepReport | None) -> list[Any]:
@@ -118,67 +142,9 @@ def _words(report: StepReport | None) -> list[Any]:
     return words
 
 
-def layout(values: Values) -> Component:
-    """The bar."""
-    facts: Mapping[str, Any] = values["step-facts"]
-    buttons = [
-        dmc.ActionIcon(
-            icon(name), id=f"step-{name}", variant="subtle", color="gray", size=28, disabled=facts[name] is None,
-            n_clicks=0, **{"aria-label": f"{name.capitalize()} step"},
-        )
-        for name in ("previous", "next")
-    ]  # fmt: skip
-    number = dmc.NumberInput(
-        id="step-number", value=facts["step"], min=facts["first"], max=facts["last"], w=84, size="xs", debounce=True,
-        allowDecimal=False, allowNegative=False, **{"aria-label": "Step"},
-    )  # fmt: skip
-    slider = dmc.Slider(
-        id="step-slider", min=facts["first"], max=facts["last"], value=facts["step"], marks=facts["marks"], size=4,
-        thumbSize=14, updatemode="mouseup", thumbLabel="Step", className="step-slider",
-    )  # fmt: skip
-    follow = dmc.Checkbox(
-        id="step-follow", label="Follow live" if facts["live"] else "Newest step", checked=facts["follows"], size="xs"
-    )
-    return row(
-        dcc.Store(id="step-facts", data=facts),
-        html.B("Step"),
-        buttons[0],
-        number,
-        buttons[1],
-        slider,
-        follow,
-        html.Span(className="rule wide"),
-        html.Div(values["step-words"], id="step-words", className="dim num step-words"),
-        name="card step-bar",
-    )
+async def layout(_client: AsyncClient, _view: View) -> Component:
+    """The place of the bar."""
+    return html.Div(id="step-bar", className="row card step-bar")
 
 
-PART = Part(name="steps", shows={"step-facts": "data", "step-words": "children"}, read=read, layout=layout)
-
-
-def register(app: Dash) -> None:
-    """Choices in the bar go into the address; the bar follows the run."""
-    app.clientside_callback(
-        ClientsideFunction("isentrope", "stepFacts"),
-        Output("step-slider", "max"),
-        Output("step-slider", "marks"),
-        Output("step-slider", "value"),
-        Output("step-number", "max"),
-        Output("step-number", "value"),
-        Output("step-follow", "checked"),
-        Output("step-previous", "disabled"),
-        Output("step-next", "disabled"),
-        Input("step-facts", "data"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("isentrope", "chooseStep"),
-        Output("step-words", "id"),
-        Input("step-slider", "value"),
-        Input("step-number", "value"),
-        Input("step-follow", "checked"),
-        Input("step-previous", "n_clicks"),
-        Input("step-next", "n_clicks"),
-        State("step-facts", "data"),
-        prevent_initial_call=True,
-    )
+PART = Part(name="steps", read=read, layout=layout)

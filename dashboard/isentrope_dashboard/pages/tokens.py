@@ -51,7 +51,6 @@ async def read(client: AsyncClient, view: View) -> Values:
         "token-pull": quadrant_bars(report, NO_STEP if run.step is None else NOTHING_MEASURED),
         "recurring": recurring_rows(recurring, chosen),
         "recurring-steps": _steps_words(recurring),
-        "filter": chosen,
     }
 
 
@@ -174,9 +173,9 @@ COLUMNS: Sequence[dict[str, Any]] = (
 )  # fmt: skip
 
 
-def layout(values: Values) -> Component:
+async def layout(_client: AsyncClient, view: View) -> Component:
     """Filters over two columns: running text, and beside it the pull and the recurring tokens."""
-    chosen: Filter = values["filter"]
+    chosen = Filter.of(view)
     find = dmc.TextInput(
         id={"param": "q"}, value=chosen.text, placeholder="Find a token", leftSection=icon("search", 14), size="xs",
         w=176, debounce=300, className="search", **{"aria-label": "Find a token"},
@@ -193,22 +192,21 @@ def layout(values: Values) -> Component:
         name="token-filters",
     )
     context = card(
-        html.Div(values["token-context"], id="token-context"),
+        html.Div(id="token-context"),
         # Filled by the browser, beside the token that is chosen.
         html.Div(id="token-card", className="token-card", role="tooltip", hidden=True),
         title=["In context", html.Span("Rollouts with the largest contribution first", className="unit")],
-        beside=html.Span(values["token-count"], id="token-count", className="dim num small"),
+        beside=html.Span(id="token-count", className="dim num small"),
         name="token-rollouts",
     )
     pull = card(
-        html.Div(values["token-pull"], id="token-pull"),
+        html.Div(id="token-pull"),
         title="Where the pull comes from",
         beside=text("nats per unit gain", "dim small"),
         name="token-side",
     )
     grid = dag.AgGrid(
         id="recurring",
-        rowData=values["recurring"],
         columnDefs=list(COLUMNS),
         getRowId="params.data.id",
         defaultColDef={"sortable": True, "suppressHeaderMenuButton": True, "suppressMovable": True, "resizable": False},
@@ -223,7 +221,7 @@ def layout(values: Values) -> Component:
     recurring = card(
         grid,
         title="Recurring tokens",
-        beside=html.Span(values["recurring-steps"], id="recurring-steps", className="dim small num"),
+        beside=html.Span(id="recurring-steps", className="dim small num"),
         name="token-side recurring-card",
     )
     return html.Div(
@@ -235,15 +233,4 @@ def layout(values: Values) -> Component:
     )
 
 
-PART = Part(
-    name="tokens",
-    shows={
-        "token-context": "children",
-        "token-count": "children",
-        "token-pull": "children",
-        "recurring": "rowData",
-        "recurring-steps": "children",
-    },
-    read=read,
-    layout=layout,
-)
+PART = Part(name="tokens", read=read, layout=layout, properties={"recurring": "rowData"})

@@ -58,6 +58,8 @@ ROUTE_SCOPES: dict[tuple[str, str], TokenScope] = {
 PAGE_SCOPES: dict[tuple[str, str], TokenScope] = {
     # Callbacks of pages. They read data through the API with the visitor's own token.
     ("POST", "/_dash-update-component"): TokenScope.READ,
+    # What changed on an open page, read in the same way.
+    ("POST", "/news"): TokenScope.READ,
     # Deletes the session's cookie.
     ("POST", "/logout"): TokenScope.READ,
     ("GET", "/docs"): TokenScope.READ,

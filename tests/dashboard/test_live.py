@@ -1,0 +1,117 @@
+"""What open pages are answered: only what changed, the same to equal tabs, and nothing that only Dash could draw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from dash.development.base_component import Component
+from playwright.sync_api import expect
+
+from isentrope_dashboard import live
+from isentrope_dashboard.pages import compare, overview, run, steps
+from isentrope_dashboard.view import View
+from tests.dashboard.conftest import OpenPage, Site
+
+
+def ask(
+    site: Site, address: str, *, state: int | None = None, slow: bool = True, shown: dict[str, int] | None = None
+) -> httpx.Response:
+    path, _, search = address.partition("?")
+    query = [pair.split("=") for pair in search.split("&")] if search else []
+    asked = {"view": {"path": path, "query": query}, "state": state, "slow": slow, "shown": shown or {}}
+    return site.server.http.post(live.PATH, json=asked)
+
+
+def test_only_what_changed_is_sent(site: Site) -> None:
+    run_id = site.run(12)
+    first = ask(site, f"/runs/{run_id}").json()
+    assert first["run"]["step"] == 12
+    assert {"health", "kpis", "chart-entropy", "run-state", "control-latest"} <= set(first["values"])
+    shown = {name: digest for name, (digest, *_) in first["values"].items()}
+    assert ask(site, f"/runs/{run_id}", state=first["state"], shown=shown).status_code == 204
+    site.more(run_id, 1)
+    second = ask(site, f"/runs/{run_id}", state=first["state"], shown=shown).json()
+    assert second["run"]["step"] == 13
+    assert {"health", "kpis", "chart-entropy"} <= set(second["values"])
+    assert not {"control-latest", "control-newest", "overview-refused"} & set(second["values"])
+    site.more(run_id, 1)
+    fast = ask(site, f"/runs/{run_id}", state=second["state"], slow=False).json()
+    assert "chart-entropy" in fast["values"]
+    assert "run-state" not in fast["values"]
+
+
+def test_equal_questions_are_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    async def counted(client: Any, view: View) -> live.Values:
+        read.append(view.path)
+        return await overview.read(client, view)
+
+    tab = replace(run.TABS["overview"], parts=[replace(overview.PART, read=counted)])
+    monkeypatch.setitem(run.TABS, "overview", tab)
+    address = f"/runs/{site.run(8)}"
+    answers = [ask(site, address).json()["values"] for _ in range(3)]
+    assert len(read) == 1
+    assert answers[0] == answers[2]
+    ask(site, f"{address}?smooth=off")
+    assert len(read) == 2
+
+
+def test_who_may_not_read_is_answered_nothing(site: Site) -> None:
+    assert ask(site, "/runs/no-such-run").status_code == 404
+    asked = {"view": {"path": "/"}, "state": None, "slow": True, "shown": {}}
+    ingest = {"Authorization": f"Bearer {site.server.token('ingest')}"}
+    assert httpx.post(site.url + live.PATH, json=asked, headers=ingest).status_code == 403
+    assert httpx.post(site.url + live.PATH, json=asked).status_code == 401
+
+
+def test_a_part_that_fails_says_why_and_the_others_stay(site: Site) -> None:
+    values = ask(site, f"/runs/{site.run(3)}?tab=tokens&step=1").json()["values"]
+    assert values["tokens-refused"][2] is None
+    gone = site.values(
+        replace(steps.PART, read=lambda client, view: steps.PART.values(client, View(path="/runs/gone"))), "/"
+    )
+    assert "Not found" in str(gone["steps-refused"])
+
+
+def drawn(value: Any) -> Iterator[str]:
+    """Namespaces of the components in a value."""
+    if isinstance(value, Component):
+        yield value._namespace
+        yield from drawn(getattr(value, "children", None))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from drawn(one)
+
+
+def test_values_have_nothing_that_only_dash_could_draw(site: Site) -> None:
+    run_id = site.run(20)
+    site.client.set_control(run_id, method="clip_v", mu_low=1.0, if_version=0)
+    pages = {f"/runs/{run_id}?tab={name}": [run.STATE, *tab.parts] for name, tab in run.TABS.items()}
+    for address, parts in {**pages, f"/compare?run={run_id}&run=gone": [compare.PART]}.items():
+        for part in parts:
+            for name, value in site.values(part, address).items():
+                if name not in part.properties:
+                    assert set(drawn(value)) <= {"dash_html_components"}, f"{address} {name}"
+
+
+@pytest.mark.browser
+def test_a_hidden_page_asks_nothing(site: Site, open_page: OpenPage) -> None:
+    run_id = site.run(8)
+    page = open_page(f"/runs/{run_id}")
+    expect(page.locator("#run-step")).to_have_text("8")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.away }); window.away = true")
+    time.sleep(0.5)
+    asked.clear()
+    site.more(run_id, 1)
+    page.wait_for_timeout(1_500)
+    assert asked == []
+    page.evaluate("window.away = false")
+    expect(page.locator("#run-step")).to_have_text("9")
