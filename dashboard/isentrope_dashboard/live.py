@@ -94,6 +94,8 @@ class News:
             try:
                 run, state = await self._state(view)
             except ApiError as error:
+                if error.status == 404:
+                    return Response('{"state":null,"run":null,"values":{}}', media_type="application/json")
                 return Response(status_code=error.status or 503)
             if asked["state"] == state:
                 return Response(status_code=204)

@@ -16,7 +16,7 @@ from tests.server.in_thread import ServerInThread
 
 pytestmark = pytest.mark.browser
 
-WITH = "() => document.querySelector('#chart-entropy .js-plotly-plot').data.filter(t => t.meta === 'with').length"
+WITH = "document.querySelector('#chart-entropy .js-plotly-plot').data.filter(t => t.meta === 'with').length === 1"
 
 
 def choose(page: Page, label: str, option: str) -> None:
@@ -47,7 +47,7 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     # Before it is let go, and so before the server is asked.
     expect(page.locator("#control-clipped")).not_to_have_text(before)
     expect(page.locator("#control-mu-high")).not_to_have_value("1")
-    page.wait_for_function(f"({WITH})() === 1")
+    page.wait_for_function(f"() => {WITH}")
     page.mouse.up()
     expect(page.locator("#control-status")).to_contain_text("3 changes, not pushed")
     upper = float(page.locator("#control-mu-high").input_value())
@@ -90,7 +90,8 @@ def test_the_suggestion_is_tried_on_a_phone(site: Site, open_page: OpenPage) -> 
     page.get_by_role("button", name="More").click()
     expect(page.get_by_role("textbox", name="max fraction")).to_be_visible()
     assert Axe().run(page, context="#control").response["violations"] == []
-    page.wait_for_function(f"({WITH})() === 1")
+    page.locator("#chart-entropy").scroll_into_view_if_needed()
+    page.wait_for_function(f"() => {WITH}")
 
 
 def test_a_read_only_reader_sees_no_form(site: Site, open_page: OpenPage) -> None:

@@ -212,4 +212,5 @@ def test_a_step_is_chosen_by_keys_by_click_and_followed(site: Site, open_page: O
     site.more(run, 1)
     expect(number).to_have_value("31")
     assert "step=" not in page.url
+    page.locator("#chart-probability").scroll_into_view_if_needed()  # what is out of sight is not redrawn
     page.wait_for_function("() => document.querySelector('#chart-probability .js-plotly-plot').data[0].x.at(-1) === 31")

@@ -33,7 +33,7 @@
   window.addEventListener("popstate", turn);
 
   // ---- news --------------------------------------------------------------------------------------------------
-  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
+  const live = { question: null, tried: null, asking: null, asked: 0, answered: Date.now(), updated: 0, news: 0, slow: 0, owed: false, state: null, run: null, seen: null, mounted: "", view: null, defaults: {} };
   const shown = new Map(); // id -> digest, property and value, and the element in which it is drawn
   const run = () => (/^\/runs\/([^/]+)\/?$/.exec(location.pathname) || [])[1];
   const connection = (name) => document.body.setAttribute("data-connection", name);
@@ -50,21 +50,23 @@
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
-      const body = { view: JSON.parse(question), state: isNew ? null : live.state, slow, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
+      const body = { view: JSON.parse(question), state: isNew || (slow && live.owed) ? null : live.state, slow, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
       const answer = await fetch("/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
-      if (answer.status !== 404 || isOpen()) connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : answer.status === 404 ? "deleted" : "lost");
+      connection(answer.ok ? "good" : answer.status === 401 ? "revoked" : "lost");
       if (answer.status !== 200) return;
       const news = await answer.json(), before = live.run;
+      if (run() && !news.run && isOpen()) return connection("deleted");
       Object.entries(news.values).forEach(([id, [digest, property, value]]) => shown.set(id, { digest, property, value, place: null }));
       Object.assign(live, { question, state: news.state, run: news.run, updated: Date.now() });
+      live.owed = !slow; // what is slow is read later, even if no other step comes
       if (slow) live.slow = now;
       draw();
       if (!news.run || !before) return;
       if (news.run.at !== before.at) live.seen = now;
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
-      if (turned && !slow) Object.assign(live, { state: null, slow: 0, tried: null }); // what is slow is read at once
+      if (turned && !slow) Object.assign(live, { slow: 0, tried: null });
       if (slow && !isNew) setProps("news", { data: (live.news += 1) });
     } catch (error) {
       if (live.asking === question) connection("lost");
