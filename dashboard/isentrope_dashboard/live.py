@@ -69,6 +69,22 @@ class Part:
             return {refused: refusal(error)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the browser sends: what the reader looks at, as the store `view` has it, and what it shows."""
+
+    path: str
+    query: list[tuple[str, str]]
+    theme: str = ""
+    origin: str = ""
+    state: int | None = None
+    """From the last answer; null: all parts are read in any case."""
+    slow: bool = True
+    """Whether to read what is slow, too."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """Digest of every value."""
+
+
 Question = tuple[str, ...]
 """Who asks, for what, and in which state the runs are."""
 
@@ -88,26 +104,25 @@ class News:
         """Answer at PATH."""
 
         @app.post(PATH, include_in_schema=False)
-        async def news(request: Request) -> Response:
-            asked = await request.json()
-            view = View.of(asked["view"])
+        async def news(asked: Asked, request: Request) -> Response:
+            stored = {"path": asked.path, "query": asked.query, "theme": asked.theme, "origin": asked.origin}
+            view = View.of(stored)
             try:
                 run, state = await self._state(view)
             except ApiError as error:
                 if error.status == 404:
                     return Response('{"state":null,"run":null,"values":{}}', media_type="application/json")
                 return Response(status_code=error.status or 503)
-            if asked["state"] == state:
+            if asked.state == state:
                 return Response(status_code=204)
-            parts = [part for part in self._parts_of(view) if asked["slow"] or not part.is_slow]
+            parts = [part for part in self._parts_of(view) if asked.slow or not part.is_slow]
             who = request.headers.get("cookie", ""), request.headers.get("authorization", "")
-            question = (*who, json.dumps(asked["view"]), str(state), *(part.name for part in parts))
+            question = (*who, json.dumps(stored), str(state), *(part.name for part in parts))
             found = await self._answer(question, parts, view)
-            shown = asked["shown"]
             changed = ",".join(
                 f"{json.dumps(name)}:[{digest},{value}]"
                 for name, (digest, value) in found.items()
-                if shown.get(name) != digest
+                if asked.shown.get(name) != digest
             )
             return Response(f'{{"state":{state},"run":{run},"values":{{{changed}}}}}', media_type="application/json")
 

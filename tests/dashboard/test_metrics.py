@@ -153,7 +153,7 @@ def test_groups_open_and_follow_the_run(site: Site, open_page: OpenPage) -> None
     page.evaluate("document.querySelector('.metric .js-plotly-plot').kept = true")
     site.more(run, 1)
     newest = "() => document.querySelector('.metric .js-plotly-plot').data[0].x.at(-1) === 31"
-    page.locator('.metric').first.scroll_into_view_if_needed()  # what is out of sight is not redrawn
+    page.locator(".metric").first.scroll_into_view_if_needed()  # what is out of sight is not redrawn
     page.wait_for_function(newest)
     # Charts are redrawn, not made again.
     assert page.evaluate("document.querySelector('.metric .js-plotly-plot').kept")

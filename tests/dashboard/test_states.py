@@ -19,7 +19,6 @@ from isentrope_wire.reports import RunFinished
 from tests.dashboard.conftest import OpenPage, Site, recording
 from tests.server.rank import Rank, step_report
 
-
 WHAT_IF = "what thresholds would have done"
 
 

@@ -50,7 +50,7 @@
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
-      const body = { view: JSON.parse(question), state: isNew || (slow && live.owed) ? null : live.state, slow, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
+      const body = { ...JSON.parse(question), state: isNew || (slow && live.owed) ? null : live.state, slow, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
       const answer = await fetch("/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
