@@ -71,6 +71,7 @@ def train(
     on_step: Callable[[StepResult], None] = lambda result: None,
     *,
     state: TrainingState | None = None,
+    go_on: Callable[[TrainingState], bool] = lambda state: True,
 ) -> None:
     """Reinforce `policy` in place. The same task, seed and starting weights give the same run, bit for bit.
 
@@ -78,10 +79,11 @@ def train(
         task: gives the problems, in order, and judges the answers.
         on_step: called after each step's report.
         state: continue from there, in place. Default: begin.
+        go_on: called before each batch, the moment for a checkpoint; False ends the training.
     """
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
-    while state.step < config.steps:
+    while state.step < config.steps and go_on(state):
         started = time.perf_counter()
         batch = collect(state, task, probe, config)
         # An update with the whole batch takes it as it is: a copy would be read again.

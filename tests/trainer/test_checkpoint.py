@@ -1,0 +1,130 @@
+"""A run that is interrupted and continued is the run that was not interrupted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import isentrope
+from isentrope.transport import InMemoryTransport
+from isentrope_trainer.checkpoint import Checkpoints
+from isentrope_trainer.loop import train
+from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.ranks import Ranks
+from isentrope_trainer.settings import AdaptiveEntropyConfig, LossConfig, TrainingConfig
+from isentrope_trainer.training_state import TrainingState
+from isentrope_wire.errors import ConfigurationError
+from isentrope_wire.reports import ControlSnapshot, StepReport
+from tests.trainer.test_loop import EndingIsEnough
+
+CONFIG = TrainingConfig(steps=6, seed=5, prompts=4, group_size=4, learning_rate=1e-3)
+HELD = isentrope.Control(hold={"target_entropy": 3.9})
+
+
+class Attempt:
+    """One process's part of a run: from its start, or from a checkpoint."""
+
+    def __init__(
+        self, config: TrainingConfig, shape: PolicyConfig, *, run_id: str, checkpoints: Checkpoints | None = None
+    ) -> None:
+        self.transport = InMemoryTransport()
+        self.config = config
+        self.task = EndingIsEnough(config.seed)
+        self.state = TrainingState(untrained_policy(self.task, shape, seed=1), config, Ranks())
+        self.probe = isentrope.Probe(run_id=run_id, transport=self.transport)
+        if checkpoints is not None:
+            checkpoints.restore(self.state, self.probe, config)
+
+    def train(self, until: int, push: ControlSnapshot | None = None) -> None:
+        """Up to a step; `push` is requested after the first."""
+
+        def go_on(state: TrainingState) -> bool:
+            if push is not None and state.step > 0:
+                self.transport.set_control(push)
+            return state.step < until
+
+        train(self.state.policy, self.task, self.probe, self.config, state=self.state, go_on=go_on)
+
+    def reports(self) -> list[tuple[Any, ...]]:
+        """Each step's report, but for what depends on the clock."""
+        reports = [message for message in self.transport.messages if isinstance(message, StepReport)]
+        return [
+            (
+                report.step,
+                {name: value for name, value in report.scalars.items() if not name.endswith("seconds")},
+                report.control_version,
+                dict(report.labels),
+            )
+            for report in reports
+        ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"updates_per_batch": 2, "sampler_lag": 1, "algorithm": "ppo", "loss": LossConfig(kl_coefficient=0.1)},
+        {"algorithm": "prime", "adaptive_entropy": AdaptiveEntropyConfig(target_entropy=3.9)},
+    ],
+)
+def test_six_steps_equal_three_and_three_bit_for_bit(
+    tiny_policy_config: PolicyConfig, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    config, half = replace(CONFIG, **changes), 4 if "updates_per_batch" in changes else 3
+    now = time.time()
+    push = ControlSnapshot(version=1, control=HELD, author="owner", requested_at=now, expires_at=now + 3600)
+    straight = Attempt(config, tiny_policy_config, run_id="straight")
+    straight.train(6, push)
+
+    first, checkpoints = Attempt(config, tiny_policy_config, run_id="split"), Checkpoints(tmp_path)
+    checkpoints.describe("split", config, {})
+    first.train(half, push)
+    checkpoints.save(first.state, first.probe)
+    second = Attempt(config, tiny_policy_config, run_id="split", checkpoints=checkpoints)
+    assert second.state.step == half
+    assert second.probe.control == HELD
+    second.train(6)
+
+    assert second.reports() == straight.reports()[half:]
+    assert [report[2] for report in second.reports()] == [1] * (6 - half)
+    for left, right in zip(second.state.parameters(), straight.state.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_the_newest_two_are_kept_and_the_newest_is_restored(tiny_policy_config: PolicyConfig, tmp_path: Path) -> None:
+    attempt, checkpoints = Attempt(CONFIG, tiny_policy_config, run_id="a"), Checkpoints(tmp_path)
+    checkpoints.describe("a", CONFIG, {"name": "a"})
+    for step in (1, 2, 3):
+        attempt.state.step = step
+        checkpoints.save(attempt.state, attempt.probe)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "step-000002", "step-000003"]
+    assert Attempt(CONFIG, tiny_policy_config, run_id="a", checkpoints=checkpoints).state.step == 3
+    assert checkpoints.run()["started_with"] == {"name": "a"}
+
+
+def test_an_incomplete_checkpoint_is_passed_over(tiny_policy_config: PolicyConfig, tmp_path: Path) -> None:
+    attempt, checkpoints = Attempt(CONFIG, tiny_policy_config, run_id="a"), Checkpoints(tmp_path)
+    checkpoints.describe("a", CONFIG, {})
+    attempt.state.step = 2
+    checkpoints.save(attempt.state, attempt.probe)
+    (tmp_path / "step-000003").mkdir()
+    (tmp_path / "step-000003" / "rank-0.partial").touch()
+    assert Attempt(CONFIG, tiny_policy_config, run_id="a", checkpoints=checkpoints).state.step == 2
+
+
+def test_other_settings_do_not_resume(tiny_policy_config: PolicyConfig, tmp_path: Path) -> None:
+    attempt, checkpoints = Attempt(CONFIG, tiny_policy_config, run_id="a"), Checkpoints(tmp_path)
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+        checkpoints.run()
+    checkpoints.describe("a", CONFIG, {})
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+        checkpoints.restore(attempt.state, attempt.probe, CONFIG)
+    checkpoints.save(attempt.state, attempt.probe)
+    with pytest.raises(ConfigurationError, match=r"learning_rate .*0\.001.*0\.5"):
+        checkpoints.restore(attempt.state, attempt.probe, replace(CONFIG, learning_rate=0.5))
+    checkpoints.restore(attempt.state, attempt.probe, replace(CONFIG, steps=60))
