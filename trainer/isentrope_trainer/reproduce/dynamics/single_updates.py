@@ -96,7 +96,7 @@ def network(seed: int) -> Network:
         one = rollouts.of_prompts(torch.tensor([row // rollouts.group_size]))
         inside = row % rollouts.group_size
 
-        logits = policy.logits(one)[inside, column]
+        logits = policy.read(one).logits[inside, column]
         token = int(rollouts.completions[row, column])
         score = isentrope.scores.token_scores(logits.detach()[None], torch.tensor([token])).vocab_centered_scores[0]
         before = entropy(logits.detach().double())
@@ -105,7 +105,7 @@ def network(seed: int) -> Network:
             for weight in policy.model.parameters():
                 if weight.grad is not None:
                     weight.sub_(NETWORK_STEP * weight.grad)
-            after = entropy(policy.logits(one)[inside, column].double())
+            after = entropy(policy.read(one).logits[inside, column].double())
             for weight, old in zip(policy.model.parameters(), weights, strict=True):
                 weight.copy_(old)
                 weight.grad = None
