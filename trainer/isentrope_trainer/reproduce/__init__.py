@@ -12,5 +12,5 @@ dynamics   figures of arXiv 2602.03392, a file each
 mechanism  figures of arXiv 2505.22617, a file each
 beyond     what neither paper shows: predictions, held entropies, alarms
 
-To add a figure, add a file with a `FIGURE` to one of the last three folders; `figure.py` has what it must define.
+To add a figure, add a file with `FIGURES` to one of the last three folders; `figure.py` has what it must define.
 """

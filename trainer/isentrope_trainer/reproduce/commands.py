@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -76,6 +77,8 @@ def reproduce(
         return
     orders, runs = _orders(figures, plan, folder)
     started = time.monotonic()
+    # A scheduler's SIGTERM ends the command as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         failures = _make(orders, folder, runs, workers, ray) if orders else {}
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """What a figure of the reproduction is: the runs it needs, its picture, its numbers, its verdict.
 
-A file of `dynamics/`, `mechanism/` or `beyond/` defines a subclass of `Figure` and one instance of it, `FIGURE`:
+A file of `dynamics/`, `mechanism/` or `beyond/` defines a subclass of `Figure` and lists what it has in `FIGURES`:
 
     class MaskedSigns(Figure):
         name = "dynamics-1"
@@ -11,7 +11,7 @@ A file of `dynamics/`, `mechanism/` or `beyond/` defines a subclass of `Figure` 
         def table(self, results): ...                  # the rows of its CSV
         def checks(self, results): ...                 # what the claim comes down to, each tested
 
-    FIGURE = MaskedSigns()
+    FIGURES = (MaskedSigns(),)
 
 Each of the three takes `results.runs(arm)`: the finished runs of one arm, a run a seed.
 """
@@ -205,7 +205,7 @@ def all_figures() -> dict[str, Figure]:
         modules = [
             importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)
         ]
-        figures: list[Figure] = [module.FIGURE for module in modules if hasattr(module, "FIGURE")]
+        figures = [figure for module in modules for figure in getattr(module, "FIGURES", ())]
         found |= {figure.name: figure for figure in sorted(figures, key=_order)}
     return found
 

@@ -72,7 +72,8 @@ class RunSettings:
         )
         usual = _DEFAULT_POLICY.layers * _DEFAULT_POLICY.hidden_size
         usual *= _DEFAULT_POLICY.hidden_size + _DEFAULT_POLICY.feed_forward_size
-        prompts = self.training.steps * self.training.prompts
+        # A batch is sampled once for all its updates, and every prompt of it is in one of them.
+        prompts = self.training.steps * self.training.prompts / self.training.updates_per_batch
         seconds = prompts * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * self.training.group_size)
         # A third does not grow with the model: verifying answers, and what surrounds the matrix products.
         return SECONDS_PER_RUN + seconds * (1 + 2 * weights / usual) / 3
@@ -108,6 +109,13 @@ class Plan:
         if self.quick:
             return TrainingConfig(steps=30, prompts=12, group_size=8, learning_rate=3e-4)
         return TrainingConfig(steps=150, prompts=32, group_size=16, learning_rate=1e-4)
+
+    @property
+    def off_policy(self) -> Mapping[str, Any]:
+        """Fields of `TrainingConfig` for several updates of one batch, as both papers train, at about the cost of the base."""
+        if self.quick:
+            return {"prompts": 16, "updates_per_batch": 4, "steps": 32}
+        return {"prompts": 64, "updates_per_batch": 8, "steps": 400}
 
     def run(
         self,

@@ -117,4 +117,4 @@ class BatchCovariance(Figure):
         ]
 
 
-FIGURE = BatchCovariance()
+FIGURES = (BatchCovariance(),)

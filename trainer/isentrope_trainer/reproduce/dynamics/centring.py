@@ -89,4 +89,4 @@ class Centring(Figure):
         return checks
 
 
-FIGURE = Centring()
+FIGURES = (Centring(),)

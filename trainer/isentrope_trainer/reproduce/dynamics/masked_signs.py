@@ -81,4 +81,4 @@ class MaskedSigns(Figure):
         return checks
 
 
-FIGURE = MaskedSigns()
+FIGURES = (MaskedSigns(),)

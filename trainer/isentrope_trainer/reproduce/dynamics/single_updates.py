@@ -203,4 +203,4 @@ def _first_order(statement: str, errors: list[list[float]]) -> Check:
     )
 
 
-FIGURE = SingleUpdates()
+FIGURES = (SingleUpdates(),)

@@ -111,4 +111,4 @@ class Thresholds(Figure):
         return checks
 
 
-FIGURE = Thresholds()
+FIGURES = (Thresholds(),)
