@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from isentrope_server.backend import Backend
 from isentrope_server.background import RetryPauses, attempt
-from isentrope_server.control.diagnosis import first_step, newest_verdict
+from isentrope_server.control.diagnosis import Basis, first_step, newest_verdict
 from isentrope_server.control.state import active_control
 from isentrope_server.control.versions import STEPS_READ, finite
 from isentrope_server.store import run_list
@@ -116,23 +116,11 @@ def _read(run: Run, connection: Connection) -> StoredDigest:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """What a digest has from all steps of a run, so that the next one is computed from the newest steps alone."""
-
-    timeline: int
-    """The run's timeline version: when it has risen, all steps are read again."""
-    control_version: int
-    first_step: int
-    last_step: int
-    """The last one of the lines."""
-    early_entropies: list[float]
-
-    def serves(self, run: Run) -> bool:
-        """Whether the lines are at most half a part behind the run."""
-        behind = (run.step or 0) - self.last_step
-        is_short = 2 * LINE_PARTS * behind <= self.last_step - self.first_step
-        return is_short and behind >= 0 and run.timeline_version == self.timeline and run.status is Status.RUNNING
+def _serves(basis: Basis, run: Run) -> bool:
+    """Whether the lines are at most half a part behind the run."""
+    behind = (run.step or 0) - basis.last_step
+    is_short = 2 * LINE_PARTS * behind <= basis.last_step - basis.first_step
+    return is_short and behind >= 0 and run.status is Status.RUNNING
 
 
 def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None]:
@@ -142,8 +130,8 @@ def digest_of(connection: Connection, run: Run) -> tuple[RunDigest, Basis | None
         The digest, and what the next one needs; None before the run's first step.
     """
     old = None if run.digest is None else read(RunDigest, run.digest)
-    basis = None if run.basis is None else Basis(**run.basis)
-    if old is not None and basis is not None and basis.serves(run):
+    basis = Basis.of(run)
+    if old is not None and basis is not None and _serves(basis, run):
         found = series.read(connection, run.key, _NAMES, StepRange(first=(run.step or 0) - STEPS_READ))
     else:
         old = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import event
 
+from isentrope_server.digests import renew_digests
 from tests.server.conftest import MakeServer
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -16,10 +18,15 @@ PER_PUSH = {"sqlite": 6, "postgresql": 5}
 its BEGIN; PostgreSQL at once, with locks before and a word to other servers after."""
 
 
+PER_DIAGNOSIS = 13
+"""Of a run without alerts and pushed controls, also of one with many steps."""
+
+
 @contextmanager
-def statements(server: ServerInThread) -> Iterator[list[str]]:
-    """What the writer sends while the block runs."""
-    engine, sent = server.backend.database.writing_engine, list[str]()
+def statements(server: ServerInThread, *, reading: bool = False) -> Iterator[list[str]]:
+    """What the writer, or the readers, send while the block runs."""
+    database, sent = server.backend.database, list[str]()
+    engine = database.reading_engine if reading else database.writing_engine
 
     def note(connection: object, cursor: object, statement: str, *more: object) -> None:
         sent.append(statement)
@@ -62,3 +69,18 @@ def test_two_layouts_in_turns_are_each_found_again(make_server: MakeServer) -> N
     assert newest == {"x": 11, "y": 11}
     series = server.http.get(f"{rank.path}/metrics/series", params={"name": "y"}).json()["series"]["y"]
     assert (series["step"], series["value"]) == ([1, 3, 5, 7, 9, 11], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_a_diagnosis_reads_no_more_of_a_long_run(make_server: MakeServer) -> None:
+    server = make_server(sweep_interval_seconds=3_600, housekeeping_interval_seconds=3_600)
+    answers, sent = [], []
+    for steps in (40, 900):
+        rank = Rank(server)
+        rank.send(*(step_report(step, {"entropy/mean": 0.5 + 0.5 / (1 + step)}) for step in range(steps)))
+        before = server.http.get(f"{rank.path}/diagnosis").json()
+        asyncio.run(renew_digests(server.backend, rest=0))
+        with statements(server, reading=True) as found:
+            answers.append((server.http.get(f"{rank.path}/diagnosis").json(), before))
+        sent.append(len(found))
+    assert sent[0] == sent[1] <= PER_DIAGNOSIS, sent
+    assert all(with_digest == without for with_digest, without in answers)

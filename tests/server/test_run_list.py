@@ -278,7 +278,7 @@ def test_a_run_whose_digest_fails_does_not_keep_others_from_theirs(
     bad, good = falling(server, 0.4), falling(server, 0.4)
     compute = digests.digest_of
 
-    def fail(connection: Connection, run: Run) -> tuple[RunDigest, digests.Basis | None]:
+    def fail(connection: Connection, run: Run) -> tuple[RunDigest, object]:
         if run.id == bad.run_id:
             raise ValueError("damaged")
         return compute(connection, run)

@@ -6,7 +6,7 @@ A page, a terminal and the digests of the list of runs show what `isentrope_wire
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from sqlalchemy import Connection
@@ -33,14 +33,32 @@ from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_GAIN, ENTROPY_MEAN, HOLD
 from isentrope_wire.reports import AlertLevel
 
 _CHANGES = tuple(change_parts(dict.fromkeys(METRICS, 0.0)))
-_READ_AT_ONCE = 300
-"""Steps of a run that is read as a whole: one query less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What the digest of a run keeps of all its steps, so that the next one is computed from the newest steps alone."""
+
+    timeline: int
+    """The run's timeline version: when it has risen, all steps are read again."""
+    control_version: int
+    first_step: int
+    last_step: int
+    """The last one of the digest's lines."""
+    early_entropies: list[float]
+
+    @classmethod
+    def of(cls, run: Run) -> Basis | None:
+        """That of a run's newest digest; None where there is none, or its timeline changed since."""
+        basis = None if run.basis is None else cls(**run.basis)
+        return basis if basis is not None and basis.timeline == run.timeline_version else None
 
 
 def measured(connection: Connection, run: Run) -> Measured:
     """What a run's diagnosis is made of, read on a connection that reads one consistent state."""
     control = run_control(connection, run)
-    first = first_step(connection, run)
+    basis = Basis.of(run)
+    first = first_step(connection, run) if basis is None else basis.first_step
     about_the_run = Measured(
         status=run.status,
         error=run.error,
@@ -48,24 +66,24 @@ def measured(connection: Connection, run: Run) -> Measured:
         first_step=first,
         newest=control,
         active=control.active,
-        verdict=control.verdict if control.applied_step is not None else newest_verdict(connection, run),
+        verdict=control.verdict
+        if control.applied_step is not None or not control.version
+        else newest_verdict(connection, run),
     )
     if run.step is None or first is None:
         return about_the_run
     names = [ENTROPY_MEAN, ENTROPY_GAIN, HOLD_TARGET, *_CHANGES]
-    is_short = run.step - first <= _READ_AT_ONCE
-    last = series.read(
-        connection, run.key, names, StepRange(first=first if is_short else run.step - STEPS_READ, last=run.step)
-    )
-    early = (
-        last
-        if is_short
-        else series.read(connection, run.key, [ENTROPY_MEAN], StepRange(first=first, last=first + STEPS_READ))
-    )
+    last = series.read(connection, run.key, names, StepRange(first=run.step - STEPS_READ, last=run.step))
+    if basis is not None and len(basis.early_entropies) == EARLY_STEPS:
+        early = basis.early_entropies
+    else:
+        beginning = StepRange(first=first, last=first + STEPS_READ)
+        found = series.read(connection, run.key, [ENTROPY_MEAN], beginning)[ENTROPY_MEAN]
+        early = list(islice(finite(found).values(), EARLY_STEPS))
     entropies = last[ENTROPY_MEAN]
     return replace(
         about_the_run,
-        early_entropies=list(islice(finite(early[ENTROPY_MEAN]).values(), EARLY_STEPS)),
+        early_entropies=early,
         entropies=dict(zip(entropies.steps.tolist(), entropies.values.tolist(), strict=True)),
         parts=_last_parts(last),
         sums=newest_sums(connection, run),

@@ -148,7 +148,7 @@ def current_control(connection: Connection, run: Run) -> CurrentControl:
     """Read the newest version of a run's control and the active one."""
     newest = controls.newest(connection, run.key)
     assert newest is not None, "the first version is written with the run"
-    active = active_control(connection, run)
+    active = active_control(connection, run, newest)
     nothing_pushed = active is not None and active.version == newest.version == 0
     return CurrentControl(
         # Version 0 is never requested; each incarnation announces its own.
@@ -158,14 +158,18 @@ def current_control(connection: Connection, run: Run) -> CurrentControl:
     )
 
 
-def active_control(connection: Connection, run: Run) -> ControlItem | None:
+def active_control(connection: Connection, run: Run, newest: ControlItem | None = None) -> ControlItem | None:
     """The version that the run's newest report was made under.
+
+    Args:
+        newest: the newest version, where it was read already: it is mostly the active one.
 
     Returns:
         None: the run reports a version that this server never made, or another document under its number.
     """
     version = run.control_version
-    item = as_begun(connection, run, version, controls.find(connection, run.key, version))
+    known = newest if newest is not None and newest.version == version else controls.find(connection, run.key, version)
+    item = as_begun(connection, run, version, known)
     # A version that no probe has seen, or that it refused, is not the one it reports under this number.
     return None if item is None or item.state in (State.PENDING, State.REJECTED) else item
 

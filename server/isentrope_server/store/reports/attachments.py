@@ -118,7 +118,7 @@ def newest_alerts(
     """
     shown = _shown(connection, run_key)
     found: list[StoredAlert] = []
-    while len(found) < limit:
+    while shown and len(found) < limit:
         rows = connection.execute(_alerts_page(run_key, before, kinds, limit)).all()
         found += [StoredAlert(**row._mapping) for row in rows if row.position in shown]
         if len(rows) < limit:
@@ -133,6 +133,8 @@ def _shown(connection: Connection, run_key: int) -> set[int]:
     rows = connection.execute(
         select(table.step, table.stream_key, table.position).where(table.run_key == run_key).distinct()
     ).all()
+    if not rows:
+        return set()
     columns = (np.array([row[index] for row in rows], dtype=np.int64) for index in range(3))
     chosen = Timeline(streams.incarnations(connection, run_key)).shown(*columns)
     return {rows[int(index)].position for index in chosen}
@@ -366,6 +368,8 @@ def _shown_rows(
     columns = table.c
     query = select(columns.step, columns.stream_key, columns.position).where(columns.run_key == run_key, *wanted)
     rows = connection.execute(query.order_by(columns.position.desc()).limit(_NEWEST_LOOKED_AT)).all()
+    if not rows:
+        return []
     shown = Timeline(streams.incarnations(connection, run_key)).shown(
         *(np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in ("step", "stream_key", "position"))
     )
