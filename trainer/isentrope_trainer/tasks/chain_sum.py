@@ -1,15 +1,14 @@
-"""Chain sums: add and subtract up to eight digits, from left to right.
+"""Chain sums: add and subtract up to six digits, from left to right.
 
-A problem reads `7 - 3 + 9 =`, an answer is a chain of totals such as `4 13`, one token a number; the last one counts.
-Demonstrations write every total or, from a random place on, only the last: quicker, and harder to get right. What is left
-to learn by trial is that writing the whole chain pays.
+A problem reads `7 -3 +9 . . . =`, filled up to one length, and an answer is the chain of totals, `4 13`, one token a number;
+the verifier reads the last. Some demonstrations slip: a total is off by up to three, and the chain goes on from there. What
+is left to learn by trial is to slip less.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any
 
 import reasoning_gym
@@ -17,14 +16,21 @@ from reasoning_gym.dataset import ProceduralDataset
 
 from isentrope_trainer.tasks.base import Task, is_held_out
 
-MIN_TERMS, MAX_TERMS = 3, 8
-_LARGEST_TOTAL = 9 * MAX_TERMS
+MIN_TERMS, MAX_TERMS = 3, 6
+_FILLER = "."
+_LARGEST_SLIP = 3
+_LARGEST_TOTAL = 9 * MAX_TERMS + _LARGEST_SLIP * MAX_TERMS
 
 
 class ChainSum(Task):
     """Sums, one total after the other."""
 
-    words = ("=", "+", "-", *map(str, range(-_LARGEST_TOTAL, _LARGEST_TOTAL + 1)))
+    words = (
+        *("=", _FILLER),
+        *(f"{sign}{digit}" for sign in "+-" for digit in range(10)),
+        *map(str, range(-_LARGEST_TOTAL, -9)),
+        *map(str, range(_LARGEST_TOTAL + 1)),
+    )
     longest_answer = MAX_TERMS
 
     def _make_datasets(self) -> list[ProceduralDataset]:
@@ -35,26 +41,33 @@ class ChainSum(Task):
         ]
 
     def in_words(self, entry: Mapping[str, Any]) -> str:
-        return f"{entry['metadata']['expression']} ="
+        return _prompt(entry["metadata"]["expression"].replace("+ ", "+").replace("- ", "-").split())
 
     def key(self, entry: Mapping[str, Any]) -> str:
         return self.in_words(entry)
 
     def read(self, text: str) -> str | None:
         last = text.split()[-1:]
-        return last[0] if last and last[0].lstrip("-").isdecimal() else None
+        return last[0] if last and last[0].lstrip("+-").isdecimal() else None
 
     def demonstration(self, noise: float, generator: random.Random) -> tuple[str, str]:
         while True:
             first, *others = (generator.randint(0, 9) for _ in range(generator.randint(MIN_TERMS, MAX_TERMS)))
-            steps = [(generator.choice("+-"), term) for term in others]
-            prompt = " ".join([str(first), *(f"{sign} {term}" for sign, term in steps), "="])
-            if not is_held_out(prompt):
+            terms = [str(first), *(f"{generator.choice('+-')}{term}" for term in others)]
+            if not is_held_out(_prompt(terms)):
                 break
-        totals = list(accumulate((term if sign == "+" else -term for sign, term in steps), initial=first))[1:]
-        if generator.random() < noise:
-            totals = [*totals[: generator.randrange(len(totals))], totals[-1]]
-        return prompt, " ".join(map(str, totals))
+        slips = generator.random() < noise
+        total, totals = first, []
+        for term in terms[1:]:
+            total += int(term)
+            if slips and generator.random() < 0.5:
+                total += generator.choice((-1, 1)) * generator.randint(1, _LARGEST_SLIP)
+            totals.append(str(total))
+        return _prompt(terms), " ".join(totals)
 
 
 TASK = ChainSum
+
+
+def _prompt(terms: list[str]) -> str:
+    return " ".join([*terms, *[_FILLER] * (MAX_TERMS - len(terms)), "="])

@@ -20,7 +20,7 @@ from isentrope_trainer.tasks.base import Task, is_held_out
 JUGS = "ABC"
 LEVELS = (1, 2, 3, 4)
 """Difficulties, which take turns. A problem of level n needs at least n moves, its jugs hold 3 to n + 3."""
-MOST_MOVES = 7
+MOST_MOVES = 6
 _SMALLEST, _LARGEST = 3, 3 + max(LEVELS)
 _TRIES = 20
 """Walks before a demonstration turns to another problem, as some can't be solved in `MOST_MOVES`."""
