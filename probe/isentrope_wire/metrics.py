@@ -282,6 +282,12 @@ REWARD_MEAN = metric(
 EVAL_AVG_AT_K = metric(
     "eval/avg_at_k", meaning="mean reward of k completions of each held-out prompt", rise_is_good=True, promised=False
 )
+EVAL_PASS_AT_K = metric(
+    "eval/pass_at_k",
+    meaning="share of held-out prompts that at least one of k completions solves",
+    rise_is_good=True,
+    promised=False,
+)
 ADVANTAGE_ZERO_GROUP_FRACTION = metric(
     "advantage/zero_group_fraction",
     meaning="share of groups whose completions all have one reward, so that nothing is learnt from them",

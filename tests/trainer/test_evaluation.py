@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from isentrope_trainer.evaluation import avg_at_k, pass_at_k, pass_rate_shares
+from isentrope_trainer.evaluation import avg_at_k, evaluate, pass_at_k, pass_rate_shares
+from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.settings import EvaluationConfig
+from isentrope_trainer.tasks.base import Problem
+from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_wire.errors import ConfigurationError
 
 
@@ -43,3 +47,20 @@ def test_each_problem_falls_into_one_bin(samples: int) -> None:
     shares = pass_rate_shares(right_answers(list(range(samples + 1)), samples))
     assert sum(shares.values()) == pytest.approx(1.0)
     assert shares["0"] == shares["100"] == pytest.approx(1 / (samples + 1))
+
+
+class EndingIsRight(Countdown):
+    """An untrained policy solves nothing; it ends now and then."""
+
+    def reward(self, problem: Problem, completion: str | None) -> float:
+        assert problem.prompt in {self.problem(index, "held_out").prompt for index in range(8)}
+        return -1.0 if completion is None else 1.0
+
+
+def test_evaluation_reads_held_out_problems_and_repeats_itself(tiny_policy_config: PolicyConfig) -> None:
+    task, config = EndingIsRight(seed=0, hold_out=True), EvaluationConfig(problems=8, samples=16, k=8)
+    policy = untrained_policy(task, tiny_policy_config, seed=1)
+    values = evaluate(policy, task, config)
+    assert 0.0 < values["eval/avg_at_k"] < values["eval/pass_at_k"] < 1.0
+    assert sum(value for name, value in values.items() if name.startswith("eval/pass_rate/")) == pytest.approx(1.0)
+    assert evaluate(policy, task, config) == values

@@ -11,7 +11,14 @@ from isentrope_trainer.models.family import PolicyConfig, build_policy
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.reference_run import train_reference_policy
-from isentrope_trainer.settings import ALGORITHMS, AdaptiveEntropyConfig, LossConfig, TrainingConfig
+from isentrope_trainer.settings import (
+    ALGORITHMS,
+    AdaptiveEntropyConfig,
+    EvaluationConfig,
+    LossConfig,
+    PromptFilterConfig,
+    TrainingConfig,
+)
 from isentrope_trainer.tasks.base import Problem
 from isentrope_trainer.tasks.countdown import Countdown
 from isentrope_trainer.tasks.vocabulary import WordTokenizer
@@ -19,7 +26,7 @@ from isentrope_wire.errors import ConfigurationError
 from isentrope_wire.reports import RunFinished, StepReport
 
 CONFIG = TrainingConfig(steps=3, seed=5, prompts=3, group_size=8, learning_rate=1e-3)
-
+EVALUATION = EvaluationConfig(every=2, problems=4, samples=4, k=2)
 
 TOKENIZER = WordTokenizer(Countdown.words)
 
@@ -37,7 +44,7 @@ def trained(
     """Final weights, and the scalars of each step's report but its times."""
     policy, transport = Policy(build_policy(policy_config, TOKENIZER, seed=1), TOKENIZER), InMemoryTransport()
     with isentrope.Probe(name="loop", control=control, transport=transport) as probe:
-        train(policy, EndingIsEnough(config.seed), probe, config)
+        train(policy, EndingIsEnough(config.seed, hold_out=config.evaluation is not None), probe, config)
     assert isinstance(transport.messages[-1], RunFinished)
     reports = [message for message in transport.messages if isinstance(message, StepReport)]
     timeless = [{n: v for n, v in report.scalars.items() if not n.endswith("seconds")} for report in reports]
@@ -54,6 +61,32 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_policy_config: Policy
 
 def test_another_seed_gives_another_run(tiny_policy_config: PolicyConfig) -> None:
     assert not torch.equal(trained(tiny_policy_config)[0], trained(tiny_policy_config, replace(CONFIG, seed=6))[0])
+
+
+def test_evaluating_changes_nothing_but_the_problems(tiny_policy_config: PolicyConfig) -> None:
+    often, once = (replace(CONFIG, evaluation=replace(EVALUATION, every=every)) for every in (1, 9))
+    (weights, reports), (other_weights, _) = trained(tiny_policy_config, often), trained(tiny_policy_config, once)
+    assert torch.equal(weights, other_weights)
+    assert all(0.0 <= report["eval/avg_at_k"] <= report["eval/pass_at_k"] for report in reports)
+
+
+@pytest.mark.parametrize(("updates", "evaluated"), [(1, [1, 3, 5]), (3, [1, 4])])
+def test_held_out_problems_are_evaluated_every_few_steps(
+    tiny_policy_config: PolicyConfig, updates: int, evaluated: list[int]
+) -> None:
+    config = replace(CONFIG, steps=6, updates_per_batch=updates, evaluation=EVALUATION)
+    _, reports = trained(tiny_policy_config, config)
+    assert [step for step, report in enumerate(reports, 1) if "eval/pass_at_k" in report] == evaluated
+
+
+def test_filtered_prompts_are_replaced_by_others(tiny_policy_config: PolicyConfig) -> None:
+    config = replace(CONFIG, prompt_filter=PromptFilterConfig(lowest=0.05, highest=0.95))
+    _, reports = trained(tiny_policy_config, config)
+    for report in reports:
+        assert report["train/prompts_drawn"] >= CONFIG.prompts >= report["train/prompts_kept"]
+        assert report["advantage/zero_group_fraction"] == pytest.approx(
+            1 - report["train/prompts_kept"] / CONFIG.prompts
+        )
 
 
 def test_a_run_learns_what_is_rewarded(tiny_policy_config: PolicyConfig) -> None:

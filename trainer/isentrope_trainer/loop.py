@@ -8,7 +8,7 @@ strictly on-policy; with more, the log-probs from before the first of them stay 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +23,13 @@ from isentrope_trainer.algorithms.advantages import (
     zero_advantage_groups,
 )
 from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
+from isentrope_trainer.algorithms.prompt_filter import fill_batch
+from isentrope_trainer.evaluation import evaluate, judge
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.ranks import Ranks
-from isentrope_trainer.rollout import Rollouts
+from isentrope_trainer.rollout import Rollouts, joined
 from isentrope_trainer.settings import ALGORITHMS, TrainingConfig
-from isentrope_trainer.tasks.base import Problem, Task
+from isentrope_trainer.tasks.base import Task
 from isentrope_trainer.training_state import TrainingState
 
 
@@ -84,6 +86,9 @@ def train(
     state = TrainingState(policy, config, Ranks()) if state is None else state
     policy.model.train()
     while state.step < config.steps and go_on(state):
+        # With several updates a batch, at the first batch after each multiple of `every`.
+        if config.evaluation is not None and state.step % config.evaluation.every < config.updates_per_batch:
+            probe.log(evaluate(policy, task, config.evaluation))
         started = time.perf_counter()
         batch = collect(state, task, probe, config)
         # An update with the whole batch takes it as it is: a copy would be read again.
@@ -95,17 +100,19 @@ def train(
 def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig) -> Batch:
     """Sample a batch of rollouts, judge them, and compute their advantages."""
     policy, algorithm = state.policy, ALGORITHMS[config.algorithm]
-    problems = [task.problem(state.next_problem + index) for index in state.ranks.share(config.prompts)]
-    state.next_problem += config.prompts
-    rollouts = policy.sample(
-        [problem.prompt for problem in problems],
-        config.group_size,
-        state.generator,
-        temperature=config.temperature,
-        max_tokens=task.max_tokens,
-        model=None if state.stale_sampler is None else state.stale_sampler.model,
-    )
-    rewards = judge(task, problems, policy.texts(rollouts)).to(rollouts.mask.device)
+    if config.prompt_filter is None:
+        rollouts, rewards = draw(state, task, config, 0)
+        state.next_problem += config.prompts
+    else:
+        share = len(state.ranks.share(config.prompts))
+        filled = fill_batch(lambda number: draw(state, task, config, number), share, config.prompt_filter)
+        rollouts = joined(
+            [drawn.of_prompts(indices) for drawn, _, indices in filled.parts], policy.tokenizer.pad_token_id
+        )
+        rewards = torch.cat([rewards[indices] for _, rewards, indices in filled.parts])
+        # Every rank goes on from the same problem, however many draws it made.
+        state.next_problem += config.prompts * config.prompt_filter.most_draws
+        probe.log({"train/prompts_drawn": filled.drawn, "train/prompts_kept": filled.kept})
 
     old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
     with torch.no_grad():
@@ -133,6 +140,21 @@ def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: Tr
     if values is not None and state.value_head is not None:
         value_targets = unnormalised_gae(judged) + values
     return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
+
+
+def draw(state: TrainingState, task: Task, config: TrainingConfig, number: int) -> tuple[Rollouts, Tensor]:
+    """This rank's share of the `number`th draw of prompts for a batch: its rollouts, and their rewards [prompts, group size]."""
+    first = state.next_problem + number * config.prompts
+    problems = [task.problem(first + index) for index in state.ranks.share(config.prompts)]
+    rollouts = state.policy.sample(
+        [problem.prompt for problem in problems],
+        config.group_size,
+        state.generator,
+        temperature=config.temperature,
+        max_tokens=task.max_tokens,
+        model=None if state.stale_sampler is None else state.stale_sampler.model,
+    )
+    return rollouts, judge(task, problems, state.policy.texts(rollouts)).to(rollouts.mask.device)
 
 
 def update(
@@ -238,10 +260,3 @@ def score(
         entropy_gradient=config.has_entropy_bonus(),
     )
     return scores, None if state.value_head is None or reading.hidden is None else state.value_head(reading.hidden)
-
-
-def judge(task: Task, problems: Sequence[Problem], texts: Sequence[str | None]) -> Tensor:
-    """Rewards [prompts, group size] of the completions' texts, by the task's verifier."""
-    group_size = len(texts) // len(problems)
-    rewards = [task.reward(problems[row // group_size], text) for row, text in enumerate(texts)]
-    return torch.tensor(rewards).reshape(len(problems), group_size)

@@ -57,7 +57,7 @@ def train_reference_policy(
     """
     torch.set_num_threads(threads)
     # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
-    task = make_task(config.seed, config.task)
+    task = make_task(config.seed, config.task, hold_out=config.evaluation is not None)
     policy = warm_started_policy(task, policy_config, warm_start)
     probe = isentrope.Probe(
         name=name,

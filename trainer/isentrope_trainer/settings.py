@@ -195,7 +195,7 @@ class EvaluationConfig:
     """
 
     every: int = 10
-    """Steps from one evaluation to the next. The first is made before the first step, the last after the last."""
+    """Steps from one evaluation to the next. The first is made before the first step, and reported with it."""
     problems: int = 64
     samples: int = 16
     """Completions of each problem."""
@@ -235,6 +235,10 @@ class TrainingConfig:
     temperature: float = 1.0
     """Of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
+    prompt_filter: PromptFilterConfig | None = None
+    """None: every prompt takes part, whatever its pass rate."""
+    evaluation: EvaluationConfig | None = None
+    """None: the run is not evaluated, and no problems are held out from training."""
     algorithm: str = "grpo"
     """A row of `ALGORITHMS`."""
     loss: LossConfig | None = None

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from isentrope_trainer.settings import PromptFilterConfig
 
-Batch = TypeVar("Batch")
+Drawn = TypeVar("Drawn")
 
 
 @dataclass(frozen=True, slots=True)
-class FilledBatch(Generic[Batch]):
+class FilledBatch(Generic[Drawn]):
     """A batch put together from several draws."""
 
-    parts: list[tuple[Batch, Tensor]]
-    """Each draw with the int64 indices of its prompts that take part. Together they are as many as were wanted."""
+    parts: list[tuple[Drawn, Tensor, Tensor]]
+    """Each draw with its rewards, and the int64 indices of its prompts that take part: together as many as were wanted."""
     drawn: int
     """Prompts that were sampled for it."""
     kept: int
@@ -58,36 +58,28 @@ def within_pass_rates(rewards: Tensor, config: PromptFilterConfig) -> Tensor:
 
 
 def fill_batch(
-    draw: Callable[[int, int], tuple[Batch, Tensor]], first: int, wanted: int, config: PromptFilterConfig
-) -> FilledBatch[Batch]:
-    """Draw prompts until `wanted` of them pass the filter, or `config.most_draws` times as many were drawn.
+    draw: Callable[[int], tuple[Drawn, Tensor]], wanted: int, config: PromptFilterConfig
+) -> FilledBatch[Drawn]:
+    """Draw prompts until `wanted` of them pass the filter, or `config.most_draws` draws are made.
 
     Args:
-        draw: called with the number of the first prompt and how many; returns what was sampled for them and its rewards
-            [prompts, group size].
-        first: number of the first prompt to draw.
-        wanted: prompts of the batch. That many are drawn each time.
+        draw: called with the draw's number, from 0; returns what was sampled and its rewards [prompts, group size].
+        wanted: prompts of the batch.
     """
-    draws: list[tuple[Batch, Tensor]] = []
-    kept = 0
-    while kept < wanted and len(draws) < config.most_draws:
-        batch, rewards = draw(first + len(draws) * wanted, wanted)
-        passing = within_pass_rates(rewards, config)
-        draws.append((batch, passing))
-        kept += int(passing.sum())
-    return FilledBatch(parts=_first_of(draws, wanted), drawn=len(draws) * wanted, kept=min(kept, wanted))
-
-
-def _first_of(draws: list[tuple[Batch, Tensor]], wanted: int) -> list[tuple[Batch, Tensor]]:
-    """The first `wanted` prompts that pass, and as many others as are missing."""
-    passing = torch.cat([passing for _, passing in draws])
-    # Stable: those that pass come first, in the order in which they were drawn.
-    chosen = torch.zeros_like(passing)
-    chosen[(~passing).int().argsort(stable=True)[:wanted]] = True
-    parts, start = [], 0
-    for batch, passing_of_draw in draws:
-        indices = chosen[start : start + len(passing_of_draw)].nonzero()[:, 0]
-        if len(indices):
-            parts.append((batch, indices))
-        start += len(passing_of_draw)
-    return parts
+    draws: list[tuple[Drawn, Tensor]] = []
+    passing: list[Tensor] = []
+    while len(draws) < config.most_draws and sum(int(one.sum()) for one in passing) < wanted:
+        draws.append(draw(len(draws)))
+        passing.append(within_pass_rates(draws[-1][1], config))
+    passes = torch.cat(passing)
+    # Stable: those that pass come first, in the order in which they were drawn; others fill up a capped batch.
+    chosen = torch.zeros_like(passes)
+    chosen[(~passes).int().argsort(stable=True)[:wanted]] = True
+    of_draws = [one.nonzero()[:, 0] for one in chosen.split([len(one) for one in passing])]
+    return FilledBatch(
+        parts=[
+            (drawn, rewards, indices) for (drawn, rewards), indices in zip(draws, of_draws, strict=True) if len(indices)
+        ],
+        drawn=len(passes),
+        kept=min(int(passes.sum()), wanted),
+    )

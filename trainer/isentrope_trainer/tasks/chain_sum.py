@@ -1,7 +1,7 @@
 """Chain sums: add and subtract up to six digits, from left to right.
 
 A problem reads `7 -3 +9 . . . =`, filled up to one length, and an answer is the chain of totals, `4 13`, one token a number;
-the verifier reads the last. Some demonstrations slip: a total is off by up to three, and the chain goes on from there. What
+the verifier reads the last. Some demonstrations slip: a total is off by one or two, and the chain goes on from there. What
 is left to learn by trial is to slip less.
 """
 
@@ -18,8 +18,10 @@ from isentrope_trainer.tasks.base import Task, is_held_out
 
 MIN_TERMS, MAX_TERMS = 3, 6
 _FILLER = "."
-_LARGEST_SLIP = 3
-_LARGEST_TOTAL = 9 * MAX_TERMS + _LARGEST_SLIP * MAX_TERMS
+_SLIPS = (-2, -1, 1, 2)
+_SLIP_CHANCE = 0.3
+"""Of each total of a demonstration that may slip."""
+_LARGEST_TOTAL = (9 + max(_SLIPS)) * MAX_TERMS
 
 
 class ChainSum(Task):
@@ -56,12 +58,12 @@ class ChainSum(Task):
             terms = [str(first), *(f"{generator.choice('+-')}{term}" for term in others)]
             if not is_held_out(_prompt(terms)):
                 break
-        slips = generator.random() < noise
+        may_slip = generator.random() < noise
         total, totals = first, []
         for term in terms[1:]:
             total += int(term)
-            if slips and generator.random() < 0.5:
-                total += generator.choice((-1, 1)) * generator.randint(1, _LARGEST_SLIP)
+            if may_slip and generator.random() < _SLIP_CHANCE:
+                total += generator.choice(_SLIPS)
             totals.append(str(total))
         return _prompt(terms), " ".join(totals)
 
