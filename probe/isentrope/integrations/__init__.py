@@ -3,6 +3,8 @@
 - `trl.py`: `attach` and `detach` for TRL's GRPOTrainer and RLOOTrainer; read it first. `trl_head.py`: our head inside
   TRL's forward; `trl_loss.py`: what TRL's loss is handed, and a step's tokens after its update; `trl_support.py`: what
   is refused, and the self-check
+- `verl.py`: `attach(engine)` for verl's FSDP engines; `verl_plugin.py`: what `import verl` loads; `verl_support.py`: what is
+  refused
 - `transformers.py`: `IsentropeCallback`, scalars of any `transformers.Trainer`
 - `attachment.py`: what adapters to other frameworks are made of; it needs none of their libraries
 - `reporting.py`: what both share: a report per optimiser step, the probe's state in a checkpoint

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "isentrope_probe.json"
-_ON, _OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,19 @@ def check_parameters(owner: object, name: str, expected: Iterable[str], framewor
     )
 
 
-def switched_on(variable: str) -> bool:
-    """Whether an environment variable switches an adapter on.
+def switched_on(variable: str, *, by_default: bool = False) -> bool:
+    """Whether an environment variable says yes.
+
+    Args:
+        variable: its name.
+        by_default: the answer where it is not set.
 
     Raises:
         ConfigurationError: it is set to something else than yes or no.
     """
     text = os.environ.get(variable, "").strip().lower()
+    if not text:
+        return by_default
     if text not in _ON + _OFF:
         raise ConfigurationError(f"{variable} must be 1 or 0, got {text!r}.")
     return text in _ON

@@ -1,0 +1,280 @@
+"""verl: scores where an engine has its logits, the gate on the log-probs its loss reads, a step per optimiser update.
+
+`attach(engine)` wraps the methods of one FSDP engine, in its worker process; no class of verl changes:
+
+    prepare_model_outputs    the logits are there: they are scored before verl makes its own log-probs of them
+    forward_step             the loss function is called here: it gets `log_probs` that have passed the gate
+    optimizer_step           closes the step
+    train_batch              adds the report's scalars to the metrics that verl aggregates and logs
+    save_checkpoint, load_checkpoint    take the probe's state along
+
+`verl_plugin.py` calls it for every actor of a run with `ISENTROPE_VERL=1`.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from verl.utils import tensordict_utils as tu
+from verl.workers.utils.padding import no_padding_2_padding
+
+from isentrope.inputs import learning_rates_of
+from isentrope.integrations.attachment import Attachment, in_worker, switched_on
+from isentrope.integrations.verl_support import ATTRIBUTE, check_supported
+from isentrope.probe import Probe
+from isentrope.scores import TokenScores, each_field
+from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, REWARD_MEAN
+
+SHOWN = ("entropy/", "score/", "change/", "clip/", "covariance/", "sampler/", "ratio/", "kl/", "hold/", "token/")
+"""Beginnings of the metrics that also go into verl's own."""
+
+Inputs = Mapping[str, Any]
+"""A TensorDict of verl."""
+
+
+def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Probe:
+    """Measure and steer the updates of an engine. Call it on every rank, after `engine.initialize()`.
+
+    Args:
+        engine: verl's FSDP engine of a language model that is trained.
+        rescore: score the first micro-batch of each update once more after it, for the observed change. Default:
+            `ISENTROPE_RESCORE`, or true.
+        **settings: of `Probe`. Default: from the environment.
+
+    Returns:
+        The probe of this rank.
+
+    Raises:
+        ConfigurationError: the set-up can't be observed, or the version of verl is not known to work.
+    """
+    check_supported(engine)
+    model = engine.model_config
+    # All ranks: with sequence parallelism several of them compute the loss of the same tokens, and each needs the gate.
+    probe = in_worker(
+        name="verl",
+        config={
+            "framework": "verl",
+            "engine": _settings_of(engine.engine_config),
+            "optimizer": _settings_of(engine.optimizer_config),
+            "model": str(getattr(model, "path", "")),
+        },
+        tokenizer=getattr(model, "tokenizer", None),
+        **settings,
+    )
+    again = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
+    EngineAttachment(engine, probe, rescore=again).install()
+    return probe
+
+
+class EngineAttachment(Attachment):
+    """The wrapped methods of one engine."""
+
+    def __init__(self, engine: Any, probe: Probe, *, rescore: bool) -> None:
+        super().__init__(probe)
+        self._engine, self._rescore = engine, rescore
+        self._training = False
+        """Whether the forward pass under way is one that the optimiser learns from."""
+        self._to_rescore = False
+        """Whether the next micro-batch is the one that is scored again."""
+
+    def install(self) -> None:
+        """Wrap the engine's methods."""
+        setattr(self._engine, ATTRIBUTE, self)
+        wrapped: dict[str, Callable[..., Any]] = {
+            "prepare_model_outputs": self._model_outputs,
+            "forward_step": self._forward_step,
+            "optimizer_step": self._optimizer_step,
+            "train_batch": self._train_batch,
+            "save_checkpoint": self._save_checkpoint,
+            "load_checkpoint": self._load_checkpoint,
+        }
+        for name, ours in wrapped.items():
+            theirs = getattr(self._engine, name)
+            setattr(self._engine, name, functools.wraps(theirs)(functools.partial(ours, theirs)))
+
+    def _train_batch(self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any) -> Any:
+        self.drop_held()
+        self._to_rescore = self._rescore
+        self._log_rewards(data)
+        outputs = theirs(data, *args, **kwargs)
+        with self.guard.protect("adding to verl's metrics"):
+            if self.probe.config.rank == 0:
+                # One number of this update; verl puts those of ranks and mini-batches into one list.
+                shown = {name: value for name, value in self.newly_reported().items() if name.startswith(SHOWN)}
+                outputs["metrics"].update({f"isentrope/{name}": [value] for name, value in shown.items()})
+        return outputs
+
+    def _forward_step(
+        self, theirs: Callable[..., Any], micro_batch: Inputs, loss_function: Any, forward_only: bool
+    ) -> Any:
+        self._training = not forward_only and "advantages" in micro_batch and "response_mask" in micro_batch
+        try:
+            gated = self._gated_loss(loss_function) if self._training else loss_function
+            return theirs(micro_batch, gated, forward_only)
+        finally:
+            self._training = False
+
+    def _model_outputs(self, theirs: Callable[..., Any], output: Any, output_args: Any, **kwargs: Any) -> Any:
+        if self._training:
+            if isinstance(output.logits, DTensor):
+                # verl gathers them, too, where it finds a DTensor: once is enough.
+                output.logits = output.logits.full_tensor()
+            self.hold(lambda: self._scores(output.logits, output_args, kwargs["micro_batch"]))
+        return theirs(output=output, output_args=output_args, **kwargs)
+
+    def _scores(self, logits: Tensor, output_args: Inputs, micro_batch: Inputs) -> TokenScores:
+        """Of all tokens of a micro-batch, [tokens]; position t holds the token that follows it, as in verl's log-probs."""
+        logits, ids = logits.detach(), output_args["input_ids_rmpad_rolled"]
+        if "temperature_rmpad" in output_args:
+            temperature = 1.0 if output_args.get("temperature_is_one") else output_args["temperature_rmpad"]
+            scores = self.probe.score(logits.squeeze(0), ids, temperature=temperature)
+            return each_field(
+                scores, lambda field: self._engine._gather_and_unpad_packed(field, output_args["pad_size"])
+            )
+        lengths = micro_batch["input_ids"].offsets().diff().to(ids.device)
+        inside = torch.arange(logits.shape[1], device=ids.device) < lengths.unsqueeze(1)
+        padded_ids = ids.new_zeros(inside.shape).masked_scatter(inside, ids)
+        temperature = 1.0 if output_args.get("temperature_is_one") else output_args["temperature"].unsqueeze(-1)
+        scores = self.probe.score(logits, padded_ids, temperature=temperature)
+        return each_field(scores, lambda field: field[inside])
+
+    def _gated_loss(self, loss_function: Callable[..., Any]) -> Callable[..., Any]:
+        def loss(model_output: dict[str, Any], data: Inputs, dp_group: Any = None) -> Any:
+            own = model_output.get("log_probs")
+            if own is not None:
+                scores = self.take()
+                with self.guard.protect("gating verl's log-probs"):
+                    packed = own.values()
+                    gated = self.gate(packed, scores=scores, **self._known(data, packed, own.offsets()))
+                    # Also where nothing was gated: the gradient is read on its way to this very tensor.
+                    nested = torch.nested.nested_tensor_from_jagged(gated, own.offsets())
+                    model_output = {**model_output, "log_probs": nested}
+            return loss_function(model_output=model_output, data=data, dp_group=dp_group)
+
+        return loss
+
+    def _known(self, data: Inputs, packed: Tensor, offsets: Tensor) -> dict[str, Any]:
+        """What the gate is given beside log-probs and scores, in the layout of the whole sequences."""
+        # Where the loss finds each token of a response, counted from 1; 0 is padding.
+        places = no_padding_2_padding(torch.arange(1, len(packed) + 1, device=packed.device), data)
+        names = [name for name in _OF_TOKENS if name in data]
+        responses = data.select(*names).to_padded_tensor()  # type: ignore[attr-defined]
+
+        def laid_out(name: str) -> Tensor | None:
+            if name not in names:
+                return None
+            values = responses[name].to(packed.dtype if responses[name].is_floating_point() else torch.int64)
+            room = values.new_zeros(len(packed) + 1)
+            filled: Tensor = room.scatter(0, places.reshape(-1), values.reshape(-1))
+            return filled[1:]
+
+        mask = laid_out("response_mask")
+        rewards = _rewards(data)
+        first, self._to_rescore = self._to_rescore, False
+        return {
+            "advantages": laid_out("advantages"),
+            "mask": None if mask is None else mask != 0,
+            "old_logprobs": laid_out("old_log_probs"),
+            "sampler_logprobs": laid_out("rollout_log_probs"),
+            "ref_logprobs": laid_out("ref_log_prob"),
+            "groups": _groups(data, packed.device),
+            "completions": {} if rewards is None else {"reward": rewards},
+            "cu_seqlens": offsets,
+            "rescore": functools.partial(self._scored_again, data) if first else None,
+        }
+
+    def _scored_again(self, micro_batch: Inputs) -> TokenScores:
+        """Scores of a micro-batch under the policy as it is now; on all ranks at once, for they share its layers."""
+        engine = self._engine
+        mode, training = engine.mode, engine.module.training
+        dtype = getattr(engine, "_autocast_dtype", torch.float32)
+        try:
+            # verl's own mode for forward passes alone, which gives sharded layers back at its end.
+            with engine.eval_mode(disable_auto_offload=True):
+                inputs, output_args = engine.prepare_model_inputs(micro_batch=micro_batch)
+                device = output_args["input_ids_rmpad_rolled"].device.type
+                with nullcontext() if dtype == torch.float32 else torch.autocast(device, dtype=dtype):
+                    logits = engine.module(**inputs, use_cache=False).logits
+                logits = logits.full_tensor() if isinstance(logits, DTensor) else logits
+                return self._scores(logits, output_args, micro_batch)
+        finally:
+            engine.mode = mode
+            engine.module.train(training)
+
+    def _optimizer_step(self, theirs: Callable[..., Any]) -> Any:
+        engine = self._engine
+        scaler = getattr(engine, "scaler", None)
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        rates = learning_rates_of(engine.optimizer)
+        norm = theirs()
+        clip = engine.optimizer_config.clip_grad / (float(norm) + 1e-6)
+        self.close(
+            engine.optimizer, learning_rates=rates, loss_scale=scale, clip_factor=min(clip, 1.0) if clip >= 0 else None
+        )
+        return norm
+
+    def _log_rewards(self, data: Inputs) -> None:
+        """The mean reward and length of the update's completions on all ranks."""
+        sums: Tensor | None = None
+        with self.guard.protect("reading rewards"):
+            rewards, mask = _rewards(data), data.get("response_mask")
+            if rewards is not None and mask is not None:
+                tokens = (mask.values() if mask.is_nested else mask).sum()
+                sums = torch.stack([rewards.sum().double(), tokens.double(), tokens.new_tensor(len(rewards)).double()])
+        if sums is not None and torch.distributed.is_initialized():
+            device = next(self._engine.module.parameters()).device
+            sums = sums.to(device)
+            torch.distributed.all_reduce(sums)
+        if sums is not None:
+            self.probe.log({REWARD_MEAN: sums[0] / sums[2], COMPLETION_LENGTH_MEAN: sums[1] / sums[2]})
+
+    def _save_checkpoint(self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any) -> Any:
+        saved = theirs(local_path, *args, **kwargs)
+        self.save(Path(local_path))
+        return saved
+
+    def _load_checkpoint(self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any) -> Any:
+        if local_path is not None:
+            # Before verl's own, which may remove the folder.
+            self.resume(Path(local_path))
+        return theirs(local_path, *args, **kwargs)
+
+
+_OF_TOKENS = ("response_mask", "advantages", "old_log_probs", "rollout_log_probs", "ref_log_prob")
+"""What verl has for every token of a response."""
+
+
+def _rewards(data: Inputs) -> Tensor | None:
+    """Of each sequence, [batch]; None where the batch has none."""
+    scores: Tensor | None = data.get("token_level_scores")
+    if scores is None:
+        return None
+    of_sequences: Tensor = (torch.nested.to_padded_tensor(scores, 0.0) if scores.is_nested else scores).sum(-1)
+    return of_sequences
+
+
+def _groups(data: Inputs, device: torch.device) -> Tensor | None:
+    """A number for the prompt of each sequence, the same on all ranks."""
+    names = data.get("uid")
+    if names is None:
+        return None
+    # NumPy arrays, lists and tensordict's stacks of non-tensors, whose items may be wrapped.
+    texts = [str(tu.unwrap_non_tensor_data(name)) for name in (names.tolist() if hasattr(names, "tolist") else names)]
+    return torch.tensor([zlib.crc32(text.encode()) for text in texts], device=device)
+
+
+def _settings_of(config: Any) -> dict[str, object]:
+    """The plain values of a configuration of verl's."""
+    if not is_dataclass(config):
+        return {}
+    values = {field.name: getattr(config, field.name, None) for field in fields(config)}
+    return {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}

@@ -1,0 +1,131 @@
+"""verl's own FSDP engine, PPO loss and update on a tiny random model, on the CPU; runs where verl is installed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import partial
+from typing import Any
+
+import torch
+import verl  # noqa: F401  (loads the plugins)
+from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorData, NonTensorStack
+from transformers import LlamaConfig, LlamaForCausalLM
+from verl.trainer.config import CheckpointConfig
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import FSDPActorConfig, FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.utils.losses import ppo_loss
+from verl.workers.utils.padding import no_padding_2_padding
+
+VOCABULARY, PROMPT, SEQUENCES = 96, 5, 8
+
+
+def save_model(folder: str) -> None:
+    """A random policy, and a tokenizer that verl can load with it."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+            initializer_range=0.08,
+        )
+    ).save_pretrained(folder)  # fmt: skip
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<unk>")), pad_token="<pad>", eos_token="<eos>",
+        unk_token="<unk>",
+    ).save_pretrained(folder)  # fmt: skip
+
+
+def engine_of(
+    model: str, *, remove_padding: bool, strategy: str = "fsdp2", attached: bool = True, **settings: Any
+) -> Any:
+    """An engine as verl's actor worker builds it; not attached: by the registry's own function."""
+    new = EngineRegistry.new
+    new = new if attached else getattr(new, "__wrapped__", new)
+    fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    engine = new(
+        model_type="language_model",
+        backend=strategy,
+        model_config=HFModelConfig(
+            path=model, use_remove_padding=remove_padding, enable_gradient_checkpointing=False,
+            override_config={"attn_implementation": "eager"},
+        ),
+        engine_config=FSDPEngineConfig(
+            strategy=strategy, model_dtype="fp32", use_torch_compile=False, use_remove_padding=remove_padding,
+            forward_only=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, mixed_precision=fp32, **settings,
+        ),
+        optimizer_config=FSDPOptimizerConfig(lr=2e-3, total_training_steps=1000),
+        checkpoint_config=CheckpointConfig(),
+    )  # fmt: skip
+    engine.initialize()
+    return engine
+
+
+def batch_of(seed: int, *, remove_padding: bool, temperature: float | torch.Tensor) -> TensorDict:
+    """Sequences of their own lengths as verl's trainer hands them over: nested tensors."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = [12 + i for i in range(SEQUENCES)]
+    rows = [torch.randint(3, VOCABULARY, (length,), generator=generator) for length in lengths]
+    answers = [length - PROMPT for length in lengths]
+
+    def nested(tensors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
+
+    ends = [torch.zeros(answer).index_fill(0, torch.tensor([answer - 1]), float(i)) for i, answer in enumerate(answers)]
+    data = TensorDict(
+        {
+            "input_ids": nested(rows),
+            "position_ids": nested([torch.arange(length) for length in lengths]),
+            "loss_mask": nested([torch.cat([torch.zeros(PROMPT), torch.ones(answer)]) for answer in answers]),
+            "prompts": nested([row[:PROMPT] for row in rows]),
+            "responses": nested([row[PROMPT:] for row in rows]),
+            "response_mask": nested([torch.ones(answer) for answer in answers]),
+            "advantages": nested([torch.full((answer,), float(i % 3 - 1)) for i, answer in enumerate(answers)]),
+            "token_level_scores": nested(ends),
+            "uid": NonTensorStack.from_list([NonTensorData(f"prompt-{i // 4}") for i in range(SEQUENCES)]),
+        },
+        batch_size=[SEQUENCES],
+    )
+    tu.assign_non_tensor(
+        data, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, use_remove_padding=remove_padding,
+        use_fused_kernels=False, global_batch_size=SEQUENCES * int(os.environ["WORLD_SIZE"]), calculate_entropy=False,
+        max_token_len_per_gpu=4096,
+    )  # fmt: skip
+    if isinstance(temperature, torch.Tensor):
+        data["temperature"] = temperature
+    else:
+        tu.assign_non_tensor(data, temperature=temperature)
+    return data
+
+
+def update(engine: Any, seed: int, *, remove_padding: bool, temperature: float | torch.Tensor = 1.0) -> dict[str, Any]:
+    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches."""
+    data = batch_of(seed, remove_padding=remove_padding, temperature=temperature)
+    with engine.eval_mode():
+        old = engine.infer_batch(data.clone(), loss_function=None)["model_output"]["log_probs"]
+    padded = no_padding_2_padding(old, data)
+    answers = data["response_mask"].offsets().diff().tolist()
+    kept = [padded[i, :answer].detach() for i, answer in enumerate(answers)]
+    data["old_log_probs"] = torch.nested.as_nested_tensor(kept, layout=torch.jagged)
+    config = FSDPActorConfig(
+        strategy="fsdp2", rollout_n=4, ppo_mini_batch_size=8, ppo_micro_batch_size_per_gpu=4, use_dynamic_bsz=False
+    )
+    with engine.train_mode():
+        output: dict[str, Any] = engine.train_batch(data, loss_function=partial(ppo_loss, config=config))
+    return output
+
+
+def fingerprint(engine: Any) -> str:
+    """Of all parameters, to the last bit."""
+    digest = hashlib.sha256()
+    for _, tensor in sorted(engine.module.state_dict().items()):
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        digest.update(whole.float().numpy().tobytes())
+    return digest.hexdigest()[:16]
