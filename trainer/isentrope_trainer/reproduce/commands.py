@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isentrope_trainer.reproduce.settings import Plan, RunSettings
 
 INTERRUPTED = 130
-FULL_SEEDS, QUICK_SEEDS = 3, 2
+FULL_SEEDS, QUICK_SEEDS = 3, 1
 _SERVER_SECONDS = 2.0
 
 

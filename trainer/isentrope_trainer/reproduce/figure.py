@@ -127,6 +127,19 @@ class Results:
             raise RunsMissing(f"{arm.without_seed}: {'; '.join(reasons)}")
         return found
 
+    def measured(self, arms: Mapping[str, RunSettings]) -> dict[str, list[Run]]:
+        """The finished runs of every arm that has any, for figures that can do without the others.
+
+        Raises:
+            RunsMissing: no arm has any.
+        """
+        some = {
+            label: arm for label, arm in arms.items() if any(one.key in self._runs for one in self.plan.over_seeds(arm))
+        }
+        if not some:
+            raise RunsMissing("none of its runs was finished")
+        return {label: self.runs(arm) for label, arm in some.items()}
+
     def pairs(self, arm: RunSettings, other: RunSettings) -> list[tuple[Run, Run]]:
         """Finished runs of two arms with the same seed, so that their difference is the arms'.
 

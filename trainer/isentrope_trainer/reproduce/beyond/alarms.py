@@ -1,0 +1,162 @@
+"""Alarms about a collapse on the runs of the papers' figures, for none of which they were tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from isentrope_trainer.reproduce.drawing import look, panels, smoothed
+from isentrope_trainer.reproduce.dynamics.masked_signs import MaskedSigns
+from isentrope_trainer.reproduce.dynamics.methods import method_arms
+from isentrope_trainer.reproduce.dynamics.models import Models
+from isentrope_trainer.reproduce.dynamics.thresholds import Thresholds
+from isentrope_trainer.reproduce.evidence import LEVEL
+from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.runs import Run
+from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_wire.diagnosis.course import ACT_LEFT, WATCH_LEFT
+from isentrope_wire.metrics import EARLY_STEPS, ENTROPY_MEAN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+NEIGHBOURS = 9
+"""Steps about one whose mean is the entropy that an alarm is judged by."""
+TOLERANCE = 0.05
+"""Of the early entropy: how much more than the level's share may be left when an alarm is right."""
+IN_TIME, MOST_FALSE = 0.9, 0.05
+"""Shares: of the collapses that are announced, and of the runs without one that an alarm is raised in."""
+
+
+class Alarm(NamedTuple):
+    """What a run's entropy did, and when the first alarm about it was raised."""
+
+    lost_half_at: int | None
+    """The first step at which half of the early entropy is gone; None: it never is."""
+    raised_at: int | None
+    lowest: float
+    """Share of the early entropy that is left at least."""
+
+    @property
+    def lead(self) -> int | None:
+        """Steps from the alarm to the loss of half."""
+        return None if self.lost_half_at is None or self.raised_at is None else self.lost_half_at - self.raised_at
+
+    @property
+    def false(self) -> bool:
+        """An alarm was raised, and the entropy never fell to where one is due."""
+        return self.raised_at is not None and self.lowest > WATCH_LEFT + TOLERANCE
+
+
+def alarm(run: Run) -> Alarm:
+    """The first alarm about a collapse, at any level."""
+    entropies = run.series(ENTROPY_MEAN)
+    left = smoothed(entropies, NEIGHBOURS) / np.nanmedian(entropies[:EARLY_STEPS])
+    gone = np.flatnonzero(left <= ACT_LEFT)
+    raised = [
+        step for step, note in zip(run.steps, run.notes, strict=True) if any(a[0] == "collapse" for a in note["alerts"])
+    ]
+    return Alarm(
+        int(run.steps[gone[0]]) if len(gone) else None, int(raised[0]) if raised else None, float(np.nanmin(left))
+    )
+
+
+class Alarms(Figure):
+    name = "beyond-alarms"
+    paper = BEYOND
+    number = "Alarms"
+    title = "lead time and false alarms"
+    claim = (
+        "An alarm about a collapse is raised before half of the entropy is gone, and hardly ever in a run whose entropy stays, "
+        "in runs of many methods and models that it was not tuned for."
+    )
+
+    def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
+        figures = (MaskedSigns(), Thresholds(), Models())
+        others = {f"{figure.number}: {label}": arm for figure in figures for label, arm in figure.arms(plan).items()}
+        by_key = {arm.key: (label, arm) for label, arm in (others | method_arms(plan)).items()}
+        return dict(by_key.values())
+
+    def draw(self, results: Results) -> Picture:
+        found = self._found(results)
+        picture, (left, right) = panels(1, 2, height=2.8)
+        for index, (label, alarms) in enumerate(
+            (
+                ("alarm raised", [one for one in found if one.raised_at is not None]),
+                ("no alarm", [one for one in found if one.raised_at is None]),
+            )
+        ):
+            style = look(2 - index)
+            lowest = [100 * one.lowest for one in alarms]
+            left.plot(
+                lowest,
+                [one.raised_at or 0 for one in alarms],
+                style.marker,
+                color=style.color,
+                markersize=3.5,
+                label=label,
+            )
+        left.axvline(100 * WATCH_LEFT, color="#888888", linestyle="--", linewidth=0.8)
+        left.axvline(100 * ACT_LEFT, color="#888888", linestyle=":", linewidth=0.8)
+        left.set(
+            xlabel="entropy left at least, % of the early level",
+            ylabel="step of the alarm (0: none)",
+            title="(a) every run",
+        )
+        left.legend()
+        leads = [one.lead for one in found if one.lead is not None]
+        right.hist(leads, bins=20, color="#c8d7e6", edgecolor="#0072B2")
+        right.axvline(0, color="#888888", linewidth=0.8)
+        right.set(xlabel="lead, steps before half is gone", ylabel="runs", title="(b) lead of the first alarm")
+        return picture
+
+    def table(self, results: Results) -> list[Row]:
+        rows: list[Row] = []
+        for label, runs in results.measured(self.arms(results.plan)).items():
+            for run in runs:
+                one = alarm(run)
+                rows.append({"run": label, "seed": run.seed} | one._asdict() | {"lead": one.lead, "false": one.false})
+        return rows
+
+    def checks(self, results: Results) -> list[Check]:
+        found = self._found(results)
+        collapsed = [one for one in found if one.lost_half_at is not None]
+        healthy = [one for one in found if one.lowest > WATCH_LEFT + TOLERANCE]
+        in_time = sum(one.lead is not None and one.lead > 0 for one in collapsed)
+        false = sum(one.false for one in healthy)
+        leads = [one.lead for one in collapsed if one.lead is not None]
+        return [
+            Check(
+                statement="nine of ten collapses are announced before half of the entropy is gone",
+                holds=bool(collapsed) and in_time / len(collapsed) >= IN_TIME,
+                number=f"{in_time} of {len(collapsed)}, median lead {np.median(leads):.0f} steps"
+                if leads
+                else f"{in_time} of {len(collapsed)}",
+                test=_binomial(in_time, len(collapsed)),
+                reason="In fast collapses half is gone within a few steps of the early level.",
+            ),
+            Check(
+                statement="an alarm is raised in at most one of twenty runs whose entropy stays",
+                holds=bool(healthy)
+                and stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue >= LEVEL,
+                number=f"{false} of {len(healthy)}",
+                test=_binomial(false, len(healthy)),
+                reason="The mean entropy of small batches scatters, and some runs fall first and recover.",
+            ),
+        ]
+
+    def _found(self, results: Results) -> list[Alarm]:
+        return [alarm(run) for runs in results.measured(self.arms(results.plan)).values() for run in runs]
+
+
+def _binomial(hits: int, of: int) -> str:
+    if not of:
+        return "no such run"
+    interval = stats.binomtest(hits, of).proportion_ci(0.9)
+    return f"share {hits / of:.2f}, 90 % interval {interval.low:.2f} to {interval.high:.2f} (binomial), {of} runs"
+
+
+FIGURES = (Alarms(),)
