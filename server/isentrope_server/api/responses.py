@@ -94,7 +94,7 @@ def json_answer(answer: Answer) -> Response:
     Call it in the thread that read the answer. A thread alone is not enough: encoding a list is one call, and no other
     Python code runs until it ends.
     """
-    return Response(json_text(answer).encode(), media_type="application/json")
+    return Response(json_text(answer).encode("utf-8", "replace"), media_type="application/json")
 
 
 def json_text(answer: Answer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
@@ -100,7 +100,7 @@ async def list_runs(
         # Each has its whole configuration, and pages request it every few seconds.
         return json_answer(
             Page(
-                items=[RunSummary(**_summary(run)) for run in items],
+                items=[RunSummary(**_summary(run), config=dict(run.config)) for run in items],
                 next_cursor=_cursor_after(last[0], by_attention) if len(found) > limit else None,
             )
         )
@@ -173,6 +173,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
     control = await read_of(backend, run, lambda connection: run_control(connection, run))
     return RunDetail(
         **_summary(run),
+        config=cast(dict[str, Any], plain_json(run.config)),
         notes=run.notes,
         finished_at=run.finished_at,
         error=run.error,
@@ -185,7 +186,7 @@ async def describe(backend: Backend, run: Run) -> RunDetail:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """The fields of a `RunSummary`."""
+    """The fields of a `RunSummary` without its configuration, which `json_answer` writes as it is."""
     return {
         "id": run.id,
         "name": run.name,
@@ -196,7 +197,6 @@ def _summary(run: Run) -> dict[str, Any]:
         "created_at": run.created_at,
         "last_report_at": run.last_report_at,
         "tags": list(run.tags),
-        "config": plain_json(run.config),
         "digest": None if run.digest is None else read_answer(RunDigest, run.digest),
     }
 

@@ -183,7 +183,6 @@ def _matching(
     connection: Connection, query: Select[*tuple[Any, ...]], wanted: RunFilter, silent_before: float
 ) -> Select[*tuple[Any, ...]]:
     """The query with a filter's conditions; it is over runs and their digests."""
-    tag, tags_of = _tags(connection)
     status = status_at(silent_before)
     if wanted.projects:
         query = query.where(runs.c.project.in_(wanted.projects))
@@ -192,9 +191,11 @@ def _matching(
     if wanted.levels:
         query = query.where(status == Status.RUNNING, run_digests.c.level.in_(wanted.levels))
     if wanted.tags:
+        tag, tags_of = _tags(connection)
         query = query.where(exists(select(1).select_from(tags_of).where(tag.in_(wanted.tags))))
     if wanted.text:
         text = wanted.text
+        tag, tags_of = _tags(connection)
         parts = [c.icontains(text, autoescape=True) for c in (runs.c.id, shown_name, runs.c.project, runs.c.error)]
         parts.append(exists(select(1).select_from(tags_of).where(tag.icontains(text, autoescape=True))))
         query = query.where(or_(*parts))
