@@ -12,7 +12,7 @@ from typing import Any
 import isentrope
 from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import EvaluationConfig, TrainingConfig
 
 RESULTS_VERSION = 1
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
@@ -22,7 +22,7 @@ SECONDS_PER_PROMPT, SECONDS_PER_ROLLOUT = 5e-3, 3.3e-4
 SECONDS_PER_RUN = 4.0
 """To load the weights and the libraries that a new process does not have yet."""
 _DEFAULT_POLICY = PolicyConfig()
-_SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate"})
+_SIZES = frozenset({"seed", "steps", "prompts", "group_size", "learning_rate", "evaluation"})
 """Fields of the training that a run's name does not show."""
 
 
@@ -75,6 +75,10 @@ class RunSettings:
         # A batch is sampled once for all its updates, and every prompt of it is in one of them.
         prompts = self.training.steps * self.training.prompts / self.training.updates_per_batch
         seconds = prompts * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * self.training.group_size)
+        if (evaluation := self.training.evaluation) is not None:
+            problems = (1 + self.training.steps // evaluation.every) * evaluation.problems
+            # Sampling alone.
+            seconds += problems * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * evaluation.samples) / 2
         # A third does not grow with the model: verifying answers, and what surrounds the matrix products.
         return SECONDS_PER_RUN + seconds * (1 + 2 * weights / usual) / 3
 
@@ -107,15 +111,21 @@ class Plan:
     def base(self) -> TrainingConfig:
         """Strictly on-policy GRPO on countdown: small, and yet its entropy collapses."""
         if self.quick:
-            return TrainingConfig(steps=30, prompts=12, group_size=8, learning_rate=3e-4)
-        return TrainingConfig(steps=150, prompts=32, group_size=16, learning_rate=1e-4)
+            evaluation = EvaluationConfig(every=7, problems=16, samples=8, k=4)
+            return TrainingConfig(steps=30, prompts=12, group_size=8, learning_rate=3e-4, evaluation=evaluation)
+        # The last evaluation is made before step 148.
+        evaluation = EvaluationConfig(every=21, problems=64, samples=32, k=8)
+        return TrainingConfig(steps=150, prompts=32, group_size=16, learning_rate=1e-4, evaluation=evaluation)
 
     @property
     def off_policy(self) -> Mapping[str, Any]:
         """Fields of `TrainingConfig` for several updates of one batch, as both papers train, at about the cost of the base."""
         if self.quick:
             return {"prompts": 16, "updates_per_batch": 4, "steps": 32}
-        return {"prompts": 64, "updates_per_batch": 8, "steps": 400}
+        assert self.base.evaluation is not None, "every run is evaluated"
+        # As many evaluations as of the base, the last before the last batch.
+        evaluation = dataclasses.replace(self.base.evaluation, every=56)
+        return {"prompts": 64, "updates_per_batch": 8, "steps": 400, "evaluation": evaluation}
 
     def run(
         self,

@@ -14,13 +14,12 @@ from isentrope_trainer.reproduce.evidence import higher, spread
 from isentrope_trainer.reproduce.figure import DYNAMICS, Check, Figure, Results, Row
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
-from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K
+from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, EVAL_PASS_AT_K
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-EVAL_PASS_AT_K = "eval/pass_at_k"
-PASS_RATE = "eval/pass_rate_{}"
+PASS_RATE = "eval/pass_rate/{}"
 """Share of the held-out problems in a bin of `PASS_RATE_BINS`."""
 CLIP_B = {"method": "clip_b", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"}
 CLIP_V = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"}
