@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +15,15 @@ import torch
 import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.checkpoint import Checkpoints
-from isentrope_trainer.loop import train
+from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.family import PolicyConfig, untrained_policy
+from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.ranks import Ranks
-from isentrope_trainer.settings import AdaptiveEntropyConfig, LossConfig, TrainingConfig
+from isentrope_trainer.reference_run import train_reference_policy
+from isentrope_trainer.settings import AdaptiveEntropyConfig, LossConfig, TrainingConfig, training_config
 from isentrope_trainer.training_state import TrainingState
 from isentrope_wire.errors import ConfigurationError
-from isentrope_wire.reports import ControlSnapshot, StepReport
+from isentrope_wire.reports import ControlSnapshot, RunFinished, StepReport
 from tests.trainer.test_loop import EndingIsEnough
 
 CONFIG = TrainingConfig(steps=6, seed=5, prompts=4, group_size=4, learning_rate=1e-3)
@@ -128,3 +132,44 @@ def test_other_settings_do_not_resume(tiny_policy_config: PolicyConfig, tmp_path
     with pytest.raises(ConfigurationError, match=r"learning_rate .*0\.001.*0\.5"):
         checkpoints.restore(attempt.state, attempt.probe, replace(CONFIG, learning_rate=0.5))
     checkpoints.restore(attempt.state, attempt.probe, replace(CONFIG, steps=60))
+
+
+def test_ctrl_c_saves_the_run_and_resuming_makes_the_steps_that_were_left(
+    tiny_policy_config: PolicyConfig, tmp_path: Path, home: Path
+) -> None:
+    transport, config, checkpoints = InMemoryTransport(), replace(CONFIG, steps=4), Checkpoints(tmp_path)
+    warm_start = WarmStartConfig(steps=1, batch_size=2)
+
+    def run(transport: InMemoryTransport, **more: Any) -> list[float]:
+        train_reference_policy(
+            config,
+            isentrope.Control(),
+            policy_config=tiny_policy_config,
+            warm_start=warm_start,
+            transport=transport,
+            threads=1,
+            **more,
+        )
+        return entropies(transport)
+
+    def entropies(transport: InMemoryTransport) -> list[float]:
+        return [message.scalars["entropy/mean"] for message in transport.messages if isinstance(message, StepReport)]
+
+    def interrupt(probe: isentrope.Probe, result: StepResult) -> None:
+        if result.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    saved: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(transport, checkpoints=checkpoints, follow=interrupt, saved=lambda step, path: saved.append(step))
+    assert saved == [2]
+    end = transport.messages[-1]
+    assert isinstance(end, RunFinished)
+    assert end.status == "finished"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    rest = run(InMemoryTransport(), checkpoints=checkpoints, resume=True)
+    assert entropies(transport) + rest == run(InMemoryTransport())
+    started = checkpoints.run()
+    assert started["started_with"]["name"] == "countdown"
+    assert training_config(started["config"]) == config

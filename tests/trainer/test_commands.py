@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import signal
@@ -6,12 +7,22 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner, Result
 
 import isentrope
+from isentrope.cli.frame import main
+from isentrope_trainer.checkpoint import Checkpoints
+from isentrope_trainer.commands import MODEL_SIZES
+from isentrope_trainer.loop import StepResult
+from isentrope_trainer.models.family import SIZES
+from isentrope_trainer.settings import EvaluationConfig, LossConfig, TrainingConfig
 from isentrope_wire import environment
 from tests.trainer.running_demo import ISENTROPE, free_ports, running_demo
 
@@ -20,6 +31,10 @@ SMALL = ("--prompts", "2", "--group-size", "4")
 
 def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*ISENTROPE, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
 
 
 @pytest.mark.parametrize("command", ["train", "demo"])
@@ -41,15 +56,95 @@ def isentrope_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments: tuple[str, ...], named: str) -> None:
-    from click.testing import CliRunner
-
-    from isentrope.cli.frame import main
-
-    result = CliRunner().invoke(main, [command, *arguments])
+    result = invoke(command, *arguments)
     assert result.exit_code == 2
     assert re.search(named, result.stderr)
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--algorithm", "magic"), "'magic'.*'grpo'"),
+        (("--prompts", "12", "--updates-per-batch", "8"), r"prompts .*\b8\b.*\b12\.$"),
+        (("--clip", "narrow"), "--clip .*'narrow'"),
+        (("--clip", "-1"), r"clip_low .*-1\.0\.$"),
+        (("--kl", "-1"), r"kl_coefficient .*-1\.0\.$"),
+        (("--resume", "{folder}"), "no checkpoint .*{folder}"),
+        (("--resume", "{folder}", "--lr", "1"), "--lr"),
+    ],
+)
+def test_settings_of_an_algorithm_that_cannot_work_end_with_one_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    result = invoke("train", *(argument.format(folder=tmp_path) for argument in arguments))
+    assert result.exit_code == 2
+    assert re.search(named.format(folder=tmp_path), result.stderr)
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command asks the trainer for; nothing is trained."""
+    asked: dict[str, Any] = {}
+
+    def train(config: TrainingConfig, control: isentrope.Control, **more: Any) -> None:
+        asked.update(more, config=config)
+        more["announce"]("01RUN")
+        probe = SimpleNamespace(latest=SimpleNamespace(scalars={"eval/avg_at_k": 0.5}), run_id="01RUN")
+        more["follow"](probe, StepResult(step=2, reward_mean=0.25, step_seconds=1.0))
+        more["saved"](3, Path("there"))
+
+    monkeypatch.setattr("isentrope_trainer.reference_run.train_reference_policy", train)
+    return asked
+
+
+def test_options_of_the_algorithm_become_settings(made: dict[str, Any], tmp_path: Path) -> None:
+    algorithm = ("--algorithm", "dapo", "--clip", "0.2,none", "--kl", "0.1", "--updates-per-batch", "8")
+    model = ("--eval-every", "5", "--task", "chain_sum", "--model-size", "0.2M", "--checkpoint", str(tmp_path))
+    result = invoke("train", "--steps", "16", *algorithm, *model)
+    assert result.exit_code == 0, result.output
+    config = made["config"]
+    assert (config.algorithm, config.updates_per_batch, config.task.name) == ("dapo", 8, "chain_sum")
+    assert config.loss == LossConfig(clip_low=0.2, clip_high=None, kl_coefficient=0.1)
+    assert made["policy_config"] == SIZES["0.2M"]
+    assert made["checkpoints"] == Checkpoints(tmp_path)
+    assert config.evaluation == EvaluationConfig(every=5)
+    assert not made["resume"]
+
+
+def test_without_options_the_algorithms_own_loss_is_used(made: dict[str, Any]) -> None:
+    invoke("train", "--algorithm", "dapo")
+    assert made["config"].loss is None
+    assert made["config"].effective_loss().clip_high == 0.28
+
+
+def test_a_run_resumes_with_the_settings_it_was_started_with(made: dict[str, Any], tmp_path: Path) -> None:
+    config = TrainingConfig(
+        steps=8, prompts=16, algorithm="ppo", loss=LossConfig(clip_low=None), evaluation=EvaluationConfig(every=3)
+    )
+    shape = asdict(SIZES["0.6M"])
+    Checkpoints(tmp_path).describe("01RUN", config, {"name": "mine", "project": "p", "policy": shape})
+    result = invoke("train", "--resume", str(tmp_path), "--steps", "20")
+    assert result.exit_code == 0, result.output
+    assert made["config"] == replace(config, steps=20)
+    assert (made["name"], made["policy_config"], made["resume"]) == ("mine", SIZES["0.6M"], True)
+
+
+def test_events_are_json_lines(made: dict[str, Any]) -> None:
+    events = [json.loads(line) for line in invoke("train", "--json", "--steps", "2").stdout.splitlines()]
+    assert [event["event"] for event in events] == ["run", "step", "eval", "checkpoint", "end"]
+    assert events[0]["run_id"] == "01RUN"
+    assert events[0]["config"]["steps"] == 2
+    assert (events[1]["step"], events[1]["reward_mean"]) == (2, 0.25)
+    assert events[2] == {"event": "eval", "step": 2, "eval/avg_at_k": 0.5}
+    assert events[3] == {"event": "checkpoint", "step": 3, "path": "there"}
+    assert (events[4]["status"], events[4]["steps"]) == ("finished", 1)
+
+
+def test_the_sizes_offered_are_those_of_the_family() -> None:
+    assert tuple(SIZES) == MODEL_SIZES
 
 
 def test_help_imports_no_torch() -> None:

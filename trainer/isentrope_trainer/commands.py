@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -10,24 +11,37 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
 
-from isentrope_trainer.settings import TrainingConfig
+from isentrope_trainer.settings import (
+    ALGORITHMS,
+    TASKS,
+    Aggregation,
+    EvaluationConfig,
+    TaskConfig,
+    TrainingConfig,
+    training_config,
+)
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.methods import METHODS, name_and_value
 
 if TYPE_CHECKING:
+    from isentrope import Probe
+    from isentrope_trainer.loop import StepResult
     from isentrope_trainer.server_process import ServerProcess
 
 _INTERRUPTED = 130
 _DELIVERY_SECONDS = 20.0
 _DEFAULTS = TrainingConfig()
+MODEL_SIZES, DEFAULT_SIZE = ("0.2M", "0.6M", "1.1M", "2.2M", "4.4M"), "1.1M"
 _REPLAY_SPEED = 4.0
 """Steps a second: the recorded run is over in a minute."""
 _OF_THE_TRAINER = ("torch", "transformers", "reasoning_gym", "tqdm")
@@ -63,10 +77,76 @@ def _training_options(command: _Command) -> _Command:
             help="Hold the mean entropy there: nats, or a share of its early level such as 75%.  [default: never]",
         ),
         click.option("--lr", default=_DEFAULTS.learning_rate, show_default=True, help="Learning rate of AdamW."),
-        click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a step."),
+        click.option("--prompts", default=_DEFAULTS.prompts, show_default=True, help="Problems a batch."),
         click.option("--group-size", default=_DEFAULTS.group_size, show_default=True, help="Rollouts of each problem."),
         click.option("--name", default="countdown", show_default=True, help="The run's name."),
         click.option("--project", default="demo", show_default=True, help="What the run belongs to."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _algorithm_options(command: _Command) -> _Command:
+    """What `isentrope train` takes beside the options of the demo."""
+    options = [
+        click.option("--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True, help="What to learn."),
+        click.option(
+            "--model-size",
+            type=click.Choice(MODEL_SIZES),
+            default=DEFAULT_SIZE,
+            show_default=True,
+            help="Parameters of the policy.",
+        ),
+        click.option(
+            "--algorithm",
+            type=click.Choice(list(ALGORITHMS)),
+            default="grpo",
+            show_default=True,
+            help="Advantage and loss.",
+        ),
+        click.option(
+            "--updates-per-batch",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="Optimiser updates made from one batch of rollouts; 1 is on-policy.",
+        ),
+        click.option(
+            "--sampler-lag",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help="Sample with weights that are that many updates old.",
+        ),
+        click.option(
+            "--clip",
+            metavar="LOW[,HIGH]",
+            help="How far the ratio to the old policy counts, or none.  [default: the algorithm's]",
+        ),
+        click.option(
+            "--aggregation",
+            type=click.Choice(get_args(Aggregation)),
+            help="Of tokens' losses.  [default: the algorithm's]",
+        ),
+        click.option(
+            "--kl", type=float, help="Coefficient of the divergence (k3) from the starting policy.  [default: 0]"
+        ),
+        click.option("--entropy-bonus", type=float, help="Coefficient of the mean entropy in the loss.  [default: 0]"),
+        click.option(
+            "--eval-every",
+            type=click.IntRange(1),
+            metavar="STEPS",
+            help="Evaluate on held-out problems.  [default: never]",
+        ),
+        click.option("--checkpoint", type=click.Path(file_okay=False), metavar="DIR", help="Save the run there."),
+        click.option(
+            "--resume",
+            type=click.Path(file_okay=False, exists=True),
+            metavar="DIR",
+            help="Continue the run saved there, with its own settings; --steps may be raised.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -81,17 +161,18 @@ _port = click.IntRange(1, 65535)
 @click.option("--http-port", type=_port, help="The server's port for pages and REST.  [default: 7070]")
 @click.option("--grpc-port", type=_port, help="The server's port for reports.  [default: 7071]")
 @_training_options
+@_algorithm_options
 def train(host: str | None, http_port: int | None, grpc_port: int | None, **options: Any) -> None:
     """Train the reference policy and report to a running server.
 
     Training never waits for the server: where none answers, reports stay in the spool and go up later
-    (`isentrope sync`).
+    (`isentrope sync`). Ctrl-C ends the run after the batch that it trains on, and saves it where --checkpoint says.
     """
-    config, control = _checked(options)
+    config, control = _resumed(options) if options["resume"] else _checked(options)
     if host or http_port or grpc_port:
         _point_at_server(host or "127.0.0.1", http_port or 7070, grpc_port or 7071)
     with _sigterm_as_interrupt():
-        sys.exit(_train(config, control, options, announce=_announce_run))
+        sys.exit(_train(config, control, options, announce=_announce_run, event=_print_event))
 
 
 @click.command()
@@ -240,20 +321,64 @@ def _replay(steps_per_second: float, announce: Callable[[str], None]) -> int:
     return 0
 
 
-def _train(config: TrainingConfig, control: Control, options: dict[str, Any], announce: Callable[[str], None]) -> int:
+def _train(
+    config: TrainingConfig,
+    control: Control,
+    options: dict[str, Any],
+    announce: Callable[[str], None],
+    event: Callable[..., None] | None = None,
+) -> int:
+    """Train, and return the exit status.
+
+    Args:
+        event: called with the name and the fields of each event where `--json` is given, instead of `announce`.
+    """
     _let_threads_sleep()
+    from isentrope_trainer.checkpoint import Checkpoints
+    from isentrope_trainer.models.family import SIZES, PolicyConfig
     from isentrope_trainer.reference_run import Course, train_reference_policy
 
+    # A resumed run has the shape that it was started with.
+    resumed_shape = options.get("policy")
+    policy_config = PolicyConfig(**resumed_shape) if resumed_shape else SIZES[options.get("model_size", DEFAULT_SIZE)]
     course, status = Course(), 0
+    event = event if options.get("as_json") and event is not None else None
+    folder = options.get("resume") or options.get("checkpoint")
+
+    def follow(probe: Probe, result: StepResult) -> None:
+        course.follow(probe, result)
+        if event is None:
+            return
+        # Reports are built off the training thread: the latest may be the one of the step before.
+        metrics = {} if probe.latest is None else dict(probe.latest.scalars)
+        event("step", **asdict(result), metrics=metrics)
+        if evaluated := {name: value for name, value in metrics.items() if name.startswith("eval/")}:
+            event("eval", step=result.step, **evaluated)
+
     try:
         train_reference_policy(
-            config, control, name=options["name"], project=options["project"], announce=announce, follow=course.follow
+            config,
+            control,
+            name=options["name"],
+            project=options["project"],
+            policy_config=policy_config,
+            checkpoints=None if folder is None else Checkpoints(Path(folder)),
+            resume=bool(options.get("resume")),
+            announce=announce if event is None else lambda run_id: event("run", run_id=run_id, config=asdict(config)),
+            follow=follow,
+            saved=lambda step, path: None if event is None else event("checkpoint", step=step, path=str(path)),
         )
     except KeyboardInterrupt:
         status = _INTERRUPTED
-    if closing_line := str(course):
+    if event is not None:
+        event("end", status="interrupted" if status else "finished", steps=course.steps)
+    elif closing_line := str(course):
         click.echo(closing_line)
     return status
+
+
+def _print_event(name: str, **fields: Any) -> None:
+    click.echo(json.dumps({"event": name, **fields}))
 
 
 def _let_threads_sleep() -> None:
@@ -273,6 +398,7 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
             prompts=options["prompts"],
             group_size=options["group_size"],
             learning_rate=options["lr"],
+            **(_of_algorithm(options) if "algorithm" in options else {}),
         )
         control = Control(
             method=options["method"],
@@ -285,6 +411,56 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
     except IsentropeError as error:
         raise click.UsageError(str(error)) from error
     return config, control
+
+
+def _of_algorithm(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings that only `isentrope train` has."""
+    changes: dict[str, Any] = {
+        "aggregation": options["aggregation"],
+        "kl_coefficient": options["kl"],
+        "entropy_coefficient": options["entropy_bonus"],
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if options["clip"] is not None:
+        low, *high = (None if word == "none" else _number(word) for word in options["clip"].split(","))
+        changes |= {"clip_low": low, "clip_high": high[0] if high else low}
+    return {
+        "task": TaskConfig(name=options["task"]),
+        "algorithm": options["algorithm"],
+        "updates_per_batch": options["updates_per_batch"],
+        "sampler_lag": options["sampler_lag"],
+        "evaluation": None if options["eval_every"] is None else EvaluationConfig(every=options["eval_every"]),
+        "loss": replace(ALGORITHMS[options["algorithm"]].loss, **changes) if changes else None,
+    }
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise click.UsageError(f"--clip takes LOW, LOW,HIGH or none, such as 0.2,0.28; got {word!r}.") from None
+
+
+def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
+    """The settings of a saved run. Its control comes with its checkpoint."""
+    from isentrope_trainer.checkpoint import Checkpoints
+    from isentrope_wire.errors import IsentropeError
+
+    context, allowed = click.get_current_context(), {"resume", "steps", "as_json", "host", "http_port", "grpc_port"}
+    given = [name for name in options if context.get_parameter_source(name) != _BY_DEFAULT and name not in allowed]
+    if given:
+        raise click.UsageError(
+            f"--resume continues a run with its own settings: leave out --{given[0].replace('_', '-')}."
+        )
+    try:
+        run = Checkpoints(Path(options["resume"])).run()
+        config = training_config(run["config"])
+        if context.get_parameter_source("steps") != _BY_DEFAULT:
+            config = replace(config, steps=options["steps"])
+    except IsentropeError as error:
+        raise click.UsageError(str(error)) from error
+    options |= run["started_with"]
+    return config, Control()
 
 
 def _point_at_server(host: str, http_port: int, grpc_port: int) -> None:

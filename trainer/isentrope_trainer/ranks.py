@@ -42,6 +42,10 @@ class Ranks:
         """Averaged over the ranks, the same on all."""
         return values if self.size == 1 else self.sum(values) / self.size
 
+    def any(self, fact: bool) -> bool:
+        """Whether it is so on any rank, the same on all."""
+        return fact if self.size == 1 else bool(self.sum(torch.tensor(float(fact))) > 0)
+
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Give every rank the mean of all ranks' gradients, in one exchange."""
         if self.size == 1:
@@ -56,5 +60,5 @@ class Ranks:
 def join_ranks() -> Ranks:
     """The ranks that `torchrun` started, joined to a process group; else this process alone."""
     if "TORCHELASTIC_RUN_ID" in os.environ and not distributed.is_initialized():
-        distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     return Ranks()

@@ -1,4 +1,7 @@
-"""The reference run from end to end: warm start, probe, reinforcement, progress bar.
+"""The reference run from end to end: warm start, probe, reinforcement, checkpoints, progress bar.
+
+Ctrl-C ends it after the batch that is being trained on, with a checkpoint where there is a folder for it; a second one ends
+it at once.
 
 `Course` is the last line that a training command prints, also after Ctrl-C: how far the run came, and how to show it again.
 """
@@ -6,19 +9,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
 from tqdm import tqdm
 
 import isentrope
+from isentrope_trainer.checkpoint import Checkpoints
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
+from isentrope_trainer.ranks import join_ranks
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import make_task
+from isentrope_trainer.training_state import TrainingState
 from isentrope_wire import environment
 from isentrope_wire.metrics import ENTROPY_MEAN, ENTROPY_OBSERVED_CHANGE, ENTROPY_PREDICTED_CHANGE
 
@@ -26,6 +38,8 @@ if TYPE_CHECKING:
     from isentrope.transport import Transport
 
 
+CHECKPOINT_EVERY = 25
+"""Steps."""
 THREADS = 2
 """Sums are split over threads, so their number is part of what makes a run repeatable."""
 
@@ -40,8 +54,11 @@ def train_reference_policy(
     warm_start: WarmStartConfig = WarmStartConfig(),  # noqa: B008  (frozen)
     transport: Transport | None = None,
     threads: int = THREADS,
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
     announce: Callable[[str], None] = lambda run_id: None,
     follow: Callable[[isentrope.Probe, StepResult], None] = lambda probe, result: None,
+    saved: Callable[[int, Path], None] = lambda step, path: None,
 ) -> None:
     """Train the reference policy under a probe.
 
@@ -49,37 +66,101 @@ def train_reference_policy(
         control: the intervention the run starts with.
         transport: where reports go instead of the spool.
         threads: that torch computes with. Another number gives another run: sums end in other last digits.
+        checkpoints: where to save the run, every `CHECKPOINT_EVERY` steps and at its end.
+        resume: continue the run that is saved in `checkpoints`.
         announce: called with the run's id, when the run begins.
         follow: called after each step.
+        saved: called with the step and the folder of each checkpoint.
 
     Raises:
-        ConfigurationError: the home can't be written to.
+        ConfigurationError: the home can't be written to, or there is nothing to resume from.
+        KeyboardInterrupt: the run was interrupted; it is ended and saved.
     """
     torch.set_num_threads(threads)
+    ranks = join_ranks()
     # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
     task = make_task(config.seed, config.task, hold_out=config.evaluation is not None)
     policy = warm_started_policy(task, policy_config, warm_start)
+    state = TrainingState(policy, config, ranks)
     probe = isentrope.Probe(
         name=name,
         project=project,
         config=shown_settings(config, policy_config, warm_start),
         control=control,
+        run_id=checkpoints.run()["run_id"] if resume and checkpoints is not None else None,
         planned_steps=config.steps,
         # A step is one gate call over all its tokens: no first pass could know more about them.
         threshold_source="micro_batch",
         tokenizer=policy.tokenizer,
         transport=transport,
     )
-    with probe:
-        announce(probe.run_id)
-        with tqdm(total=config.steps, desc="train", unit="step", dynamic_ncols=True) as progress:
+    with probe, _noted_interrupts() as interrupted:
+        if checkpoints is not None:
+            if resume:
+                checkpoints.restore(state, probe, config)
+            elif ranks.rank == 0:
+                started_with = {"name": name, "project": project, "policy": dataclasses.asdict(policy_config)}
+                checkpoints.describe(probe.run_id, config, started_with)
+        last_saved = state.step
+        if ranks.rank == 0:
+            announce(probe.run_id)
+
+        def save() -> None:
+            nonlocal last_saved
+            if checkpoints is not None and state.step > last_saved:
+                saved(state.step, checkpoints.save(state, probe))
+                last_saved = state.step
+
+        def go_on(state: TrainingState) -> bool:
+            if state.step - last_saved >= CHECKPOINT_EVERY:
+                save()
+            return not ranks.any(interrupted.is_set())
+
+        # The mean over the run so far gives the time that remains: steps that sample or evaluate take longer than others.
+        with tqdm(
+            total=config.steps,
+            initial=state.step,
+            desc="train",
+            unit="step",
+            smoothing=0,
+            dynamic_ncols=True,
+            disable=ranks.rank > 0,
+        ) as progress:
 
             def show(result: StepResult) -> None:
                 progress.set_postfix_str(_progress_text(probe, result), refresh=False)
                 progress.update()
                 follow(probe, result)
 
-            train(policy, task, probe, config, on_step=show)
+            train(policy, task, probe, config, on_step=show, state=state, go_on=go_on)
+        save()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[threading.Event]:
+    """Whether Ctrl-C or SIGTERM came; the second of them interrupts as usual. Only the main thread gets signals."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        tqdm.write("Stopping after this batch; again to stop at once.", file=sys.stderr)
+        restore()
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    try:
+        yield interrupted
+    finally:
+        restore()
 
 
 def shown_settings(
@@ -87,7 +168,6 @@ def shown_settings(
 ) -> dict[str, object]:
     """What the page shows of how the run is trained."""
     return {
-        "algorithm": "GRPO, strictly on-policy",
         **dataclasses.asdict(config),
         "policy": dataclasses.asdict(policy_config),
         "warm_start": dataclasses.asdict(warm_start),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from isentrope_wire.errors import ConfigurationError
 
@@ -279,3 +280,25 @@ class TrainingConfig:
 
     def has_entropy_bonus(self) -> bool:
         return self.adaptive_entropy is not None or self.effective_loss().entropy_coefficient > 0
+
+
+def training_config(document: Mapping[str, Any]) -> TrainingConfig:
+    """The settings that `dataclasses.asdict` made a document of, also after JSON.
+
+    Raises:
+        ConfigurationError: settings that can't work.
+    """
+    config: TrainingConfig = _from_document(TrainingConfig, document)
+    return config
+
+
+def _from_document(kind: Any, value: Any) -> Any:
+    """A value of a settings class, or of what a field is declared as."""
+    if get_origin(kind) is tuple:
+        return tuple(value)
+    # `LossConfig | None`: the class, where there is a value.
+    settings_class: Any = next((part for part in get_args(kind) if is_dataclass(part)), kind)
+    if not isinstance(value, Mapping):
+        return value
+    hints = get_type_hints(settings_class)
+    return settings_class(**{name: _from_document(hints[name], part) for name, part in value.items()})
