@@ -106,4 +106,4 @@ def _apart(runs: list[Run]) -> float:
     return 1 - residual / float(np.sum((rewards - rewards.mean()) ** 2))
 
 
-FIGURE = AlgorithmsShareACurve()
+FIGURES = (AlgorithmsShareACurve(),)

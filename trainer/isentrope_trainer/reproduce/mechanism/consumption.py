@@ -112,4 +112,4 @@ class Consumption(Figure):
         return [*early, most, together]
 
 
-FIGURE = Consumption()
+FIGURES = (Consumption(),)

@@ -97,4 +97,4 @@ def _share_above_0(series: np.ndarray) -> float:
     return float(np.mean(series[~np.isnan(series)] > 0))
 
 
-FIGURE = CovarianceMovesEntropy()
+FIGURES = (CovarianceMovesEntropy(),)

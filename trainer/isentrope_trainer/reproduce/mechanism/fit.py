@@ -115,4 +115,4 @@ class Fit(Figure):
         return checks
 
 
-FIGURE = Fit()
+FIGURES = (Fit(),)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isentrope_trainer.reproduce.drawing import course, panels
 from isentrope_trainer.reproduce.evidence import higher, trend
-from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row
+from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig
 from isentrope_wire.metrics import ENTROPY_MEAN, REWARD_MEAN
@@ -51,19 +51,6 @@ class Regularisers(Figure):
             axes[2 * row].legend()
         return picture
 
-    def table(self, results: Results) -> list[Row]:
-        return [
-            {
-                "arm": label,
-                "seed": run.seed,
-                "entropy_start": run.start(ENTROPY_MEAN),
-                "entropy_end": run.end(ENTROPY_MEAN),
-            }
-            | {"reward_end": run.end(REWARD_MEAN)}
-            for label, arm in self.arms(results.plan).items()
-            for run in results.runs(arm)
-        ]
-
     def checks(self, results: Results) -> list[Check]:
         arms = self.arms(results.plan)
 
@@ -104,4 +91,4 @@ class Regularisers(Figure):
         ]
 
 
-FIGURE = Regularisers()
+FIGURES = (Regularisers(),)

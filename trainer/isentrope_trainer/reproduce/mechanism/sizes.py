@@ -85,4 +85,4 @@ class Sizes(Figure):
         ]
 
 
-FIGURE = Sizes()
+FIGURES = (Sizes(),)

@@ -160,4 +160,4 @@ def _error(rows: Values) -> float:
     return float(np.abs(rows[:, 0] - rows[:, 1]).max() / np.abs(rows[:, 1]).max())
 
 
-FIGURE = Theorems()
+FIGURES = (Theorems(),)

@@ -60,4 +60,4 @@ class TopShares(Figure):
         ]
 
 
-FIGURE = TopShares()
+FIGURES = (TopShares(),)
