@@ -54,14 +54,12 @@ class BatchCovariance(Figure):
         for index, (label, arm) in enumerate(self.arms(results.plan).items()):
             runs, style = results.runs(arm), look(index)
             values = np.concatenate([pushed(run) for run in runs])
-            left.hist(
-                values, bins=40, histtype="step", color=style.color, linestyle=style.dash, label=f"{label}, all tokens"
-            )
+            left.hist(values, bins=40, histtype="step", color=style.color, linestyle=style.dash, label=label)
             change = np.mean([smoothed(averaged(pushed(run)), 5) for run in runs], axis=0)
             right.plot(runs[0].steps, change, color=style.color, linestyle=style.dash, label=f"{label}: −Cov, averaged")
         left.axvline(0, color="#888888", linewidth=0.6)
         left.set(xlabel="−Cov_B(A, S_c), nats", ylabel="steps", title="(a) how often")
-        left.legend(loc="upper left")
+        left.legend()
         right.axhline(0, color="#888888", linewidth=0.6)
         right.set(xlabel="step", ylabel="−Cov_B(A, S_c), nats", title="(b) over training")
         other = right.twinx()
