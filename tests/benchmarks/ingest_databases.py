@@ -44,6 +44,7 @@ PACE_SECONDS = 0.1
 REPORTS_IN_A_PUSH = 64
 DURABLE = ("fsync=on", "full_page_writes=on", "synchronous_commit=on")
 CONNECTING_AT_ONCE = 50
+RETRY_SECONDS = 1.0
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 
 
@@ -254,8 +255,7 @@ class _Client:
     async def connect(self, at_once: asyncio.Semaphore) -> None:
         async with at_once:
             await self._stub.Hello(_hello(self._run_id), metadata=self._metadata, timeout=120)
-            request = pb.WatchRequest(run_id=self._run_id, incarnation="first", rank=0)
-            self._watching = asyncio.create_task(_read(self._stub.Watch(request, metadata=self._metadata)))
+            self._watching = asyncio.create_task(self._watch())
 
     async def push_until(self, end: float, period: float, into: Measured) -> None:
         due = time.monotonic() + random.uniform(0, period)
@@ -268,20 +268,32 @@ class _Client:
             record = pb.Record(seq=self._seq, payload=payload, payload_hash=payload_hash(payload))
             request = pb.PushRequest(run_id=self._run_id, incarnation="first", rank=0, records=[record])
             started = time.perf_counter()
-            reply = await self._stub.Push(request, metadata=self._metadata, timeout=120)
-            assert reply.acked_through == self._seq
+            while not await self._acknowledged(request):
+                await asyncio.sleep(RETRY_SECONDS)
             into.ack_seconds.append(time.perf_counter() - started)
             into.reports += 1
             due += period
 
+    async def _acknowledged(self, request: pb.PushRequest) -> bool:
+        """Whether a push came through; a shipper sends it again where it did not."""
+        try:
+            reply = await self._stub.Push(request, metadata=self._metadata, timeout=120)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(reply.acked_through == self._seq)
+
+    async def _watch(self) -> None:
+        """As a shipper: again where the stream ends."""
+        request = pb.WatchRequest(run_id=self._run_id, incarnation="first", rank=0)
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for _ in self._stub.Watch(request, metadata=self._metadata):
+                    pass
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def close(self) -> None:
         self._watching.cancel()
         await self._channel.close()
-
-
-async def _read(stream: Any) -> None:
-    async for _ in stream:
-        pass
 
 
 async def _many(one: Candidate, count: int, period: float, seconds: float) -> str:
