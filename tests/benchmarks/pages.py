@@ -3,7 +3,7 @@
 Opening cold (nothing in the browser's cache) and warm, to drawn charts; bytes over the wire, compressed; the server's CPU
 time for one page. From the return of `probe.step` to the step painted, at one and at five steps a second; what a tab takes
 of a core meanwhile, and by how much it grows in a minute (`--minutes`, after a collection of garbage). Five tabs at once.
-`server`: the server's CPU with more and more tabs, on runs of a step a second and of one in ten.
+`server`: the server's CPU with more and more readers, on runs of a step a second and of one in ten.
 """
 
 from __future__ import annotations
@@ -191,15 +191,15 @@ def following(browser: Browser, server: RunningServer, seconds: float, tabs: int
         return [f"| {tabs} | {pace:g} | {' | '.join(waits)} | {shares} |"]
 
 
-def of_the_server(browser: Browser, server: RunningServer, seconds: float, tabs: int, pace: float) -> str:
-    """A row for each tab count and pace: CPU of the server alone, whatever the browser takes."""
-    name = f"counted-{tabs}-{pace:g}".replace(".", "-")
+def of_the_server(browser: Browser, server: RunningServer, seconds: float, readers: int, pace: float) -> str:
+    """A row for each count of readers and pace: CPU of the server alone, whatever the browser takes."""
+    name = f"counted-{readers}-{pace:g}".replace(".", "-")
     with running(server, name, pace, first=3) as run:
-        context = browser.new_context(viewport={"width": 1440, "height": 900})
-        pages = [context.new_page() for _ in range(tabs)]
-        if pages:
-            pages[0].request.get(f"{server.url}/?token={server.token}", max_redirects=0)
-        for page in pages:
+        # A session of its own each: equal questions of one session are answered together.
+        contexts = [browser.new_context(viewport={"width": 1440, "height": 900}) for _ in range(readers)]
+        for context in contexts:
+            page = context.new_page()
+            page.request.get(f"{server.url}/?token={server.token}", max_redirects=0)
             _open(page, server, name)
         time.sleep(10)
         before, since, first = cpu_seconds(psutil.Process(server.pid)), time.monotonic(), len(run.returned)
@@ -207,8 +207,9 @@ def of_the_server(browser: Browser, server: RunningServer, seconds: float, tabs:
         passed = time.monotonic() - since
         used = cpu_seconds(psutil.Process(server.pid)) - before
         steps = len(run.returned) - first
-        context.close()
-    return f"| {tabs} | {steps / passed:.2f} | {1e3 * used / passed:.0f} |"
+        for context in contexts:
+            context.close()
+    return f"| {readers} | {steps / passed:.2f} | {1e3 * used / passed:.0f} |"
 
 
 def main(minutes: float, parts: Sequence[str]) -> None:
@@ -226,10 +227,10 @@ def main(minutes: float, parts: Sequence[str]) -> None:
             for tabs, pace, seconds in ((1, 1.0, 30.0), (1, 5.0, 60.0 * minutes), (5, 5.0, 30.0)):
                 print("\n".join(following(browser, server, seconds, tabs, pace)), flush=True)
         if "server" in parts:
-            print("| visible tabs | steps/s | the server's CPU, ms a second |")
+            print("| readers, a visible tab each | steps/s | the server's CPU, ms a second |")
             print("|---|---|---|")
-            for tabs, pace in ((0, 1.0), (1, 1.0), (4, 1.0), (0, 0.1), (4, 0.1)):
-                print(of_the_server(browser, server, 30.0, tabs, pace), flush=True)
+            for readers, pace in ((0, 1.0), (1, 1.0), (4, 1.0), (0, 0.1), (4, 0.1)):
+                print(of_the_server(browser, server, 30.0, readers, pace), flush=True)
 
 
 if __name__ == "__main__":
