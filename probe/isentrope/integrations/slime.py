@@ -1,0 +1,254 @@
+"""slime: its policy loss with the log-probs gated, named by three flags of its own and no line of code.
+
+    --loss-type custom_loss
+    --custom-loss-function-path isentrope.integrations.slime.policy_loss
+    --custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step
+
+Logits, sampled tokens, advantages and masks meet in one function of slime's, `policy_loss_function`: it is called as it is,
+with gated log-probs handed to it. Read at commit 624b824 (2026-08-21): slime/backends/megatron_utils/loss.py
+(`get_responses`, `get_log_probs_and_entropy`, `policy_loss_function`, `loss_function`), cp_utils.py
+(`slice_log_prob_with_cp`) and model.py (`train_one_step`). slime has no release to pin (PyPI's `slime` is another package):
+the functions that are used are checked by their parameters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.errors import ConfigurationError
+from isentrope.integrations.attachment import Attachment, check_parameters, in_worker, refuse
+from isentrope.scores import TokenScores
+
+FRAMEWORK = "slime (read at commit 624b824)"
+HOOK = "--custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step"
+LOGPROBS = "get_log_probs_and_entropy"
+EXPECTED = {
+    "policy_loss_function": ("args", "batch", "logits", "sum_of_sample_mean"),
+    LOGPROBS: ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths"),
+    "get_responses": ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths", "apply_temperature"),
+    "slice_log_prob_with_cp": ("log_prob", "total_length", "response_length"),
+}
+"""Names in slime's loss module, with the parameters that are passed."""
+SHOWN = (
+    "advantage_estimator",
+    "eps_clip",
+    "eps_clip_high",
+    "kl_loss_coef",
+    "entropy_coef",
+    "lr",
+    "rollout_temperature",
+)
+"""Settings that the run is shown with."""
+CLIP_EPSILON = 1e-6
+"""Megatron adds it to the norm."""
+
+_training: _Training | None = None
+"""That of this process; None before its first step, and in processes that compute no policy loss."""
+
+
+def policy_loss(
+    args: Namespace,
+    batch: Mapping[str, Any],
+    logits: Tensor,
+    sum_of_sample_mean: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """slime's own policy loss, computed from gated log-probs.
+
+    Args:
+        args: slime's.
+        batch: one micro-batch of this rank.
+        logits: [1, T, vocabulary / tensor-parallel ranks], float32.
+        sum_of_sample_mean: slime's reduction.
+
+    Returns:
+        As `policy_loss_function`.
+
+    Raises:
+        ConfigurationError: the hook that builds the probe is not set.
+    """
+    if _training is None:
+        raise ConfigurationError(f"Can't attach to slime: no probe was built. Add {HOOK}.")
+    return _training.policy_loss(args, batch, logits, sum_of_sample_mean)
+
+
+def before_train_step(
+    args: Namespace, rollout_id: int, step_id: int, model: Sequence[Any], optimizer: Any, opt_param_scheduler: object
+) -> None:
+    """Build the probe before the first step, on the last pipeline stage of the actor, and close what was not closed.
+
+    Args:
+        args: slime's.
+        rollout_id: not used.
+        step_id: not used.
+        model: this rank's chunks.
+        optimizer: Megatron's; its `step` is wrapped once.
+        opt_param_scheduler: not used.
+
+    Raises:
+        ConfigurationError: a set-up that can't be followed.
+    """
+    global _training
+    mpu = importlib.import_module("megatron.core.mpu")
+    if getattr(model[0], "role", "actor") != "actor" or not mpu.is_pipeline_last_stage(ignore_virtual=True):
+        return
+    if _training is None:
+        _training = _Training(args, mpu)
+    _training.begin_step(optimizer)
+
+
+def forget() -> None:
+    """Let the next step build another probe (tests)."""
+    global _training
+    _training = None
+
+
+class _Training:
+    """The probe of one rank, and how slime's functions reach it."""
+
+    def __init__(self, args: Namespace, mpu: Any) -> None:
+        self._loss = importlib.import_module("slime.backends.megatron_utils.loss")
+        for name, parameters in EXPECTED.items():
+            check_parameters(self._loss, name, parameters, FRAMEWORK)
+        refuse("slime", _reasons(args))
+        self._mpu = mpu
+        # Ranks of one tensor-parallel group hold the same tokens, and each gates them: they must switch together.
+        group = mpu.get_tensor_and_data_parallel_group(with_context_parallel=True)
+        shown = {name: getattr(args, name) for name in SHOWN if hasattr(args, name)}
+        self.attachment = Attachment(in_worker(config=shown, group=group, name="slime"))
+        self._recomputed: list[Mapping[str, Any]] = []
+        """Micro-batches whose loss is computed once more during their backward."""
+        self._optimizer: Any = None
+        self._is_open = False
+
+    def begin_step(self, optimizer: Any) -> None:
+        if self._is_open:  # slime made no update: a gradient was NaN or infinite
+            self._close(optimizer)
+        self._recomputed.clear()
+        if optimizer is not self._optimizer:
+            self._optimizer = optimizer
+            update = optimizer.step
+
+            @functools.wraps(update)
+            def updated(*arguments: Any, **settings: Any) -> Any:
+                result = update(*arguments, **settings)
+                if self._is_open:
+                    # (successful, norm of the gradient, its zeros)
+                    self._close(optimizer, norm=result[1])
+                return result
+
+            optimizer.step = updated
+
+    def _close(self, optimizer: Any, norm: float | Tensor | None = None) -> None:
+        self._is_open = False
+        factor = None
+        with self.attachment.guard.protect("reading the norm of a gradient"):
+            largest = float(getattr(getattr(optimizer, "config", None), "clip_grad", 0.0) or 0.0)
+            if norm is not None and largest > 0:
+                factor = min(1.0, largest / (float(norm) + CLIP_EPSILON))
+        self.attachment.close(optimizer, clip_factor=factor)
+
+    def policy_loss(
+        self,
+        args: Namespace,
+        batch: Mapping[str, Any],
+        logits: Tensor,
+        sum_of_sample_mean: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        again = next((index for index, seen in enumerate(self._recomputed) if seen is batch), None)
+        if again is not None:
+            # The gate's own tensors were kept, and the values are the same without it.
+            del self._recomputed[again]
+            return self._loss.policy_loss_function(args, batch, logits, sum_of_sample_mean)  # type: ignore[no-any-return]
+        self._is_open = True
+        if getattr(args, "recompute_loss_function", False):
+            self._recomputed.append(batch)
+        self.attachment.hold(lambda: self._scored(args, batch, logits))
+        with self._gated(args, batch):
+            return self._loss.policy_loss_function(args, batch, logits, sum_of_sample_mean)  # type: ignore[no-any-return]
+
+    def _scored(self, args: Namespace, batch: Mapping[str, Any], logits: Tensor) -> TokenScores:
+        """Of this rank's response tokens, laid end to end in the order of slime's own log-probs."""
+        lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
+        # Logits as they are: divided by the temperature they would be a copy.
+        chunks = self._loss.get_responses(
+            logits.detach(), args=args, unconcat_tokens=batch["unconcat_tokens"], apply_temperature=False, **lengths
+        )
+        temperature = getattr(args, "rollout_temperature", 1.0)
+        return _joined([self._score(chunk, tokens, temperature) for chunk, tokens in chunks])
+
+    def _score(self, logits: Tensor, tokens: Tensor, temperature: float) -> TokenScores:
+        """Of one sample, [R, columns]."""
+        probe = self.attachment.probe
+        if self._mpu.get_tensor_model_parallel_world_size() == 1:
+            return probe.score(logits, tokens, temperature=temperature)
+        start = self._mpu.get_tensor_model_parallel_rank() * logits.shape[-1]
+        group = self._mpu.get_tensor_model_parallel_group()
+        return probe.score_sharded(logits, tokens, start=start, group=group, temperature=temperature)
+
+    @contextmanager
+    def _gated(self, args: Namespace, batch: Mapping[str, Any]) -> Iterator[None]:
+        """Let slime's loss read gated log-probs."""
+        own = getattr(self._loss, LOGPROBS)
+
+        def gated(*arguments: Any, **settings: Any) -> Any:
+            empty, found = own(*arguments, **settings)
+            # A loss that is recomputed would count the gate's tensors as its own.
+            with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+                return empty, {**found, "log_probs": self._gate(args, batch, found["log_probs"])}
+
+        setattr(self._loss, LOGPROBS, gated)
+        try:
+            yield
+        finally:
+            setattr(self._loss, LOGPROBS, own)
+
+    def _gate(self, args: Namespace, batch: Mapping[str, Any], own: list[Tensor]) -> list[Tensor]:
+        whole = torch.cat(own)
+        known: dict[str, Tensor] = {}
+        mask = advantages = None
+        with self.attachment.guard.protect("reading a micro-batch of slime's"):
+            lengths = zip(batch["loss_masks"], batch["total_lengths"], batch["response_lengths"], strict=True)
+            mask = torch.cat([self._loss.slice_log_prob_with_cp(*of_sample) for of_sample in lengths]).bool()
+            advantages = torch.cat(batch["advantages"])
+            policy = batch.get("rollout_log_probs" if getattr(args, "use_rollout_logprobs", False) else "log_probs")
+            named = {
+                "old_logprobs": policy or [part.detach() for part in own],
+                "sampler_logprobs": batch.get("rollout_log_probs"),
+                "ref_logprobs": batch.get("ref_log_probs"),
+            }
+            known = {name: torch.cat(list(parts)) for name, parts in named.items() if parts}
+        scores = self.attachment.take()
+        if advantages is None:
+            return own
+        gated = self.attachment.gate(whole, advantages, mask, scores, **known)
+        return list(gated.split([len(part) for part in own]))
+
+
+def _joined(parts: Sequence[TokenScores]) -> TokenScores:
+    """Scores of several samples as those of one row of tokens."""
+    first, fields = parts[0], {}
+    for field in dataclasses.fields(first):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], Tensor) and field.name != "temperature":
+            fields[field.name] = torch.cat(values)
+    return dataclasses.replace(first, **fields)
+
+
+def _reasons(args: Namespace) -> Iterator[str]:
+    if getattr(args, "allgather_cp", False):
+        yield "--allgather-cp moves the log-probs of tokens to other ranks than their logits. Use the zig-zag layout."
+    if getattr(args, "custom_loss_function_path", None) != f"{__name__}.policy_loss":
+        yield f"the loss is not ours. Add --loss-type custom_loss --custom-loss-function-path {__name__}.policy_loss."
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor

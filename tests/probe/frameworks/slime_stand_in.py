@@ -1,0 +1,224 @@
+"""A stand-in for slime's Megatron backend and for megatron's `mpu`, written for these tests: no line of it is slime's.
+
+It has the functions of slime/backends/megatron_utils/loss.py at commit 624b824 that the adapter uses, with their parameters and
+layouts (samples laid end to end, zig-zag context parallelism, vocabulary shards), and `TrainOneStep`, which calls hook,
+loss, backward, update and scheduler in the order of model.py. No GPU and no pipeline.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from isentrope.integrations import slime
+from isentrope.scores import sharded_token_scores
+
+VOCABULARY, WIDTH, PROMPT = 24, 16, 3
+LENGTHS = (9, 14, 11)
+
+
+class Mpu(ModuleType):
+    """One rank's place: which of how many ranks split the vocabulary, and which of how many the sequence."""
+
+    def __init__(self, tensor: tuple[int, int] = (0, 1), context: tuple[int, int] = (0, 1), group: Any = None) -> None:
+        super().__init__("megatron.core.mpu")
+        self.tensor, self.context, self.group = tensor, context, group
+        self.last_stage = True
+
+    def get_tensor_model_parallel_rank(self) -> int:
+        return self.tensor[0]
+
+    def get_tensor_model_parallel_world_size(self) -> int:
+        return self.tensor[1]
+
+    def get_tensor_model_parallel_group(self) -> Any:
+        return self.group
+
+    def get_tensor_and_data_parallel_group(self, *, with_context_parallel: bool) -> Any:
+        assert with_context_parallel
+        return self.group
+
+    def is_pipeline_last_stage(self, *, ignore_virtual: bool) -> bool:
+        return self.last_stage and ignore_virtual
+
+
+def rows_of(mpu: Mpu, total: int) -> list[int]:
+    """Positions of a sequence that this rank has, in its own order: two of 2 n chunks, the outer ones on rank 0."""
+    rank, ranks = mpu.context
+    if ranks == 1:
+        return list(range(total))
+    size = -(-total // (2 * ranks))
+    mirrored = 2 * ranks - rank - 1
+    return [*range(rank * size, (rank + 1) * size), *range(mirrored * size, (mirrored + 1) * size)]
+
+
+class Loss(ModuleType):
+    """slime.backends.megatron_utils.loss"""
+
+    def __init__(self, mpu: Mpu) -> None:
+        super().__init__("slime.backends.megatron_utils.loss")
+        self.mpu = mpu
+        self.calls = 0
+        # Functions of the module look each other up in it, as anywhere.
+        self.get_log_probs_and_entropy: Any = self._get_log_probs_and_entropy
+
+    def _responses(
+        self, total_lengths: list[int], response_lengths: list[int]
+    ) -> Iterator[tuple[int, list[int], list[int]]]:
+        """Of each sample: where it begins in this rank's rows, which rows predict a response token, and which token."""
+        start = 0
+        for total, response in zip(total_lengths, response_lengths, strict=True):
+            rows = rows_of(self.mpu, total)
+            kept = [i for i, position in enumerate(rows) if total - response - 1 <= position < total - 1]
+            yield start, kept, [rows[i] + 1 for i in kept]
+            start += len(rows)
+
+    def get_responses(
+        self,
+        logits: Tensor,
+        *,
+        args: Namespace,
+        unconcat_tokens: list[Tensor],
+        total_lengths: list[int],
+        response_lengths: list[int],
+        apply_temperature: bool = True,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        places = self._responses(total_lengths, response_lengths)
+        for tokens, (start, kept, targets) in zip(unconcat_tokens, places, strict=True):
+            rows = logits[0, [start + i for i in kept]]
+            yield rows / args.rollout_temperature if apply_temperature else rows, tokens[targets]
+
+    def _get_log_probs_and_entropy(
+        self,
+        logits: Tensor,
+        *,
+        args: Namespace,
+        unconcat_tokens: list[Tensor],
+        total_lengths: list[int],
+        response_lengths: list[int],
+        with_entropy: bool = False,
+    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        found: dict[str, list[Tensor]] = {"log_probs": [], "entropy": []}
+        for rows, tokens in self.get_responses(
+            logits,
+            args=args,
+            unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+        ):
+            if self.mpu.tensor[1] == 1:
+                found["log_probs"].append(rows.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1))
+            else:
+                start = self.mpu.tensor[0] * rows.shape[-1]
+                found["log_probs"].append(sharded_token_scores(rows, tokens, start, group=self.mpu.group).logprobs)
+        return torch.empty(0), found
+
+    def slice_log_prob_with_cp(self, log_prob: Tensor, total_length: int, response_length: int) -> Tensor:
+        ((_, _, targets),) = self._responses([total_length], [response_length])
+        return log_prob[[target - (total_length - response_length) for target in targets]]
+
+    def policy_loss_function(
+        self, args: Namespace, batch: Any, logits: Tensor, sum_of_sample_mean: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self.calls += 1
+        lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
+        _, found = self.get_log_probs_and_entropy(
+            logits, args=args, unconcat_tokens=batch["unconcat_tokens"], with_entropy=True, **lengths
+        )
+        new, old = torch.cat(found["log_probs"]), torch.cat(batch["log_probs"])
+        ratio, advantages = (new - old).exp(), torch.cat(batch["advantages"])
+        loss = sum_of_sample_mean(-torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages))
+        return loss, {"pg_loss": loss.detach()}
+
+
+class Optimizer(torch.optim.AdamW):
+    """A MegatronOptimizer: it clips by itself, and its step gives whether it went well, the norm, and zeros."""
+
+    config = Namespace(clip_grad=0.05)
+
+    def step(self, closure: None = None) -> Any:  # type: ignore[override]
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.clip_grad)
+        super().step()
+        return True, norm, None
+
+
+class TrainOneStep:
+    """The actor of one rank, with a tiny model whose head has this rank's slice of the vocabulary."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mpu: Mpu, *, attached: bool, **settings: Any) -> None:
+        self.mpu, self.loss, self.attached = mpu, Loss(mpu), attached
+        settings = {"rollout_temperature": 0.8, "allgather_cp": False, "recompute_loss_function": False} | settings
+        self.args = Namespace(custom_loss_function_path="isentrope.integrations.slime.policy_loss", **settings)
+        torch.manual_seed(0)
+        rank, ranks = mpu.tensor
+        self.body, head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head = nn.Parameter(head.weight.detach().chunk(ranks)[rank].clone())
+        self.optimizer = Optimizer([self.body.weight, self.head], lr=1e-2)
+        self.random = torch.Generator().manual_seed(3)
+        self.skip_update = False
+        modules = {"megatron": ModuleType("megatron"), "megatron.core": ModuleType("megatron.core"), mpu.__name__: mpu}
+        modules |= {name: ModuleType(name) for name in ("slime", "slime.backends", "slime.backends.megatron_utils")}
+        modules[self.loss.__name__] = self.loss
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        slime.forget()
+
+    def batch(self) -> dict[str, Any]:
+        tokens = [torch.randint(VOCABULARY, (length,), generator=self.random) for length in LENGTHS]
+        responses = [length - PROMPT for length in LENGTHS]
+        masks = [torch.ones(length) for length in responses]
+        masks[1][2:4] = 0  # the output of a tool
+        whole = [torch.full((length,), sign) for length, sign in zip(responses, (1.0, -1.0, 0.5), strict=True)]
+        cut = [self.loss.slice_log_prob_with_cp(a, n, r) for a, n, r in zip(whole, LENGTHS, responses, strict=True)]
+        return {
+            "unconcat_tokens": tokens, "total_lengths": list(LENGTHS), "response_lengths": responses,
+            "loss_masks": masks, "advantages": cut,
+        }  # fmt: skip
+
+    def logits(self, batch: dict[str, Any]) -> Tensor:
+        rows = [rows_of(self.mpu, len(tokens)) for tokens in batch["unconcat_tokens"]]
+        padded = [torch.cat([tokens, tokens.new_zeros(8)]) for tokens in batch["unconcat_tokens"]]
+        states = torch.cat([tokens[kept] for tokens, kept in zip(padded, rows, strict=True)])
+        hidden: Tensor = self.body(states)
+        return (hidden @ self.head.T).unsqueeze(0)
+
+    def __call__(self, micro_batches: int = 2) -> list[float]:
+        """One step; the losses of its micro-batches."""
+        self.optimizer.zero_grad()
+        if self.attached:
+            slime.before_train_step(self.args, 0, 0, [Namespace(role="actor")], self.optimizer, None)
+        losses = []
+        for _ in range(micro_batches):
+            batch = self.batch()
+            logits = self.logits(batch)
+            lengths = {"total_lengths": batch["total_lengths"], "response_lengths": batch["response_lengths"]}
+            with torch.no_grad():
+                _, found = self.loss._get_log_probs_and_entropy(
+                    logits, args=self.args, unconcat_tokens=batch["unconcat_tokens"], **lengths
+                )
+            batch["log_probs"] = found["log_probs"]
+            masks = zip(batch["loss_masks"], LENGTHS, batch["response_lengths"], strict=True)
+            mask = torch.cat([self.loss.slice_log_prob_with_cp(*of_sample) for of_sample in masks])
+            function = slime.policy_loss if self.attached else self.loss.policy_loss_function
+            arguments = (self.args, batch, logits, lambda values, mask=mask: (values * mask).sum() / 30)
+            if self.args.recompute_loss_function:
+                loss, _ = checkpoint(function, *arguments, use_reentrant=False)
+            else:
+                loss, _ = function(*arguments)
+            loss.backward()
+            losses.append(loss.item())
+        if not self.skip_update:
+            self.optimizer.step()
+        return losses
+
+    def weights(self) -> Tensor:
+        return torch.cat([self.body.weight.detach().flatten(), self.head.detach().flatten()])

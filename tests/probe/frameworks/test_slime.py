@@ -1,0 +1,172 @@
+"""The adapter to slime, around a stand-in for slime's Megatron backend: no Megatron, no GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import isentrope
+from isentrope.errors import ConfigurationError
+from isentrope.integrations import slime
+from isentrope.integrations.attachment import in_worker
+from isentrope.transport.transport import InMemoryTransport
+from isentrope_wire.reports import StepReport
+from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, TrainOneStep
+from tests.probe.ranks.gang import run_ranks
+from tests.probe.tiny_loop import CLIP, pushed, reports
+
+COUNTED = 2 * (sum(LENGTHS) - PROMPT * len(LENGTHS) - 2)
+"""Response tokens of a step without the two that the mask leaves out."""
+
+
+class Attached:
+    """A stand-in trainer and what its probe sent, under a control pushed live before step `push_before`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch | None, mpu: Mpu, **settings: Any) -> None:
+        self.transport = InMemoryTransport()
+        # Not for good: this process may have other tests to run.
+        patch = pytest.MonkeyPatch() if monkeypatch is None else monkeypatch
+        transport = self.transport
+        patch.setattr(slime, "in_worker", lambda **about: in_worker(**about, transport=transport))
+        self.trainer = TrainOneStep(patch, mpu, attached=True, **settings)
+        self.gradients: list[Tensor] = []
+        """Of each sample, those of slime's own log-probs before the gate."""
+        own = self.trainer.loss.get_log_probs_and_entropy
+
+        def watched(*arguments: Any, **settings: Any) -> Any:
+            empty, found = own(*arguments, **settings)
+            for part in found["log_probs"]:
+                part.register_hook(self.gradients.append)
+            return empty, found
+
+        self.trainer.loss.get_log_probs_and_entropy = watched
+
+    def train(self, steps: int, push_after: int | None = None) -> list[list[float]]:
+        losses = []
+        for step in range(1, steps + 1):
+            losses.append(self.trainer())
+            if step == push_after:
+                self.transport.set_control(pushed(1, CLIP))
+        return losses
+
+    def reports(self) -> list[StepReport]:
+        return reports(self.transport)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_run_without_control_is_bit_identical(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> None:
+    alone = TrainOneStep(monkeypatch, Mpu(), attached=False, recompute_loss_function=recompute)
+    losses = [alone() for _ in range(3)]
+    attached = Attached(monkeypatch, Mpu(), recompute_loss_function=recompute)
+    assert attached.train(3) == losses
+    assert torch.equal(attached.trainer.weights(), alone.weights())
+    assert [report.step for report in attached.reports()] == [1, 2, 3]
+    assert {report.scalars["token/count"] for report in attached.reports()} == {COUNTED}
+    assert {report.labels["entropy/prediction_basis"] for report in attached.reports()} == {"loss_gradient"}
+    assert attached.trainer.loss.calls == 6 * (1 + recompute)
+
+
+def test_a_control_pushed_live_gates_as_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached = Attached(monkeypatch, Mpu())
+    attached.train(2, push_after=2)
+    attached.gradients.clear()
+    attached.train(1)
+    last = attached.reports()[-1]
+    assert [report.labels["control/method"] for report in attached.reports()] == ["none", "none", "clip_v"]
+    without = (
+        sum(int((gradient == 0).sum()) for gradient in attached.gradients) - 2 * 2
+    )  # two masked tokens a micro-batch
+    assert 0 < without < COUNTED
+    assert without / COUNTED == pytest.approx(last.scalars["clip/fraction"])
+
+
+def test_a_recomputed_loss_is_observed_once_and_gated_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[tuple[Tensor, list[dict[str, float]]]] = []
+    for recompute in (False, True):
+        attached = Attached(monkeypatch, Mpu(), recompute_loss_function=recompute)
+        attached.train(4, push_after=2)
+        numbers = [
+            {name: value for name, value in report.scalars.items() if not name.startswith("probe/")}
+            for report in attached.reports()
+        ]
+        ended.append((attached.trainer.weights(), numbers))
+    assert torch.equal(ended[0][0], ended[1][0])
+    assert ended[0][1] == ended[1][1]
+    assert ended[1][1][-1]["clip/fraction"] > 0
+
+
+def test_a_step_without_update_is_closed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached = Attached(monkeypatch, Mpu())
+    attached.trainer.skip_update = True
+    attached.train(1)
+    assert attached.reports() == []
+    attached.trainer.skip_update = False
+    attached.train(1)
+    assert [report.scalars["token/count"] for report in attached.reports()] == [COUNTED] * 2
+
+
+def two_ranks(rank: int, split: str) -> tuple[list[StepReport], list[Tensor]]:
+    """Its reports, and the gradients of its log-probs in the last step."""
+    attached = Attached(None, Mpu(**{split: (rank, 2)}, group=torch.distributed.group.WORLD))
+    attached.train(3, push_after=2 if rank == 0 else None)
+    attached.gradients.clear()
+    attached.train(1)
+    return attached.reports(), attached.gradients
+
+
+@pytest.mark.parametrize(("split", "copies"), [("tensor", 2), ("context", 1)])
+def test_two_ranks_score_and_switch_together(monkeypatch: pytest.MonkeyPatch, split: str, copies: int) -> None:
+    whole = Attached(monkeypatch, Mpu())
+    whole.train(1)
+    of_ranks = run_ranks(2, two_ranks, split)
+    first = of_ranks[0][0][0].scalars
+    assert first["token/count"] == copies * COUNTED
+    for name in ("entropy/mean", "score/vocab_centered_std", "score/discriminator_mean"):
+        assert first[name] == pytest.approx(whole.reports()[0].scalars[name], rel=1e-5)
+    for reported, _ in of_ranks:
+        assert [report.labels["control/method"] for report in reported] == ["none"] * 3 + ["clip_v"]
+    assert 0 < of_ranks[0][0][-1].scalars["clip/fraction"] < 1
+    without = [sum(int((gradient == 0).sum()) for gradient in gradients) for _, gradients in of_ranks]
+    masked = copies * 4
+    assert (sum(without) - masked) / (copies * COUNTED) == pytest.approx(of_ranks[0][0][-1].scalars["clip/fraction"])
+    if split == "tensor":
+        gradients = [[gradient == 0 for gradient in of_rank] for _, of_rank in of_ranks]
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(*gradients, strict=True))
+
+
+def test_other_stages_and_the_critic_have_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpu = Mpu()
+    attached = Attached(monkeypatch, mpu)
+    mpu.last_stage = False
+    slime.before_train_step(attached.trainer.args, 0, 0, [object()], attached.trainer.optimizer, None)
+    with pytest.raises(ConfigurationError, match="before_train_step"):
+        slime.policy_loss(attached.trainer.args, {}, torch.zeros(1, 1, 1), torch.sum)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"allgather_cp": True}, "allgather-cp"), ({"custom_loss_function_path": None}, "custom-loss-function-path")],
+)
+def test_a_set_up_that_cannot_work_is_refused(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], reason: str
+) -> None:
+    attached = Attached(monkeypatch, Mpu())
+    vars(attached.trainer.args).update(settings)
+    with pytest.raises(ConfigurationError, match=reason):
+        attached.trainer()
+
+
+def test_another_layout_of_slime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached = Attached(monkeypatch, Mpu())
+    monkeypatch.setattr(attached.trainer.loss, "get_responses", lambda logits: iter(()), raising=False)
+    with pytest.raises(ConfigurationError, match="get_responses"):
+        attached.trainer()
+
+
+def test_the_paths_that_the_flags_name_exist() -> None:
+    assert callable(slime.policy_loss)
+    assert slime.HOOK.endswith(f"{slime.__name__}.{slime.before_train_step.__name__}")
+    assert isentrope.__name__ in slime.HOOK
