@@ -5,6 +5,8 @@
   is refused, and the self-check
 - `verl.py`: `attach(engine)` for verl's FSDP engines; `verl_plugin.py`: what `import verl` loads; `verl_support.py`: what is
   refused
+- `slime.py`: the loss and the hook that slime's flags name
+- `deepspeed.py`: `step(engine, probe)` for a loop of one's own around a DeepSpeed engine
 - `transformers.py`: `IsentropeCallback`, scalars of any `transformers.Trainer`
 - `attachment.py`: what adapters to other frameworks are made of; it needs none of their libraries
 - `reporting.py`: what both share: a report per optimiser step, the probe's state in a checkpoint
