@@ -129,6 +129,8 @@ def train(rank: int, packages: str, stage: int, mode: str) -> Run:
                 transport.set_control(pushed(1, CLIP))
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), enabled=stage == 3):
         run.weights = torch.cat([parameter.detach().float().flatten() for parameter in engine.module.parameters()])
+    if probe is not None:
+        probe.finish()  # waits for the other rank's numbers of the last step
     run.reports = reports(transport)
     engine.destroy()
     return run

@@ -52,6 +52,11 @@ class Attached:
                 self.transport.set_control(pushed(1, CLIP))
         return losses
 
+    def finish(self) -> None:
+        """Wait for the other ranks' numbers of the last step."""
+        assert slime._training is not None
+        slime._training.attachment.probe.finish()
+
     def reports(self) -> list[StepReport]:
         return reports(self.transport)
 
@@ -114,6 +119,7 @@ def two_ranks(rank: int, split: str) -> tuple[list[StepReport], list[Tensor]]:
     attached.train(3, push_after=2 if rank == 0 else None)
     attached.gradients.clear()
     attached.train(1)
+    attached.finish()
     return attached.reports(), attached.gradients
 
 
