@@ -231,9 +231,9 @@ def update(
     probe.log(
         {
             "reward/mean": result.reward_mean,
-            "advantage/zero_group_fraction": zero_advantage_groups(batch.rewards).float().mean(),
-            "completion/length_mean": mask.sum(dim=1).float().mean(),
-            "train/loss": loss.detach(),
+            "advantage/zero_group_fraction": state.ranks.mean(zero_advantage_groups(batch.rewards).float().mean()),
+            "completion/length_mean": state.ranks.mean(mask.sum(dim=1).float().mean()),
+            "train/loss": state.ranks.mean(loss.detach()),
             "train/grad_norm": gradient_norm,
             "time/step_seconds": result.step_seconds,
         }
