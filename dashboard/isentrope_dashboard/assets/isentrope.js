@@ -1,8 +1,9 @@
 // What the browser does by itself: it keeps the address, asks for news, binds the charts, saves them, draws grid cells.
 (function () {
   "use strict";
-  const TICK_MILLISECONDS = 50;
-  const ASK_MILLISECONDS = 150;
+  const TICK_MILLISECONDS = 30;
+  const ASK_MILLISECONDS = 120;
+  const ASK_OF_ENDED_MILLISECONDS = 1000;
   const LEAST_BETWEEN_UPDATES = 450; // a page that is drawn more often takes more of the reader's processor than it is worth
   const ELSEWHERE_MILLISECONDS = 4000; // on a page without a run: whether the session and the server are still there
   const SLOW_ANSWER = 8000;
@@ -43,8 +44,8 @@
   async function ask() {
     const now = Date.now(), question = JSON.stringify(view()), isNew = question !== live.question;
     if (!asks() || (live.asking === question && now - live.asked < SLOW_ANSWER)) return;
-    const due = run() ? Math.max(live.asked + ASK_MILLISECONDS, live.updated + LEAST_BETWEEN_UPDATES) : live.asked + ELSEWHERE_MILLISECONDS;
-    if (question === live.tried && now < due) return;
+    const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? ASK_MILLISECONDS : ASK_OF_ENDED_MILLISECONDS;
+    if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES)) return;
     Object.assign(live, { asking: question, tried: question, asked: now });
     const slow = isNew || now - live.slow > SLOW_NEWS_MILLISECONDS;
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");

@@ -86,7 +86,7 @@ class Readings:
     first: SeriesColumns
     """Of the run's first steps."""
     course: SeriesColumns
-    """Of the whole run, perhaps reduced."""
+    """Of the steps that the charts show, perhaps reduced."""
     last: SeriesColumns
     """Of the last steps, not reduced."""
 
@@ -159,7 +159,9 @@ def _card(
         ],
         className="kpi-words",
     )
-    line = html.I(className="spark iris", style={"--drawing": sparkline(smoothed(readings.course, 3))})
+    stride = math.ceil(len(readings.course.step) / SPARK_POINTS) or 1
+    drawing = sparkline(smoothed(readings.course, 3)[::-stride][::-1])
+    line = html.I(className="spark iris", style={"--drawing": drawing})
     return html.Section([words, line], className="card kpi")
 
 

@@ -47,14 +47,14 @@ async def read(client: AsyncClient, view: View) -> Values:
         client.newest(calls.alerts(run_id), 50),
     )
     scale, first, last = await read_range(client, run, view, history)
-    charted, course, early, newest = await asyncio.gather(
+    begins = (diagnosis.step or 0) - (diagnosis.lost_in_steps or 0)
+    charted, early, newest = await asyncio.gather(
         client.ask(calls.series(run_id, overview.METRICS, from_step=first, to_step=last, points=CHART_POINTS)),
-        client.ask(calls.series(run_id, summary.METRICS, points=summary.SPARK_POINTS)),
-        read_early(client, run, summary.METRICS),
+        client.ask(calls.series(run_id, summary.METRICS, to_step=begins + FIRST_STEPS)),
         client.ask(calls.series(run_id, summary.METRICS, from_step=max(0, (run.step or 0) - LAST_STEPS + 1))),
     )
     readings = [
-        Readings(*(answer.series.get(name, EMPTY) for answer in (early, course, newest))) for name in summary.METRICS
+        Readings(*(answer.series.get(name, EMPTY) for answer in (early, charted, newest))) for name in summary.METRICS
     ]
     shown = Shown(
         scheme=view.scheme,
@@ -79,13 +79,6 @@ async def read(client: AsyncClient, view: View) -> Values:
         "chart-change": overview.change_figure(charted.series, shown),
         "chart-clip": overview.clip_figure(charted.series, shown),
     }
-
-
-async def read_early(client: AsyncClient, run: RunDetail, names: Sequence[str]) -> SeriesAnswer:
-    """The run's first steps."""
-    beginning = await client.ask(calls.series(run.id, names, points=2))
-    first = min((columns.step[0] for columns in beginning.series.values() if columns.step), default=0)
-    return await client.ask(calls.series(run.id, names, from_step=0, to_step=first + FIRST_STEPS))
 
 
 async def read_range(
