@@ -17,26 +17,28 @@ from isentrope_dashboard.live import News
 from isentrope_dashboard.pages import routing
 
 ASSETS = Path(__file__).parent / "assets"
-PLOTLY = Path(__file__).parent / "vendored" / "plotly-cartesian.min.js"
-"""plotly.js with the charts that pages draw, a third of the whole; of the version that the `plotly` package has."""
+PLOTLY = (Path(__file__).parent / "vendored" / "plotly-cartesian.min.js").read_bytes()
+"""plotly.js with the charts that pages draw, a third of the whole."""
+PLOTLY_ADDRESS = f"/_dash-component-suites/plotly/{hashlib.sha256(PLOTLY).hexdigest()[:16]}.js"
 
-# `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the end.
-INDEX = """<!DOCTYPE html>
+# `color-scheme.js` runs in the head, before anything is painted; every other script belongs at the end, but plotly is on its
+# way meanwhile.
+INDEX = f"""<!DOCTYPE html>
 <html lang="en">
     <head>
-        {%metas%}
-        <title>{%title%}</title>
+        {{%metas%}}
+        <title>{{%title%}}</title>
         <link rel="icon" type="image/svg+xml" href="/assets/icon.svg">
-        {%css%}
+        {{%css%}}
         <script src="/assets/first-paint/color-scheme.js"></script>
-        <script async src="/_dash-component-suites/plotly/package_data/plotly.min.js"></script>
+        <script async src="{PLOTLY_ADDRESS}"></script>
     </head>
     <body>
-        {%app_entry%}
+        {{%app_entry%}}
         <footer>
-            {%config%}
-            {%scripts%}
-            {%renderer%}
+            {{%config%}}
+            {{%scripts%}}
+            {{%renderer%}}
         </footer>
     </body>
 </html>"""
@@ -89,22 +91,15 @@ def _answer_every_address(app: FastAPI, dash_app: Dash) -> None:
 
 
 def _serve_scripts_compressed(app: FastAPI, dash_app: Dash) -> None:
-    """Before Dash's own route for its scripts: each is compressed once and not for every browser; plotly is our smaller one.
-
-    The address of plotly has no fingerprint, as those of the other scripts have, so browsers ask whether it changed.
-    """
+    """Before Dash's own route for its scripts: each is compressed once and not for every browser; and plotly beside them."""
     kept: dict[bytes, bytes] = {}
-    plotly = PLOTLY.read_bytes()
-    tag = f'"{hashlib.sha256(plotly).hexdigest()[:16]}"'
 
     # Not async: reading and compressing a file of megabytes belongs into a thread.
     @app.get("/_dash-component-suites/{package_name}/{path:path}", include_in_schema=False)
     def script(package_name: str, path: str, request: Request) -> Response:
-        if (package_name, path) == ("plotly", "package_data/plotly.min.js"):
-            headers = {"ETag": tag, "Cache-Control": "no-cache"}
-            if tag in request.headers.get("if-none-match", ""):
-                return Response(status_code=304, headers=headers)
-            answer = Response(plotly, media_type="text/javascript", headers=headers)
+        if request.url.path == PLOTLY_ADDRESS:
+            headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+            answer = Response(PLOTLY, media_type="text/javascript", headers=headers)
         else:
             answer = dash_app.backend.serve_component_suites(dash_app, package_name, path, request)
         plain = bytes(answer.body)

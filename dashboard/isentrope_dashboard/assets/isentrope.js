@@ -221,9 +221,9 @@
   setInterval(() => {
     ask();
     draw();
-    showAge();
     if (described && !described.isConnected) describe(null);
   }, TICK_MILLISECONDS);
+  setInterval(showAge, 500);
   ask();
 
   // ---- tokens in their text: one Tab stop, arrows go from token to token, a card shows the numbers of one ------------------
