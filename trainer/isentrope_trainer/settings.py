@@ -165,6 +165,24 @@ class TaskConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LocalModelConfig:
+    """A language model in a folder, see `models/local.py`.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+    """
+
+    path: str
+    device: str = "auto"
+    """As torch names it; `auto` takes a GPU where there is one."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ConfigurationError(f"model.dtype must be float32 or bfloat16, got {self.dtype!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PromptFilterConfig:
     """Dynamic sampling: prompts outside these pass rates are replaced by new ones, see `algorithms/prompt_filter.py`.
     The range of 2602.03392, appendix B.

@@ -2,6 +2,7 @@
 
 policy       a causal language model with its tokenizer: sampled from and scored
 family       small models of one form in five sizes
+local        any model of `transformers` in a folder, with its tokenizer
 sampling     drawing completions, with the weights as they are or as they were
 prefix_tree  how a group's completions are read together
 warm_start   supervised learning on demonstrations, cached in the home folder

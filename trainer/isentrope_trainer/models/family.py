@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.tasks.base import Task
-from isentrope_trainer.tasks.vocabulary import WordTokenizer
+from isentrope_trainer.tasks.vocabulary import EOS_ID, WordTokenizer
 
 _MOST_POSITIONS = 128
 """Tokens of the longest prompt and answer of any task, and some more."""
@@ -53,7 +53,7 @@ def build_policy(config: PolicyConfig, tokenizer: WordTokenizer, seed: int) -> L
         num_key_value_heads=config.attention_heads,
         max_position_embeddings=_MOST_POSITIONS,
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=EOS_ID,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
     )

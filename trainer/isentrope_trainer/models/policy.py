@@ -7,7 +7,7 @@ logprobs = policy.logprobs(rollouts)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,10 @@ class TextTokenizer(Protocol):
     """What a policy needs of its tokenizer; named as `transformers` names it."""
 
     pad_token_id: int
-    eos_token_id: int
+
+    @property
+    def eos_token_ids(self) -> Collection[int]:
+        """Each ends a completion."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -44,9 +47,15 @@ class Reading:
 class Policy:
     """A language model that is sampled from and scored."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: TextTokenizer) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: TextTokenizer, *, shared_beginnings: bool = True) -> None:
+        """
+        Args:
+            shared_beginnings: read what a prompt's completions share once, where the model's form allows it. Worth it for
+                short completions of few words.
+        """
         self.model = model
         self.tokenizer = tokenizer
+        self._shared_beginnings = shared_beginnings
 
     def sample(
         self,
@@ -79,7 +88,7 @@ class Policy:
             temperature=temperature,
             max_tokens=max_tokens,
             pad_id=self.tokenizer.pad_token_id,
-            eos_id=self.tokenizer.eos_token_id,
+            eos_ids=self.tokenizer.eos_token_ids,
         )
 
     def texts(self, rollouts: Rollouts) -> list[str | None]:
@@ -87,7 +96,7 @@ class Policy:
         texts: list[str | None] = []
         for token_ids, mask in zip(rollouts.completions.tolist(), rollouts.mask.tolist(), strict=True):
             *content, last = token_ids[: sum(mask)]
-            texts.append(self.tokenizer.decode(content) if last == self.tokenizer.eos_token_id else None)
+            texts.append(self.tokenizer.decode(content) if last in self.tokenizer.eos_token_ids else None)
         return texts
 
     def read(self, rollouts: Rollouts, *, model: PreTrainedModel | None = None, hidden: bool = False) -> Reading:
@@ -98,7 +107,7 @@ class Policy:
             hidden: give the last hidden states, too.
         """
         model = self.model if model is None else model
-        if isinstance(model, LlamaForCausalLM):
+        if self._shared_beginnings and isinstance(model, LlamaForCausalLM):
             return tree_reading(model, rollouts, hidden=hidden)
         return padded_reading(model, rollouts, hidden=hidden)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ def sample_rollouts(
     temperature: float,
     max_tokens: int,
     pad_id: int,
-    eos_id: int,
+    eos_ids: Collection[int],
 ) -> Rollouts:
     """Sample `group_size` completions for each prompt.
 
@@ -38,6 +38,7 @@ def sample_rollouts(
         prompt_mask: bool, same shape, False on padding.
         temperature: the logits are divided by it; the trainer must score with the same one.
         max_tokens: of a completion, its end marker included.
+        eos_ids: each ends a completion.
     """
     vocabulary = model.config.vocab_size
     prompt_of_beginning = torch.arange(len(prompts), device=prompts.device)
@@ -45,6 +46,7 @@ def sample_rollouts(
     cache = read_prompts(model, prompts, prompt_mask)
     next_to_read = prompts[:, -1]
     unfinished = torch.ones_like(beginning_of_row, dtype=torch.bool)
+    ends = torch.tensor(list(eos_ids), device=prompts.device)
     tokens, masks, logprobs = [], [], []
     for position in range(max_tokens):
         places = _places(prompt_mask, prompt_of_beginning, position)
@@ -55,7 +57,7 @@ def sample_rollouts(
         tokens.append(last_tokens)
         masks.append(unfinished)
         logprobs.append(torch.where(unfinished, distribution.gather(1, drawn)[:, 0], 0.0))
-        unfinished = unfinished & (last_tokens != eos_id)
+        unfinished = unfinished & ~torch.isin(last_tokens, ends)
         if not unfinished.any():
             break
         beginnings = beginning_of_row[unfinished] * vocabulary + last_tokens[unfinished]

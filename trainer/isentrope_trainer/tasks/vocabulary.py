@@ -23,7 +23,7 @@ class WordTokenizer:
 
     pad_token_id = PAD_ID
     bos_token_id = BOS_ID
-    eos_token_id = EOS_ID
+    eos_token_ids = (EOS_ID,)
 
     def __init__(self, words: Sequence[str]) -> None:
         """
