@@ -50,6 +50,14 @@ class WarmStartConfig:
     seed: int = 0
 
 
+WARM_STARTS = {
+    "countdown": WarmStartConfig(),
+    "chain_sum": WarmStartConfig(steps=320, batch_size=64, learning_rate=3e-3, noise=0.9),
+    "jugs": WarmStartConfig(steps=240, batch_size=64, learning_rate=3e-3, noise=0.7),
+}
+"""Of each task, the same for every size of the family: all sizes have imitated the same demonstrations."""
+
+
 def warm_started_policy(task: Task, policy_config: PolicyConfig, config: WarmStartConfig) -> Policy:
     """The policy after its warm start: as shipped, from the home where it has been trained before, or trained now.
 
