@@ -3,7 +3,7 @@
     probe = isentrope.attach(trainer)
     trainer.train()
 
-TRL samples, computes advantages and its loss, clips, updates and logs as before. Five methods of this one trainer are
+TRL samples, computes advantages and its loss, clips, updates and logs as before. Six methods of this one trainer are
 wrapped. The log-probs of the loss come from `_get_per_token_logps_and_entropies`: they keep their values, and get
 gradient only where the active control keeps it.
 """
@@ -14,7 +14,8 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -57,6 +58,8 @@ from isentrope_wire.metrics import (
 logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "_isentrope_attachment"
+_REWARDS = "isentrope_rewards"
+"""Among the inputs of TRL's loss: the reward of each completion, [batch]."""
 PROMISED = {
     "reward": REWARD_MEAN,
     "completions/mean_length": COMPLETION_LENGTH_MEAN,
@@ -177,6 +180,8 @@ class Attachment(StepReports):
         """Inputs of the loss that is being computed."""
         self._first_pass: list[tuple[Tensor, TokenScores]] | None = None
         """Log-probs and scores computed while TRL generates; None: it does not generate."""
+        self._rewards: Tensor | None = None
+        """Of the completions that TRL generates now, [batch]."""
         self._micro_batches: list[MicroBatch] = []
         self._groups_known = False
         """Whether the groups of the open step are known."""
@@ -190,6 +195,8 @@ class Attachment(StepReports):
         """Wrap the trainer's methods and add the callback."""
         self._wrap("_get_per_token_logps_and_entropies", self._logprobs_for_trl)
         self._wrap("_generate_and_score_completions", self._generate)
+        if hasattr(self._trainer, "_calculate_rewards"):
+            self._wrap("_calculate_rewards", self._calculate_rewards)
         self._wrap("_compute_loss", self._compute_loss)
         self._wrap("train", self._train)
         if hasattr(self._trainer, "_clip_grad_norm"):  # transformers 5
@@ -298,10 +305,23 @@ class Attachment(StepReports):
             output = self._theirs["_generate_and_score_completions"](*args, **kwargs)
         finally:
             self._first_pass = None
+            rewards, self._rewards = self._rewards, None
+        if rewards is not None and len(rewards) == len(output["advantages"]):
+            output[_REWARDS] = rewards  # TRL shuffles and splits it with the completions
         if self._observing():
             with self._guard.protect("counting thresholds"):
                 self._take_first_pass(candidates, output)
         return output
+
+    def _calculate_rewards(self, inputs: Any, prompts: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Keep what TRL makes advantages of: the weighted sum of this rank's rewards. TRL's output has only the advantages."""
+        of_functions = self._theirs["_calculate_rewards"](inputs, prompts, *args, **kwargs)
+        with self._guard.protect("keeping the rewards"):
+            first = self._trainer.accelerator.process_index * len(prompts)
+            own = of_functions[first : first + len(prompts)]
+            weights = self._trainer.reward_weights.to(own.device)
+            self._rewards = (own * weights).nansum(dim=1).masked_fill(own.isnan().all(dim=1), math.nan)
+        return of_functions
 
     def _take_first_pass(self, candidates: list[tuple[Tensor, TokenScores]], output: Inputs) -> None:
         if "old_logps" not in output and output.get("old_per_token_logps") is None:
@@ -339,6 +359,8 @@ class Attachment(StepReports):
         with self._guard.protect("finding truncated completions"):
             if (cut := truncated(self._trainer, inputs)) is not None:
                 completions["truncated"] = cut
+        if (rewards := inputs.get(_REWARDS)) is not None:
+            completions["reward"] = rewards
         gated = self._probe.gate(
             replace(scores, token_ids=inputs["completion_ids"]),
             inputs["advantages"],

@@ -136,6 +136,29 @@ def test_a_resumed_run_counts_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert [report.step for report in tiny_trl.reports(transport)] == [3, 4]
 
 
+@pytest.mark.parametrize("kind", ["grpo", "rloo"])
+def test_gate_is_given_the_reward_of_each_completion(tmp_path: Path, kind: str) -> None:
+    def by_sum(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(sum(ids)) for ids in completion_ids]
+
+    def by_evenness(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+        return [None if sum(ids) % 2 else 1.0 for ids in completion_ids]
+
+    settings = {"reward_weights": [2.0, 0.5], "gradient_accumulation_steps": 2, "num_iterations": 2}
+    trainer, probe, _ = attached(tmp_path, kind=kind, trainer_reward_funcs=[by_sum, by_evenness], **settings)
+    theirs, rewards, sums = probe.gate, list[float](), list[int]()
+
+    def gate(scores: Any, advantages: Tensor, mask: Tensor, **known: Any) -> Tensor:
+        rewards.extend(known["completions"]["reward"].tolist())
+        sums.extend((scores.token_ids * mask).sum(dim=1).int().tolist())
+        return theirs(scores, advantages, mask, **known)
+
+    probe.gate = gate
+    trainer.train()
+    assert len(set(sums)) > 1
+    assert rewards == [2.0 * total + 0.5 * (total % 2 == 0) for total in sums]
+
+
 def test_the_run_says_goodbye_when_training_ends(tmp_path: Path) -> None:
     trainer, _, transport = attached(tmp_path)
     trainer.train()
