@@ -56,6 +56,7 @@ def train_reference_policy(
     threads: int = THREADS,
     checkpoints: Checkpoints | None = None,
     resume: bool = False,
+    quiet: bool = False,
     announce: Callable[[str], None] = lambda run_id: None,
     follow: Callable[[isentrope.Probe, StepResult], None] = lambda probe, result: None,
     saved: Callable[[int, Path], None] = lambda step, path: None,
@@ -68,6 +69,7 @@ def train_reference_policy(
         threads: that torch computes with. Another number gives another run: sums end in other last digits.
         checkpoints: where to save the run, every `CHECKPOINT_EVERY` steps and at its end.
         resume: continue the run that is saved in `checkpoints`.
+        quiet: show no progress bar.
         announce: called with the run's id, when the run begins.
         follow: called after each step.
         saved: called with the step and the folder of each checkpoint.
@@ -124,7 +126,7 @@ def train_reference_policy(
             unit="step",
             smoothing=0,
             dynamic_ncols=True,
-            disable=ranks.rank > 0,
+            disable=quiet or ranks.rank > 0,
         ) as progress:
 
             def show(result: StepResult) -> None:

@@ -110,6 +110,9 @@ def _orders(figures: Sequence[Figure], plan: Plan, folder: RunFolder) -> tuple[l
             tags.setdefault(one.key, []).append(figure.name)
     found = {key: run for key, one in settings.items() if (run := folder.find(one)) is not None}
     missing = [key for key in settings if key not in found]
+    # The first run from each warm start goes first: it is trained once then, and not by every worker at the same time.
+    first = {settings[key].starting_point: key for key in reversed(missing)}
+    missing.sort(key=lambda key: first[settings[key].starting_point] != key)
     report = bool(missing) and _server_answers()
     return [
         Order(settings=settings[key], tags=tuple(dict.fromkeys(tags[key])), report=report) for key in missing

@@ -198,7 +198,9 @@ class _EndedAtOnce(AbstractContextManager[None]):
 
 def _outcome(order: Order, future: Future[RunFiles]) -> Outcome:
     error = future.exception()
-    return Outcome(order, future.result()) if error is None else Outcome(order, None, str(error))
+    return (
+        Outcome(order, future.result()) if error is None else Outcome(order, None, str(error) or type(error).__name__)
+    )
 
 
 def _in_words(error: BaseException) -> str:

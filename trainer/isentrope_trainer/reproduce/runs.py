@@ -191,6 +191,7 @@ def make_run(settings: RunSettings, tags: Sequence[str] = (), *, report: bool = 
         warm_start=settings.warm_start,
         transport=transport,
         threads=settings.threads,
+        quiet=True,
     )
     reports = [message for message in kept.messages if isinstance(message, StepReport)]
     made = {

@@ -12,7 +12,7 @@ from typing import Any
 import isentrope
 from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WarmStartConfig
-from isentrope_trainer.settings import EvaluationConfig, TrainingConfig
+from isentrope_trainer.settings import EvaluationConfig, TaskConfig, TrainingConfig
 
 RESULTS_VERSION = 1
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
@@ -59,6 +59,11 @@ class RunSettings:
     def seed(self) -> int:
         """Of the run."""
         return self.training.seed
+
+    @property
+    def starting_point(self) -> tuple[TaskConfig, PolicyConfig, WarmStartConfig]:
+        """What the weights that it begins with are made of."""
+        return self.training.task, self.policy, self.warm_start
 
     def with_seed(self, seed: int) -> RunSettings:
         """The same run with another seed."""
