@@ -11,7 +11,7 @@ from typing import Any
 
 import isentrope
 from isentrope_trainer.models.family import PolicyConfig
-from isentrope_trainer.models.warm_start import WarmStartConfig
+from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig
 from isentrope_trainer.settings import EvaluationConfig, TaskConfig, TrainingConfig
 
 RESULTS_VERSION = 1
@@ -145,18 +145,19 @@ class Plan:
         Args:
             control: active from the first step on, or its document. Default: none.
             policy: the model's shape. Default: the reference policy's.
-            warm_start: what it has learned before. Default: the shipped one.
+            warm_start: what it has learned before. Default: its task's.
             training: fields of `TrainingConfig` that differ from the base. The seed is set by `over_seeds`.
         """
         if control is None:
             control = isentrope.Control()
         elif not isinstance(control, isentrope.Control):
             control = isentrope.Control.from_document(dict(control))
+        config = dataclasses.replace(self.base, **training)
         return RunSettings(
-            training=dataclasses.replace(self.base, **training),
+            training=config,
             control=control,
             policy=policy or PolicyConfig(),
-            warm_start=warm_start or WarmStartConfig(),
+            warm_start=warm_start or WARM_STARTS[config.task.name],
         )
 
     def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
