@@ -92,7 +92,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def train(config: TrainingConfig, control: isentrope.Control, **more: Any) -> None:
         asked.update(more, config=config)
         more["announce"]("01RUN")
-        probe = SimpleNamespace(latest=SimpleNamespace(scalars={"eval/avg_at_k": 0.5}), run_id="01RUN")
+        probe = SimpleNamespace(latest=SimpleNamespace(step=1, scalars={"eval/avg_at_k": 0.5}), run_id="01RUN")
         more["follow"](probe, StepResult(step=2, reward_mean=0.25, step_seconds=1.0))
         more["saved"](3, Path("there"))
 
@@ -137,8 +137,8 @@ def test_events_are_json_lines(made: dict[str, Any]) -> None:
     assert [event["event"] for event in events] == ["run", "step", "eval", "checkpoint", "end"]
     assert events[0]["run_id"] == "01RUN"
     assert events[0]["config"]["steps"] == 2
-    assert (events[1]["step"], events[1]["reward_mean"]) == (2, 0.25)
-    assert events[2] == {"event": "eval", "step": 2, "eval/avg_at_k": 0.5}
+    assert (events[1]["step"], events[1]["reward_mean"], events[1]["metrics_step"]) == (2, 0.25, 1)
+    assert events[2] == {"event": "eval", "step": 1, "eval/avg_at_k": 0.5}
     assert events[3] == {"event": "checkpoint", "step": 3, "path": "there"}
     assert (events[4]["status"], events[4]["steps"]) == ("finished", 1)
 

@@ -349,11 +349,12 @@ def _train(
         course.follow(probe, result)
         if event is None:
             return
-        # Reports are built off the training thread: the latest may be the one of the step before.
-        metrics = {} if probe.latest is None else dict(probe.latest.scalars)
-        event("step", **asdict(result), metrics=metrics)
-        if evaluated := {name: value for name, value in metrics.items() if name.startswith("eval/")}:
-            event("eval", step=result.step, **evaluated)
+        # Reports are built off the training thread: the latest may be that of the step before.
+        report = probe.latest
+        metrics = {} if report is None else dict(report.scalars)
+        event("step", **asdict(result), metrics_step=None if report is None else report.step, metrics=metrics)
+        if report is not None and (evaluated := {name: metrics[name] for name in metrics if name.startswith("eval/")}):
+            event("eval", step=report.step, **evaluated)
 
     try:
         train_reference_policy(
