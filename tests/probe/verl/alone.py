@@ -1,0 +1,122 @@
+"""One process: verl's updates with and without the adapter. `python alone.py MODEL FOLDER` prints results as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from verl.utils.tracking import Tracking
+
+import isentrope
+from isentrope.errors import ConfigurationError
+from isentrope.integrations.verl import attach
+from isentrope.integrations.verl_support import ATTRIBUTE
+from isentrope.transport.transport import InMemoryTransport
+
+# Beside this file, where some package of verl's calls itself `tests`.
+actor = import_module("tiny_actor")
+
+TEMPERATURES = torch.linspace(0.7, 1.3, 8)
+CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
+
+
+def trained(model: str, strategy: str, remove_padding: bool, temperature: Any, attached: bool) -> dict[str, Any]:
+    engine = actor.engine_of(model, strategy=strategy, remove_padding=remove_padding, attached=attached)
+    outputs = [actor.update(engine, seed, remove_padding=remove_padding, temperature=temperature) for seed in range(3)]
+    if attached:
+        getattr(engine, ATTRIBUTE).probe.finish()
+    return {
+        "fingerprint": actor.fingerprint(engine),
+        "losses": [float(loss) for output in outputs for loss in output["loss"]],
+        "norms": [output["metrics"]["grad_norm"] for output in outputs],
+    }
+
+
+def clipped(model: str, remove_padding: bool) -> dict[str, Any]:
+    """One update under clip_v: what the reports count, and which log-probs really got no gradient."""
+    engine = actor.engine_of(model, remove_padding=remove_padding, attached=False)
+    transport = InMemoryTransport()
+    attach(engine, control=CLIP, transport=transport)
+    behind: list[torch.Tensor] = []
+    theirs = engine.prepare_model_outputs
+
+    def prepare_model_outputs(**kwargs: Any) -> Any:
+        output = theirs(**kwargs)
+        if output["log_probs"].requires_grad:
+            output["log_probs"].register_hook(lambda gradient: behind.append(gradient.values().clone()))
+        return output
+
+    engine.prepare_model_outputs = prepare_model_outputs
+    outputs = [actor.update(engine, seed, remove_padding=remove_padding) for seed in range(3)]
+    pushed = [0, 0, 0]
+    for number, gradient in enumerate(behind):
+        pushed[number // 2] += int((gradient != 0).sum())
+    advantages = actor.batch_of(0, remove_padding=remove_padding, temperature=1.0)["advantages"].values()
+    scalars = [message.scalars for message in transport.messages]  # type: ignore[union-attr]
+    return {
+        "tokens": [scalar["token/count"] for scalar in scalars],
+        "clipped_positive": [scalar["clip/fraction_positive"] * int((advantages > 0).sum()) for scalar in scalars],
+        "clipped_negative": [scalar["clip/fraction_negative"] * int((advantages < 0).sum()) for scalar in scalars],
+        "moved_by_the_loss": int((advantages != 0).sum()),
+        "with_gradient": pushed,
+        "losses": [float(loss) for loss in outputs[0]["loss"]],
+        "norms": [output["metrics"]["grad_norm"] for output in outputs],
+        "observed": [scalar["entropy/observed_change"] for scalar in scalars],
+        "reward": [scalar["reward/mean"] for scalar in scalars],
+        "groups": [scalar["group/count"] for scalar in scalars],
+        "shown": sorted(name for name in outputs[-1]["metrics"] if name.startswith("isentrope/")),
+    }
+
+
+def resumed(model: str, folder: Path) -> int | None:
+    """The step that an engine closes after it has loaded another one's checkpoint."""
+    first, second = (actor.engine_of(model, remove_padding=False, attached=False) for _ in range(2))
+    attach(first, transport=InMemoryTransport())
+    probe = attach(second, transport=InMemoryTransport())
+    for seed in range(2):
+        actor.update(first, seed, remove_padding=False)
+    first.save_checkpoint(str(folder), global_step=2)
+    second.load_checkpoint(str(folder), del_local_after_load=False)
+    actor.update(second, 2, remove_padding=False)
+    return probe.last_step
+
+
+def refused(model: str, **settings: Any) -> str:
+    try:
+        actor.engine_of(model, remove_padding=False, **settings)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def tracked() -> dict[str, Any]:
+    tracking = Tracking("maths", "tracked", ["console", "isentrope"], {"trainer": {}})
+    probe = tracking.logger["isentrope"]._probe
+    tracking.log({"critic/rewards/mean": 0.5}, step=1)
+    tracking.finish()
+    return {"reward": probe.latest.scalars["reward/mean"], "name": probe.config.name}
+
+
+if __name__ == "__main__":
+    model, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    actor.save_model(model)
+    cases = [
+        ("fsdp2", False, 1.0),
+        ("fsdp2", False, TEMPERATURES),
+        ("fsdp2", True, 1.0),
+        ("fsdp2", True, TEMPERATURES),
+    ]
+    results: dict[str, Any] = {
+        "pairs": [[trained(model, *case, attached) for attached in (False, True)] for case in cases],
+        "clipped": [clipped(model, remove_padding) for remove_padding in (False, True)],
+        "resumed": resumed(model, folder),
+        "fused": refused(model, use_fused_kernels=True),
+        "tracked": tracked(),
+    }
+    print("RESULTS", json.dumps(results), flush=True)

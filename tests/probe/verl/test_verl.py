@@ -1,0 +1,145 @@
+"""verl itself, as PyPI has it, on the CPU: in an environment of its own, for it wants another transformers than TRL does."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isentrope
+from isentrope_wire.control_answers import State
+from set_up import uv_environment
+from tests.system.running_server import RunningServer, free_port
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+UV = Path(sys.executable).with_name("uv")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """That of an environment with verl, made once for these requirements and kept in build/."""
+    wanted = (HERE / "requirements.txt").read_bytes() + importlib.metadata.version("torch").encode()
+    folder = ROOT / "build" / f"verl-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    python = folder / "bin" / "python"
+    if (folder / "complete").exists():
+        return python
+    if not UV.exists():
+        pytest.skip("uv, which `make setup-dev` installs, is missing.")
+    pip = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    environment = uv_environment(pip.stdout, os.environ)
+    install = [UV, "pip", "install", "--quiet", "--no-config", "--python", python, "--no-deps"]
+    torch = f"torch=={importlib.metadata.version('torch')}"
+    for command in (
+        [UV, "venv", "--quiet", "--clear", "--no-config", "--python", sys.executable, folder],
+        # Where no folder of wheels has torch, uv chooses the index of the right build.
+        [*install, *([] if "UV_FIND_LINKS" in environment else ["--torch-backend", "auto"]), torch],
+        [*install, "-r", HERE / "requirements.txt"],
+        [*install, "--editable", ROOT],
+    ):
+        done = subprocess.run(
+            [str(word) for word in command], check=False, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"verl can't be installed here: {done.stderr.strip().splitlines()[-1]}")
+    (folder / "complete").touch()
+    return python
+
+
+def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[str, Any]:
+    """What a script of this folder prints as its results."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
+        "ISENTROPE_HOME": str(home), "ISENTROPE_VERL": "1", "ISENTROPE_MODE": "offline", "ISENTROPE_KERNELS": "reference",
+        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        "PYTHONPATH": str(HERE), "VERL_PLATFORM": "cpu",
+        "VERL_USE_EXTERNAL_MODULES": "verl_on_cpu", "CI": "1",
+    } | variables  # fmt: skip
+    done = subprocess.run([python, *map(str, arguments)], check=False, env=environment, capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
+    assert lines, done.stderr[-4000:]
+    results: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULTS "))
+    return results
+
+
+@pytest.fixture(scope="module")
+def alone(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("verl")
+    return run(python, folder / "home", HERE / "alone.py", folder / "model", folder / "checkpoint")
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_without_a_control_a_run_is_bit_identical(alone: dict[str, Any], case: int) -> None:
+    without, attached = alone["pairs"][case]
+    assert attached == without
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(alone: dict[str, Any], padding: int) -> None:
+    found, (plain, _) = alone["clipped"][padding], alone["pairs"][2 * padding]
+    assert found["losses"] == plain["losses"][:2]
+    assert found["norms"][0] < plain["norms"][0]
+    reported = [
+        round(positive + negative)
+        for positive, negative in zip(found["clipped_positive"], found["clipped_negative"], strict=True)
+    ]
+    assert all(reported)
+    assert [found["moved_by_the_loss"] - count for count in reported] == found["with_gradient"]
+
+
+def test_reports_have_what_verl_knows_of_a_step(alone: dict[str, Any]) -> None:
+    found = alone["clipped"][0]
+    assert found["tokens"] == [84] * 3
+    assert found["reward"] == [3.5] * 3
+    assert found["groups"] == [2] * 3
+    assert all(found["observed"])
+    assert {"isentrope/entropy/mean", "isentrope/clip/fraction"} <= set(found["shown"])
+
+
+def test_a_checkpoint_of_verl_takes_the_probe_along(alone: dict[str, Any]) -> None:
+    assert alone["resumed"] == 3
+
+
+def test_fused_kernels_are_refused(alone: dict[str, Any]) -> None:
+    assert "use_fused_kernels" in alone["fused"]
+
+
+def test_verls_tracking_reports_to_isentrope(alone: dict[str, Any]) -> None:
+    assert alone["tracked"] == {"reward": 0.5, "name": "tracked"}
+
+
+def test_a_pushed_control_switches_two_ranks_in_ray_workers_together(
+    python: Path, server: RunningServer, tmp_path: Path
+) -> None:
+    given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
+    given |= {"ISENTROPE_RUN_ID": "verl-ranks", "ISENTROPE_MODE": "online"}
+    client = isentrope.Client(server.url, server.token)
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(run, python, tmp_path, HERE / "ray_ranks.py", tmp_path / "model", free_port(), **given)
+        pushed = False
+        while not running.done():
+            if not pushed and any(found.id == "verl-ranks" and found.step for found in client.runs()):
+                client.set_control("verl-ranks", method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test")
+                pushed = True
+            time.sleep(0.2)
+        results = running.result()
+    assert pushed
+    assert all(of_rank_0 == of_rank_1 for of_rank_0, of_rank_1 in results["methods"])
+    assert results["methods"][0] == ["none"] * 2
+    assert results["methods"][-1] == ["clip_v"] * 2
+    assert len(set(results["fingerprints"])) == 1
+    first = results["methods"].index(["clip_v"] * 2) + 1
+    end = time.monotonic() + 30
+    while (control := client.control("verl-ranks")).state != State.APPLIED and time.monotonic() < end:
+        time.sleep(0.2)
+    assert (control.state, control.applied_step) == (State.APPLIED, first)
