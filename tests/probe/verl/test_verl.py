@@ -118,28 +118,47 @@ def test_verls_tracking_reports_to_isentrope(alone: dict[str, Any]) -> None:
     assert alone["tracked"] == {"reward": 0.5, "name": "tracked"}
 
 
-def test_a_pushed_control_switches_two_ranks_in_ray_workers_together(
-    python: Path, server: RunningServer, tmp_path: Path
+@pytest.mark.parametrize("kind", ["plain", "ray"])
+def test_a_pushed_control_switches_two_ranks_together(
+    python: Path, server: RunningServer, tmp_path: Path, kind: str
 ) -> None:
+    """Ranks in processes of their own, and in Ray workers."""
+    run_id, port, model = f"verl-{kind}", free_port(), tmp_path / "model"
     given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
-    given |= {"ISENTROPE_RUN_ID": "verl-ranks", "ISENTROPE_MODE": "online"}
+    given |= {"ISENTROPE_RUN_ID": run_id, "ISENTROPE_MODE": "online"}
+    processes: list[tuple[dict[str, str], tuple[object, ...]]]
+    if kind == "ray":
+        processes = [(given, (model, port))]
+    else:
+        run(python, tmp_path, HERE / "tiny_actor.py", model, **given)
+        of_rank = {"WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+        processes = [({**given, **of_rank, "RANK": str(rank)}, (model,)) for rank in (0, 1)]
     client = isentrope.Client(server.url, server.token)
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(run, python, tmp_path, HERE / "ray_ranks.py", tmp_path / "model", free_port(), **given)
+    with ThreadPoolExecutor(2) as beside:
+        running = [
+            beside.submit(run, python, tmp_path, HERE / "ranks.py", kind, *arguments, **variables)
+            for variables, arguments in processes
+        ]
         pushed = False
-        while not running.done():
-            if not pushed and any(found.id == "verl-ranks" and found.step for found in client.runs()):
-                client.set_control("verl-ranks", method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test")
+        while not all(one.done() for one in running):
+            if not pushed and any(found.id == run_id and found.step for found in client.runs()):
+                client.set_control(run_id, method="clip_v", mu_low=0.5, mu_high=0.5, scope="all", reason="test")
                 pushed = True
             time.sleep(0.2)
-        results = running.result()
+        results = [one.result() for one in running]
+    if any("no_ray" in one for one in results):
+        pytest.skip(f"Ray does not start here: {results[0]['no_ray']}")
+    methods: list[list[str]] = [
+        [method for one in of_update for method in one]
+        for of_update in zip(*(one["methods"] for one in results), strict=True)
+    ]
     assert pushed
-    assert all(of_rank_0 == of_rank_1 for of_rank_0, of_rank_1 in results["methods"])
-    assert results["methods"][0] == ["none"] * 2
-    assert results["methods"][-1] == ["clip_v"] * 2
-    assert len(set(results["fingerprints"])) == 1
-    first = results["methods"].index(["clip_v"] * 2) + 1
+    assert methods[0] == ["none"] * 2
+    assert all(of_rank_0 == of_rank_1 for of_rank_0, of_rank_1 in methods)
+    assert methods[-2:] == [["clip_v"] * 2] * 2
+    assert len({end for one in results for end in one["fingerprints"]}) == 1
+    first = methods.index(["clip_v"] * 2) + 1
     end = time.monotonic() + 30
-    while (control := client.control("verl-ranks")).state != State.APPLIED and time.monotonic() < end:
+    while (control := client.control(run_id)).state != State.APPLIED and time.monotonic() < end:
         time.sleep(0.2)
     assert (control.state, control.applied_step) == (State.APPLIED, first)

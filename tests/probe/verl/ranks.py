@@ -1,0 +1,77 @@
+"""A data-parallel rank of verl that trains until a control has been active for two updates; prints results as JSON.
+
+`python ranks.py plain MODEL` is one rank in a process of its own, told which by RANK. `python ranks.py ray MODEL PORT` starts
+two of them in Ray workers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+UPDATES = 600
+
+
+class Worker:
+    """One rank."""
+
+    def __init__(self, model: str) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.distributed.init_process_group("gloo")
+        self._engine = import_module("tiny_actor").engine_of(model, remove_padding=True)
+        self._rank = torch.distributed.get_rank()
+
+    def update(self, number: int) -> str:
+        """The method that the update was made under."""
+        # Other sequences on each rank.
+        import_module("tiny_actor").update(self._engine, 2 * (number % 3) + self._rank, remove_padding=True)
+        return str(self._engine._isentrope_attachment.probe.control.method)
+
+    def end(self) -> str:
+        """Of the parameters, after the run has ended."""
+        self._engine._isentrope_attachment.probe.finish()
+        return str(import_module("tiny_actor").fingerprint(self._engine))
+
+
+def ray_workers(model: str, port: str) -> tuple[Any, list[Any]]:
+    """Ray, and two ranks in it; on a busy machine it may give up on its own processes, so it is tried again."""
+    ray: Any = import_module("ray")
+    for attempt in range(3):
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 * 2**20, configure_logging=False)
+            break
+        except Exception as error:  # noqa: BLE001  (Ray raises no other)
+            if attempt == 2:
+                print("RESULTS", json.dumps({"no_ray": str(error)}), flush=True)
+                sys.exit()
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_RANK": "0"}
+    shared |= {name: os.environ[name] for name in os.environ if name.startswith(("ISENTROPE_", "VERL_", "PYTHONPATH"))}
+    actor = ray.remote(num_cpus=0)(Worker)
+    return ray, [actor.options(runtime_env={"env_vars": shared | {"RANK": str(rank)}}).remote(model) for rank in (0, 1)]
+
+
+def main(kind: str, model: str, port: str = "") -> dict[str, Any]:
+    found: list[list[str]] = []
+    if kind == "plain":
+        worker = Worker(model)
+    else:
+        import_module("tiny_actor").save_model(model)
+        ray, workers = ray_workers(model, port)
+    for number in range(UPDATES):
+        if kind == "plain":
+            found.append([worker.update(number)])
+        else:
+            found.append(ray.get([worker.update.remote(number) for worker in workers]))
+        if len(found) > 1 and all("clip_v" in methods for methods in found[-2:]):
+            break
+    ends = [worker.end()] if kind == "plain" else ray.get([worker.end.remote() for worker in workers])
+    return {"methods": found, "fingerprints": ends}
+
+
+if __name__ == "__main__":
+    print("RESULTS", json.dumps(main(*sys.argv[1:])), flush=True)
