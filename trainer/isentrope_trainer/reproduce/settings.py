@@ -80,6 +80,9 @@ class RunSettings:
         # A batch is sampled once for all its updates, and every prompt of it is in one of them.
         prompts = self.training.steps * self.training.prompts / self.training.updates_per_batch
         seconds = prompts * (SECONDS_PER_PROMPT + SECONDS_PER_ROLLOUT * self.training.group_size)
+        if not self.training.on_policy():
+            # The old policy is scored too, and updates of a few prompts are less efficient: measured.
+            seconds *= 1.3
         if (evaluation := self.training.evaluation) is not None:
             problems = (1 + self.training.steps // evaluation.every) * evaluation.problems
             # Sampling alone.

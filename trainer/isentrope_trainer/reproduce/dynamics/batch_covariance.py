@@ -102,7 +102,6 @@ class BatchCovariance(Figure):
             correlated(
                 "GRPO: −Cov_B, averaged as AdamW does, goes with the observed change",
                 [(averaged(pushed(run)), run.series(ENTROPY_OBSERVED_CHANGE)) for run in runs],
-                bound=0.3,
                 reason="A batch of 512 short completions says little about the change of the policy.",
             ),
             higher(

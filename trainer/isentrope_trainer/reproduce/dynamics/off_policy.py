@@ -87,7 +87,6 @@ class OffPolicy(Figure):
             correlated(
                 "−Cov_B(A, r S_c), averaged as AdamW does, goes with the observed change",
                 [(averaged(pushed(run)), run.series(ENTROPY_OBSERVED_CHANGE)) for run in runs],
-                bound=0.3,
                 reason="Updates of a few prompts each: the covariance of one of them is noisy.",
             ),
             higher(
