@@ -11,13 +11,19 @@ from isentrope_trainer.reproduce.drawing import SMOOTHED_STEPS, course, panels, 
 from isentrope_trainer.reproduce.evidence import at_least, correlated, higher
 from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
-from isentrope_wire.metrics import COVARIANCE_ADVANTAGE_LOGPROB, ENTROPY_OBSERVED_CHANGE
+from isentrope_wire.metrics import (
+    COVARIANCE_ADVANTAGE_LOGPROB,
+    COVARIANCE_GROUP_EASY,
+    COVARIANCE_GROUP_HARD,
+    COVARIANCE_GROUP_MIDDLE,
+    ENTROPY_OBSERVED_CHANGE,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 ARM = "GRPO"
-DIFFICULTIES = {"easy": "covariance/group_easy", "middle": "covariance/group_middle", "hard": "covariance/group_hard"}
+DIFFICULTIES = {"easy": COVARIANCE_GROUP_EASY, "middle": COVARIANCE_GROUP_MIDDLE, "hard": COVARIANCE_GROUP_HARD}
 SMOOTHED = 4 * SMOOTHED_STEPS + 1
 
 
