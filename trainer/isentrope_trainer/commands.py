@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
@@ -26,6 +26,7 @@ from isentrope_trainer.settings import (
     TASKS,
     Aggregation,
     EvaluationConfig,
+    LocalModelConfig,
     TaskConfig,
     TrainingConfig,
     training_config,
@@ -97,6 +98,17 @@ def _algorithm_options(command: _Command) -> _Command:
             default=DEFAULT_SIZE,
             show_default=True,
             help="Parameters of the policy.",
+        ),
+        click.option(
+            "--model",
+            metavar="DIR",
+            type=click.Path(file_okay=False, exists=True),
+            help="Train the language model in that folder, asked in plain English, instead of a small one.",
+        ),
+        click.option("--device", default="auto", show_default=True, help="With --model: as torch names it."),
+        click.option("--bf16", is_flag=True, help="With --model: weights in bfloat16."),
+        click.option(
+            "--max-tokens", type=click.IntRange(1), help="Length limit of a completion.  [default: the task's]"
         ),
         click.option(
             "--algorithm",
@@ -426,13 +438,25 @@ def _of_algorithm(options: dict[str, Any]) -> dict[str, Any]:
         low, *high = (None if word == "none" else _number(word) for word in options["clip"].split(","))
         changes |= {"clip_low": low, "clip_high": high[0] if high else low}
     return {
-        "task": TaskConfig(name=options["task"]),
+        "task": TaskConfig(
+            name=options["task"],
+            wording="question" if options["model"] else "words",
+            max_tokens=options["max_tokens"],
+        ),
+        "model": _local_model(options),
         "algorithm": options["algorithm"],
         "updates_per_batch": options["updates_per_batch"],
         "sampler_lag": options["sampler_lag"],
         "evaluation": None if options["eval_every"] is None else EvaluationConfig(every=options["eval_every"]),
         "loss": replace(ALGORITHMS[options["algorithm"]].loss, **changes) if changes else None,
     }
+
+
+def _local_model(options: dict[str, Any]) -> LocalModelConfig | None:
+    if options["model"] is None:
+        return None
+    dtype: Literal["float32", "bfloat16"] = "bfloat16" if options["bf16"] else "float32"
+    return LocalModelConfig(path=str(Path(options["model"]).resolve()), device=options["device"], dtype=dtype)
 
 
 def _number(word: str) -> float:

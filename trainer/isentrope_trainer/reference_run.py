@@ -8,13 +8,12 @@ it at once.
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,7 +25,8 @@ import isentrope
 from isentrope_trainer.checkpoint import Checkpoints
 from isentrope_trainer.loop import StepResult, train
 from isentrope_trainer.models.family import PolicyConfig
-from isentrope_trainer.models.warm_start import WarmStartConfig, warm_started_policy
+from isentrope_trainer.models.local import local_policy
+from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig, warm_started_policy
 from isentrope_trainer.ranks import join_ranks
 from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import make_task
@@ -51,7 +51,7 @@ def train_reference_policy(
     name: str = "countdown",
     project: str = "demo",
     policy_config: PolicyConfig = PolicyConfig(),  # noqa: B008  (frozen)
-    warm_start: WarmStartConfig = WarmStartConfig(),  # noqa: B008  (frozen)
+    warm_start: WarmStartConfig | None = None,
     transport: Transport | None = None,
     threads: int = THREADS,
     checkpoints: Checkpoints | None = None,
@@ -65,6 +65,7 @@ def train_reference_policy(
 
     Args:
         control: the intervention the run starts with.
+        warm_start: what the policy has learned before. None: what is usual for the task.
         transport: where reports go instead of the spool.
         threads: that torch computes with. Another number gives another run: sums end in other last digits.
         checkpoints: where to save the run, every `CHECKPOINT_EVERY` steps and at its end.
@@ -82,7 +83,11 @@ def train_reference_policy(
     ranks = join_ranks()
     # Before the run begins: training it takes a minute, and a run that reports nothing for so long is shown as silent.
     task = make_task(config.seed, config.task, hold_out=config.evaluation is not None)
-    policy = warm_started_policy(task, policy_config, warm_start)
+    warm_start = WARM_STARTS[config.task.name] if warm_start is None else warm_start
+    if config.model is None:
+        policy = warm_started_policy(task, policy_config, warm_start)
+    else:
+        policy = local_policy(config.model)
     state = TrainingState(policy, config, ranks)
     probe = isentrope.Probe(
         name=name,
@@ -101,7 +106,7 @@ def train_reference_policy(
             if resume:
                 checkpoints.restore(state, probe, config)
             elif ranks.rank == 0:
-                started_with = {"name": name, "project": project, "policy": dataclasses.asdict(policy_config)}
+                started_with = {"name": name, "project": project, "policy": asdict(policy_config)}
                 checkpoints.describe(probe.run_id, config, started_with)
         last_saved = state.step
         if ranks.rank == 0:
@@ -170,9 +175,8 @@ def shown_settings(
 ) -> dict[str, object]:
     """What the page shows of how the run is trained."""
     return {
-        **dataclasses.asdict(config),
-        "policy": dataclasses.asdict(policy_config),
-        "warm_start": dataclasses.asdict(warm_start),
+        **asdict(config),
+        **({} if config.model else {"policy": asdict(policy_config), "warm_start": asdict(warm_start)}),
     }
 
 

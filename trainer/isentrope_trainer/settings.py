@@ -215,7 +215,8 @@ class EvaluationConfig:
 
     every: int = 10
     """Steps from one evaluation to the next. The first is made before the first step, and reported with it."""
-    problems: int = 64
+    problems: int = 48
+    """Of the held-out split, the same each time. Water jugs have 54."""
     samples: int = 16
     """Completions of each problem."""
     k: int = 8
@@ -254,6 +255,8 @@ class TrainingConfig:
     temperature: float = 1.0
     """Of the sampler, and so of every score and log-prob."""
     task: TaskConfig = TaskConfig()
+    model: LocalModelConfig | None = None
+    """None: a small model of this package, see `models/family.py`."""
     prompt_filter: PromptFilterConfig | None = None
     """None: every prompt takes part, whatever its pass rate."""
     evaluation: EvaluationConfig | None = None

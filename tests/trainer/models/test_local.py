@@ -1,10 +1,12 @@
 """Models in a folder: tiny ones of two architectures, with a tokenizer and a chat template of their own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -20,6 +22,7 @@ from transformers import (
 
 import isentrope
 from isentrope.transport.transport import InMemoryTransport
+from isentrope_trainer import commands
 from isentrope_trainer.loop import train
 from isentrope_trainer.models.local import local_policy
 from isentrope_trainer.settings import LocalModelConfig, TaskConfig, TrainingConfig
@@ -119,3 +122,17 @@ def test_what_can_not_be_loaded_is_refused(tmp_path: Path, settings: dict[str, A
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=str(tmp_path)):
         local_policy(LocalModelConfig(path=str(tmp_path), device="cpu"))
+
+
+def test_the_command_trains_the_model_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ISENTROPE_MODE", "offline")
+    saved = save(tmp_path / "model", "llama")
+    arguments = ["--model", saved.path, "--device", "cpu", "--bf16", "--max-tokens", "6", "--task", "chain_sum"]
+    result = CliRunner().invoke(
+        commands.train, [*arguments, "--steps", "1", "--prompts", "2", "--group-size", "2", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    events = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert [event["event"] for event in events] == ["run", "step", "end"]
+    assert events[0]["config"]["model"]["dtype"] == "bfloat16"
