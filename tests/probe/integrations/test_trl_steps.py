@@ -151,7 +151,8 @@ def test_gate_is_given_the_reward_of_each_completion(tmp_path: Path, kind: str) 
     def gate(scores: Any, advantages: Tensor, mask: Tensor, **known: Any) -> Tensor:
         rewards.extend(known["completions"]["reward"].tolist())
         sums.extend((scores.token_ids * mask).sum(dim=1).int().tolist())
-        return theirs(scores, advantages, mask, **known)
+        gated: Tensor = theirs(scores, advantages, mask, **known)
+        return gated
 
     probe.gate = gate
     trainer.train()
