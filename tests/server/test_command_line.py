@@ -26,7 +26,7 @@ PRINTS_DATA = {
     "audit list", "audit verify", "control", "doctor", "metrics", "runs", "sync", "token create", "token list", "watch",
 }  # fmt: skip
 PRINTS_FILES = {"export", "import", "reproduce"}
-ENDLESS_OR_TRAINING = {"demo", "train", "up"}
+ENDLESS_OR_TRAINING = {"demo", "mcp", "train", "up"}
 
 
 def all_commands() -> dict[str, click.Command]:
