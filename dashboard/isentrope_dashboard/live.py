@@ -13,8 +13,8 @@ import json
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from dash import html
 from dash._utils import to_json
@@ -79,8 +79,8 @@ class Asked:
     origin: str = ""
     state: int | None = None
     """From the last answer; null: all parts are read in any case."""
-    slow: bool = True
-    """Whether to read what is slow, too."""
+    parts: Literal["all", "fast", "slow"] = "all"
+    """Which to read: those that follow each step, those that need not, or both."""
     shown: dict[str, int] = field(default_factory=dict)
     """Digest of every value."""
 
@@ -115,7 +115,8 @@ class News:
                 return Response(status_code=error.status or 503)
             if asked.state == state:
                 return Response(status_code=204)
-            parts = [part for part in self._parts_of(view) if asked.slow or not part.is_slow]
+            asked_for = {"all": (True, False), "fast": (False,), "slow": (True,)}[asked.parts]
+            parts = [part for part in self._parts_of(view) if part.is_slow in asked_for]
             who = request.headers.get("cookie", ""), request.headers.get("authorization", "")
             question = (*who, json.dumps(stored), str(state), *(part.name for part in parts))
             found = await self._answer(question, parts, view)
@@ -145,7 +146,8 @@ class News:
                 "at": run.last_report_at,
                 "control": control,
             }
-            return json.dumps(known), _digest(repr(run))
+            # The list's digest of a run follows its step half a second later, and no part of this page shows it.
+            return json.dumps(known), _digest(repr(replace(run, digest=None)))
 
     async def _answer(self, question: Question, parts: Sequence[Part], view: View) -> Mapping[str, tuple[int, str]]:
         """Digest and JSON of every value."""

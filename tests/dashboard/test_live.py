@@ -18,11 +18,11 @@ from tests.dashboard.conftest import OpenPage, Site
 
 
 def ask(
-    site: Site, address: str, *, state: int | None = None, slow: bool = True, shown: dict[str, int] | None = None
+    site: Site, address: str, *, state: int | None = None, parts: str = "all", shown: dict[str, int] | None = None
 ) -> httpx.Response:
     path, _, search = address.partition("?")
     query = [pair.split("=") for pair in search.split("&")] if search else []
-    asked = {"path": path, "query": query, "state": state, "slow": slow, "shown": shown or {}}
+    asked = {"path": path, "query": query, "state": state, "parts": parts, "shown": shown or {}}
     return site.server.http.post(live.PATH, json=asked)
 
 
@@ -39,7 +39,7 @@ def test_only_what_changed_is_sent(site: Site) -> None:
     assert {"health", "kpis", "chart-entropy"} <= set(second["values"])
     assert not {"control-latest", "control-newest", "overview-refused"} & set(second["values"])
     site.more(run_id, 1)
-    fast = ask(site, f"/runs/{run_id}", state=second["state"], slow=False).json()
+    fast = ask(site, f"/runs/{run_id}", state=second["state"], parts="fast").json()
     assert "chart-entropy" in fast["values"]
     assert "run-state" not in fast["values"]
 

@@ -47,11 +47,12 @@
     const pause = !run() ? ELSEWHERE_MILLISECONDS : live.run?.status === "running" ? ASK_MILLISECONDS : ASK_OF_ENDED_MILLISECONDS;
     if (question === live.tried && now < Math.max(live.asked + pause, live.updated + LEAST_BETWEEN_UPDATES)) return;
     Object.assign(live, { asking: question, tried: question, asked: now });
-    const slow = isNew || now - live.slow > SLOW_NEWS_MILLISECONDS;
+    // What need not follow each step is read in a question of its own, once what follows it is drawn.
+    const slow = !isNew && live.owed && now - live.slow > SLOW_NEWS_MILLISECONDS, parts = isNew ? "all" : slow ? "slow" : "fast";
     const mounted = location.pathname + new URLSearchParams(location.search).get("tab");
     if (mounted !== live.mounted) shown.clear(), (live.mounted = mounted);
     try {
-      const body = { ...JSON.parse(question), state: isNew || (slow && live.owed) ? null : live.state, slow, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
+      const body = { ...JSON.parse(question), state: isNew || slow ? null : live.state, parts, shown: Object.fromEntries([...shown].map(([id, one]) => [id, one.digest])) };
       const answer = await fetch("/news", { method: "POST", cache: "no-store", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (live.asking !== question) return; // the reader has gone on
       live.answered = Date.now();
@@ -60,15 +61,15 @@
       const news = await answer.json(), before = live.run;
       if (run() && !news.run && isOpen()) return connection("deleted");
       Object.entries(news.values).forEach(([id, [digest, property, value]]) => shown.set(id, { digest, property, value, place: null }));
-      Object.assign(live, { question, state: news.state, run: news.run, updated: Date.now() });
-      live.owed = !slow; // what is slow is read later, even if no other step comes
-      if (slow) live.slow = now;
+      if (!slow) Object.assign(live, { question, state: news.state, run: news.run, updated: Date.now() });
+      live.owed = parts === "fast"; // what is slow is read later, even if no other step comes
+      if (!live.owed) live.slow = now;
       draw();
+      if (slow) return setProps("news", { data: (live.news += 1) });
       if (!news.run || !before) return;
       if (news.run.at !== before.at) live.seen = now;
       const turned = JSON.stringify([news.run.status, news.run.control]) !== JSON.stringify([before.status, before.control]);
-      if (turned && !slow) Object.assign(live, { slow: 0, tried: null });
-      if (slow && !isNew) setProps("news", { data: (live.news += 1) });
+      if (turned) Object.assign(live, { slow: 0, tried: null });
     } catch (error) {
       if (live.asking === question) connection("lost");
     } finally {

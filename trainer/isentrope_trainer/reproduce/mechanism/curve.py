@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isentrope_trainer.reproduce.runs import NotReported, Run
+from isentrope_trainer.reproduce.runs import Run
 from isentrope_wire.metrics import ENTROPY_MEAN, EVAL_AVG_AT_K, REWARD_MEAN
 
 if TYPE_CHECKING:
@@ -46,17 +46,18 @@ def fitted(entropies: Values, rewards: Values) -> Curve:
     return Curve(float(a), float(b), 1 - float(np.sum(residual**2)) / whole if whole else float("nan"))
 
 
+def every_step(run: Run) -> tuple[Values, Values]:
+    """Entropy and training reward of every step."""
+    return run.series(ENTROPY_MEAN), run.series(REWARD_MEAN)
+
+
 def measured(run: Run) -> tuple[Values, Values]:
-    """Entropies and rewards of a run: held-out evaluations with the mean entropy of the steps before, or else every step's own.
+    """The run's held-out evaluations, with the mean entropy of the steps before each.
 
     Returns:
-        Two arrays of one length, in the order of the steps.
+        Entropies and rewards, in the order of the steps.
     """
-    entropies = run.series(ENTROPY_MEAN)
-    try:
-        rewards = run.series(EVAL_AVG_AT_K)
-    except NotReported:
-        return entropies, run.series(REWARD_MEAN)
+    entropies, rewards = run.series(ENTROPY_MEAN), run.series(EVAL_AVG_AT_K)
     places = np.flatnonzero(~np.isnan(rewards))
     means = [np.nanmean(entropies[max(0, place + 1 - NEIGHBOURS) : place + 1]) for place in places]
     return np.array(means), rewards[places]

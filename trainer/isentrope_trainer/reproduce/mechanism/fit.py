@@ -10,7 +10,7 @@ import numpy as np
 from isentrope_trainer.reproduce.drawing import look, panels
 from isentrope_trainer.reproduce.evidence import at_least, higher
 from isentrope_trainer.reproduce.figure import MECHANISM, Check, Figure, Results, Row
-from isentrope_trainer.reproduce.mechanism.curve import Curve, fitted, measured
+from isentrope_trainer.reproduce.mechanism.curve import Curve, every_step, fitted, measured
 from isentrope_trainer.reproduce.runs import Run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import TASKS, TaskConfig
@@ -23,15 +23,16 @@ EARLY = 0.15
 
 
 def forecast(run: Run) -> tuple[Curve, float, float]:
-    """From the first 15 % of a run: the curve, its root mean square error over the rest, and that of the last value carried on."""
-    entropies, rewards = measured(run)
+    """From the first 15 % of a run's steps: the curve, its root mean square error over the rest, and that of the last rewards
+    carried on. Of the training reward: evaluations are too few."""
+    entropies, rewards = every_step(run)
     begun = max(3, round(EARLY * len(rewards)))
     curve = fitted(entropies[:begun], rewards[:begun])
     late_entropies, late_rewards = entropies[begun:], rewards[begun:]
     return (
         curve,
         float(np.sqrt(np.mean((curve(late_entropies) - late_rewards) ** 2))),
-        float(np.sqrt(np.mean((rewards[begun - 3 : begun].mean() - late_rewards) ** 2))),
+        float(np.sqrt(np.mean((rewards[max(0, begun - 10) : begun].mean() - late_rewards) ** 2))),
     )
 
 
@@ -67,9 +68,7 @@ class Fit(Figure):
                 along = np.linspace(entropies.min(), entropies.max(), 50)
                 panel.plot(along, fitted(entropies, rewards)(along), color=as_look.color, linestyle=as_look.dash)
                 if not index:
-                    panel.plot(
-                        along, forecast(run)[0](along), color="#777777", linestyle=":", label="forecast of seed 0"
-                    )
+                    panel.plot(along, forecast(run)[0](along), color="#777777", linestyle=":", label="forecast, seed 0")
             panel.set_title(label)
             panel.set_xlabel("entropy, nats")
             panel.set_ylabel("Avg@K, held out")
