@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -114,3 +115,20 @@ def test_a_hidden_page_asks_nothing(site: Site, open_page: OpenPage) -> None:
     assert asked == []
     page.evaluate("window.away = false")
     expect(page.locator("#run-step")).to_have_text("9")
+
+
+def test_what_only_the_list_shows_is_no_news(site: Site) -> None:
+    run_id = site.run(12)
+    for _ in range(5):
+        site.more(run_id, 1)
+        digest = site.client.run(run_id).digest
+        state = ask(site, f"/runs/{run_id}").json()["state"]
+        if site.client.run(run_id).digest != digest:
+            continue  # it came meanwhile
+        end = time.monotonic() + 5
+        while time.monotonic() < end and site.client.run(run_id).digest == digest:
+            time.sleep(0.02)
+        assert site.client.run(run_id).digest != digest
+        assert ask(site, f"/runs/{run_id}", state=state).status_code == 204
+        return
+    pytest.fail("the list's digest never came after the step")
