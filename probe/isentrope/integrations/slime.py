@@ -105,12 +105,6 @@ def before_train_step(
     _training.begin_step(optimizer)
 
 
-def forget() -> None:
-    """Let the next step build another probe (tests)."""
-    global _training
-    _training = None
-
-
 class _Training:
     """The probe of one rank, and how slime's functions reach it."""
 

@@ -134,7 +134,7 @@ class ScalarsOfVerl:
 
 
 def logged(work: Callable[[], None]) -> None:
-    """Do it; log what fails, for whoever loads this module may not."""
+    """Do it and log what fails, because verl hides the failure of a plugin."""
     try:
         work()
     except Exception:

@@ -1,4 +1,4 @@
-"""The REST API with the token of whoever called a tool, and how a tool answers: compact JSON, and refusals as text."""
+"""The REST API with the token of the caller of a tool, and how a tool answers: compact JSON, and refusals as text."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class TrainOneStep:
         modules[self.loss.__name__] = self.loss
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
-        slime.forget()
+        monkeypatch.setattr(slime, "_training", None)
 
     def batch(self) -> dict[str, Any]:
         tokens = [torch.randint(VOCABULARY, (length,), generator=self.random) for length in LENGTHS]

@@ -1,6 +1,6 @@
 """A data-parallel rank of verl that trains until a control has been active for two updates; prints results as JSON.
 
-`python ranks.py plain MODEL` is one rank in a process of its own, told which by RANK. `python ranks.py ray MODEL PORT` starts
+`python ranks.py plain MODEL` is one rank in a process of its own; RANK names which. `python ranks.py ray MODEL PORT` starts
 two of them in Ray workers.
 """
 

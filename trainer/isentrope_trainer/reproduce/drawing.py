@@ -48,7 +48,7 @@ def style() -> AbstractContextManager[None]:
 
 
 class Look(NamedTuple):
-    """How one arm is drawn, told apart by colour, dash and marker."""
+    """How one arm is drawn, distinguished by colour, dash and marker."""
 
     color: str
     dash: Any

@@ -6,7 +6,7 @@
     runs/KEY/timing.npz      scalars that measure time or delivery
     runs/KEY/made.json       when, where and by which versions it was made
 
-The first three hold the same bytes whoever makes the run, as often as it is made.
+The first three hold the same bytes each time the run is made, in any process.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class CovarianceControl(Figure):
                 "reward_end": run.end(REWARD_MEAN),
                 "avg_at_k": run.end(EVAL_AVG_AT_K, 1),
                 "pass_at_k": run.end(EVAL_PASS_AT_K, 1),
-                "clipped_fraction": run.mean(CLIP_FRACTION) if CLIP_FRACTION in run.names else 0.0,
+                "clipped_fraction": run.mean(CLIP_FRACTION),
             }
             for label, arm in self.arms(results.plan).items()
             for run in results.runs(arm)
