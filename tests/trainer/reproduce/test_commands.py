@@ -1,4 +1,7 @@
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from isentrope.cli import main
+from isentrope_trainer.reproduce.figure import all_figures
 
 pytestmark = pytest.mark.usefixtures("home", "process_as_before")
 
@@ -38,3 +42,36 @@ def test_a_figure_without_runs_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert '"verdict": "holds"' in result.stdout
     assert (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8").count("reproduction/dynamics-theorems.png") == 1
     assert (tmp_path / "reproduction" / "dynamics-theorems.svg").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_quick_pass_writes_every_figure(tmp_path: Path) -> None:
+    done = _run("--quick", "--json", "--out", tmp_path)
+    verdicts = {figure["name"]: figure["verdict"] for figure in json.loads(done)["figures"]}
+    assert set(verdicts) == set(all_figures())
+    assert "not measured" not in verdicts.values()
+    text = (tmp_path / "REPRODUCTION.md").read_text(encoding="utf-8")
+    for name in verdicts:
+        assert f"(reproduction/{name}.png)" in text
+        assert {path.suffix for path in (tmp_path / "reproduction").glob(f"{name}.*")} == {".png", ".svg", ".csv"}
+
+
+@pytest.mark.slow
+def test_figures_made_on_ray_equal_those_made_without(tmp_path: Path) -> None:
+    figures, both = ("mechanism-2", "dynamics-3"), (tmp_path / "processes", tmp_path / "ray")
+    for out, ray in zip(both, ((), ("--ray", "local")), strict=True):
+        _run(*figures, "--quick", "--out", out, *ray)
+    for name in figures:
+        table, other = ((out / "reproduction" / f"{name}.csv").read_bytes() for out in both)
+        assert table == other
+    text, other_text = ((out / "REPRODUCTION.md").read_text(encoding="utf-8") for out in both)
+    # The introduction gives the time that the runs took.
+    assert text[text.index("| figure |") :] == other_text[other_text.index("| figure |") :]
+
+
+def _run(*arguments: object) -> str:
+    command = [sys.executable, "-m", "isentrope", "reproduce", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

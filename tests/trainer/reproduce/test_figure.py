@@ -10,6 +10,8 @@ from isentrope_trainer.reproduce.figure import BEYOND, Check, Figure, Outcome, R
 from isentrope_trainer.reproduce.report import Circumstances, judge, reproduction
 from isentrope_trainer.reproduce.runs import RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_trainer.settings import TASKS
+from isentrope_trainer.tasks.base import make_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -108,3 +110,11 @@ def test_every_figure_plans_its_runs_and_names_its_claim() -> None:
             assert name.split("-")[0] in ("dynamics", "mechanism", "beyond")
             assert figure.claim.endswith(".")
             assert len(figure.runs(plan)) == len(plan.seeds) * len(figure.arms(plan))
+
+
+def test_every_task_has_as_many_held_out_problems_as_are_planned() -> None:
+    runs = [run.training for figure in all_figures().values() for run in figure.runs(Plan(seeds=(0,)))]
+    wanted = {(run.task, run.evaluation.problems) for run in runs if run.evaluation is not None}
+    assert {task.name for task, _ in wanted} == set(TASKS)
+    for task, problems in wanted:
+        assert make_task(0, task, hold_out=True).problem(problems - 1, "held_out").prompt

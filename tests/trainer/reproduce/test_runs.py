@@ -1,3 +1,7 @@
+import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +14,7 @@ from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.reproduce.executors import LocalProcesses, Order, RayCluster
 from isentrope_trainer.reproduce.runs import NotReported, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
+from isentrope_trainer.settings import LossConfig, TaskConfig
 
 TinyRun = Callable[[int], RunSettings]
 REPEATABLE = ("settings.json", "series.npz", "notes.json")
@@ -19,8 +24,21 @@ def test_equal_settings_have_equal_keys() -> None:
     plan = Plan(seeds=(0, 1))
     clip = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0}
     assert plan.run(clip).key == plan.run(isentrope.Control.from_document(clip)).key
+    assert plan.run(loss=LossConfig()).key == plan.run().key
     keys = {plan.run().key, plan.run(clip).key, plan.run(steps=7).key, plan.run().with_seed(1).key}
     assert len(keys) == 4
+
+
+def test_a_run_is_named_by_what_is_not_usual() -> None:
+    plan = Plan(seeds=(0,))
+    run = plan.run(
+        {"method": "clip_cov", "parameters": {"ratio": 0.1}},
+        task=TaskConfig(name="jugs"),
+        loss=LossConfig(clip_high=0.3),
+        steps=8,
+        updates_per_batch=4,
+    )
+    assert run.without_seed == "clip_cov ratio=0.1 task.name=jugs loss.clip_high=0.3 updates_per_batch=4"
 
 
 def test_a_run_is_made_bit_for_bit_again(tiny_run: TinyRun) -> None:
@@ -82,3 +100,27 @@ def test_ray_and_processes_make_the_same_bytes(tiny_run: TinyRun) -> None:
         assert files is not None
         assert other is not None
         assert all(files.contents[name] == other.contents[name] for name in REPEATABLE)
+
+
+@pytest.mark.slow
+def test_an_interrupted_pool_begins_no_other_run(tiny_run: TinyRun, tmp_path: Path) -> None:
+    script = tmp_path / "interrupted.py"
+    script.write_text(
+        "import os, pickle, signal, sys, threading\n"
+        "from pathlib import Path\n"
+        "from isentrope_trainer.reproduce.executors import LocalProcesses, Order\n"
+        "if __name__ == '__main__':\n"
+        "    orders = [Order(settings=one) for one in pickle.loads(Path(sys.argv[1]).read_bytes())]\n"
+        "    threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    list(LocalProcesses(1).make(orders))\n"
+    )
+    endless = [replace(one, training=replace(one.training, steps=10**6)) for one in map(tiny_run, range(3))]
+    (tmp_path / "orders").write_bytes(pickle.dumps(endless))
+    command = [sys.executable, str(script), str(tmp_path / "orders")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=_ctrl_c_works)
+    assert "KeyboardInterrupt" in ended.stderr
+
+
+def _ctrl_c_works() -> None:
+    # A shell starts what is in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)

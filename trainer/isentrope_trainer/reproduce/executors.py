@@ -88,7 +88,7 @@ class LocalProcesses:
             initializer=prepare_process,
         )
         with _EndedAtOnce(pool):
-            futures = {pool.submit(make_order, order): order for order in orders}
+            futures = {pool.submit(_make_or_end, order): order for order in orders}
             for future in as_completed(futures):
                 if isinstance(future.exception(), BrokenProcessPool):
                     unfinished.append(futures[future])
@@ -164,6 +164,14 @@ def make_order(order: Order) -> RunFiles:
     """
     with _ErrorsInWords():
         return make_run(order.settings, order.tags, report=order.report)
+
+
+def _make_or_end(order: Order) -> RunFiles:
+    """As `make_order`, in a process of a pool: it would begin its next order after an interrupt."""
+    try:
+        return make_order(order)
+    except (KeyboardInterrupt, SystemExit):
+        os._exit(1)
 
 
 def prepare_process() -> None:

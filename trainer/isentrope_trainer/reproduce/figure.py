@@ -175,6 +175,8 @@ class Figure(ABC):
     title: str
     claim: str
     """In one sentence, as read in the paper."""
+    chosen_late: str = ""
+    """What of its setting or its checks was chosen after first results had been seen, so that its verdict counts for less."""
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         """Label -> settings, each to be run with every seed of the plan. Default: it needs no runs."""

@@ -12,7 +12,7 @@ from typing import Any
 import isentrope
 from isentrope_trainer.models.family import PolicyConfig
 from isentrope_trainer.models.warm_start import WARM_STARTS, WarmStartConfig
-from isentrope_trainer.settings import EvaluationConfig, TaskConfig, TrainingConfig
+from isentrope_trainer.settings import ALGORITHMS, EvaluationConfig, TaskConfig, TrainingConfig
 
 RESULTS_VERSION = 1
 """Raise it when a change of the code gives runs of the same settings other results: kept runs are then made again."""
@@ -100,12 +100,21 @@ class RunSettings:
         words = [str(self.control.method) if self.control.hold is None else "hold"]
         words += [f"{name}={document[name]:g}" for name in ("mu_low", "mu_high") if document.get(name) is not None]
         words += [f"{name}={value}" for name, value in self.control.parameters.items()]
-        usual = TrainingConfig()
-        for field_ in dataclasses.fields(self.training):
-            value = getattr(self.training, field_.name)
-            if field_.name not in _SIZES and value != getattr(usual, field_.name):
-                words.append(f"{field_.name}={value}")
+        usual = TrainingConfig(loss=ALGORITHMS[self.training.algorithm].loss)
+        words += _differences(dataclasses.replace(self.training, loss=self.training.effective_loss()), usual)
         return " ".join(words)
+
+
+def _differences(settings: Any, usual: Any, within: str = "") -> list[str]:
+    """Fields whose value is not the usual one, such as `loss.clip_high=0.28`."""
+    words = []
+    for field_ in dataclasses.fields(settings):
+        value, other = getattr(settings, field_.name), getattr(usual, field_.name)
+        if field_.name in _SIZES or value == other:
+            continue
+        name = within + field_.name
+        words += _differences(value, other, f"{name}.") if dataclasses.is_dataclass(other) else [f"{name}={value}"]
+    return words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +165,22 @@ class Plan:
         elif not isinstance(control, isentrope.Control):
             control = isentrope.Control.from_document(dict(control))
         config = dataclasses.replace(self.base, **training)
+        if config.loss == ALGORITHMS[config.algorithm].loss:
+            # The same run as without naming the loss, so it has the same key.
+            config = dataclasses.replace(config, loss=None)
         return RunSettings(
             training=config,
             control=control,
             policy=policy or PolicyConfig(),
-            warm_start=warm_start or WARM_STARTS[config.task.name],
+            warm_start=warm_start or self._warm_start(config.task.name, policy or PolicyConfig()),
         )
+
+    def _warm_start(self, task: str, policy: PolicyConfig) -> WarmStartConfig:
+        usual = WARM_STARTS[task]
+        if not self.quick or (policy == PolicyConfig() and usual == WarmStartConfig()):
+            return usual
+        # Only the default is shipped. Learning more than well-formed answers takes minutes.
+        return dataclasses.replace(usual, steps=40, batch_size=32)
 
     def over_seeds(self, *arms: RunSettings) -> list[RunSettings]:
         """Each of these settings with every seed of the plan."""

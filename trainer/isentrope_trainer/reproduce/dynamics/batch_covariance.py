@@ -45,6 +45,7 @@ class BatchCovariance(Figure):
         "Over training −Cov_B(A, S_c) is mostly negative, so that a batch pushes the entropy down, and it goes with the change "
         "that is observed (Corollary 4); clipping takes the negative side away."
     )
+    chosen_late = "The correlation is tested against 0; it was to exceed 0.3 before the first runs were seen."
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         return {"GRPO": plan.run(), "Clip_V µ = 1": clipped(plan, "clip_v", 1.0)}

@@ -39,6 +39,7 @@ class OffPolicy(Figure):
         "Off-policy the ratio-weighted score r S_c takes the place of S_c: its batch mean is 0 (Corollary 2.1), its covariance "
         "with the advantage goes with the entropy's change (Corollaries 3.1 and 4.1), and clipping acts as on-policy."
     )
+    chosen_late = "The correlation is tested against 0; it was to exceed 0.3 before the first runs were seen."
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
         clip = {"method": "clip_v", "mu_low": 1.0, "mu_high": 1.0, "scope": "all"}

@@ -124,6 +124,7 @@ class SingleUpdates(Figure):
         "To first order, moving the logit of token k by ε changes the entropy by −ε S*, S* = p (H + log p), and a policy-gradient "
         "step of strength α on it by −α (S* − E[S])."
     )
+    chosen_late = "The size of the network's updates."
 
     def draw(self, results: Results) -> Picture:
         picture, (left, right) = panels(1, 2, height=2.8)

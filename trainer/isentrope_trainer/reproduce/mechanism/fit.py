@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 EARLY = 0.15
 """Of the run: what a forecast is made from."""
+HELD_OUT_JUGS = 48
+"""Problems of an evaluation on jugs: the task has 54 that are held out."""
 
 
 def forecast(run: Run) -> tuple[Curve, float, float]:
@@ -47,7 +50,12 @@ class Fit(Figure):
     )
 
     def arms(self, plan: Plan) -> Mapping[str, RunSettings]:
-        return {task: plan.run(task=TaskConfig(name=task)) for task in TASKS}
+        assert plan.base.evaluation is not None, "every run is evaluated"
+        few = replace(plan.base.evaluation, problems=min(HELD_OUT_JUGS, plan.base.evaluation.problems))
+        return {
+            task: plan.run(task=TaskConfig(name=task), evaluation=few if task == "jugs" else plan.base.evaluation)
+            for task in TASKS
+        }
 
     def draw(self, results: Results) -> Picture:
         arms = self.arms(results.plan)
