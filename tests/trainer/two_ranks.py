@@ -18,7 +18,8 @@ import isentrope
 from isentrope.transport import InMemoryTransport
 from isentrope_trainer.algorithms.advantages import ADVANTAGES, JudgedRollouts
 from isentrope_trainer.checkpoint import Checkpoints
-from isentrope_trainer.loop import Batch, update
+from isentrope_trainer.experience import Batch
+from isentrope_trainer.loop import update
 from isentrope_trainer.models.family import PolicyConfig, untrained_policy
 from isentrope_trainer.models.warm_start import WarmStartConfig
 from isentrope_trainer.ranks import Ranks, join_ranks

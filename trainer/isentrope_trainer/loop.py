@@ -1,34 +1,27 @@
 """The training loop: sample, judge, then score, gate, learn and report, once for each optimiser update.
 
 Read it second, after `isentrope/probe.py`: `update` is the worked example of the probe. A batch of rollouts is collected
-with the weights as they are; each update takes its own share of the batch's prompts. With one update a batch, training is
-strictly on-policy; with more, the log-probs from before the first of them stay what ratios are taken to.
+with the weights as they are (`experience.py`); each update takes its own share of the batch's prompts. With one update a
+batch, training is strictly on-policy; with more, the log-probs from before the first of them stay what ratios are taken to.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 import isentrope
-from isentrope_trainer.algorithms.advantages import (
-    ADVANTAGES,
-    JudgedRollouts,
-    unnormalised_gae,
-    zero_advantage_groups,
-)
+from isentrope_trainer.algorithms.advantages import zero_advantage_groups
 from isentrope_trainer.algorithms.losses import aggregated, reference_kl, surrogate, value_loss
-from isentrope_trainer.algorithms.prompt_filter import fill_batch
-from isentrope_trainer.evaluation import evaluate, judge
+from isentrope_trainer.evaluation import evaluate
+from isentrope_trainer.experience import Batch, collect, score
 from isentrope_trainer.models.policy import Policy
 from isentrope_trainer.ranks import Ranks
-from isentrope_trainer.rollout import Rollouts, joined
-from isentrope_trainer.settings import ALGORITHMS, TrainingConfig
+from isentrope_trainer.settings import TrainingConfig
 from isentrope_trainer.tasks.base import Task
 from isentrope_trainer.training_state import TrainingState
 
@@ -40,29 +33,6 @@ class StepResult:
     step: int
     reward_mean: float
     step_seconds: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Judged rollouts. What is None is not needed by the algorithm or, of the old policy, is the policy's own."""
-
-    rollouts: Rollouts
-    rewards: Tensor
-    """[prompts, group size]."""
-    advantages: Tensor
-    """[rollouts, tokens], as are all others."""
-    old_logprobs: Tensor | None = None
-    old_entropies: Tensor | None = None
-    ref_logprobs: Tensor | None = None
-    value_targets: Tensor | None = None
-
-    def shares(self, count: int) -> Iterator[Batch]:
-        """The batch in `count` parts of as many whole prompts each."""
-        for prompts in torch.arange(len(self.rewards), device=self.rewards.device).chunk(count):
-            rows = self.rollouts.rows_of_prompts(prompts)
-            of_tokens = (self.advantages, self.old_logprobs, self.old_entropies, self.ref_logprobs, self.value_targets)
-            parts = (None if values is None else values[rows] for values in of_tokens)
-            yield Batch(self.rollouts.of_prompts(prompts), self.rewards[prompts], *parts)  # type: ignore[arg-type]
 
 
 def train(
@@ -95,66 +65,6 @@ def train(
         for share in batch.shares(config.updates_per_batch) if config.updates_per_batch > 1 else [batch]:
             on_step(update(state, share, probe, config, max_tokens=task.max_tokens, started=started))
             started = time.perf_counter()
-
-
-def collect(state: TrainingState, task: Task, probe: isentrope.Probe, config: TrainingConfig) -> Batch:
-    """Sample a batch of rollouts, judge them, and compute their advantages."""
-    policy, algorithm = state.policy, ALGORITHMS[config.algorithm]
-    if config.prompt_filter is None:
-        rollouts, rewards = draw(state, task, config, 0)
-        state.next_problem += config.prompts
-    else:
-        share = len(state.ranks.share(config.prompts))
-        filled = fill_batch(lambda number: draw(state, task, config, number), share, config.prompt_filter)
-        rollouts = joined(
-            [drawn.of_prompts(indices) for drawn, _, indices in filled.parts], policy.tokenizer.pad_token_id
-        )
-        rewards = torch.cat([rewards[indices] for _, rewards, indices in filled.parts])
-        # Every rank goes on from the same problem, however many draws it made.
-        state.next_problem += config.prompts * config.prompt_filter.most_draws
-        probe.log({"train/prompts_drawn": filled.drawn, "train/prompts_kept": filled.kept})
-
-    old_logprobs = old_entropies = ref_logprobs = values = token_rewards = value_targets = None
-    with torch.no_grad():
-        if state.reference is not None:
-            ref_logprobs = policy.logprobs(rollouts, temperature=config.temperature, model=state.reference)
-        if not config.on_policy() or state.value_head is not None:
-            scores, values = score(state, rollouts, probe, config)
-            # Of a stale sampler's tokens the old policy is the one that drew them.
-            if not config.on_policy():
-                old_logprobs = rollouts.sampler_logprobs if state.stale_sampler is not None else scores.logprobs
-                old_entropies = scores.entropies
-    if state.process_reward is not None:
-        probe.log({"train/process_reward_loss": state.process_reward.learn(rollouts, rewards)})
-        token_rewards = state.process_reward.token_rewards(rollouts)
-    judged = JudgedRollouts(
-        rewards=rewards,
-        mask=rollouts.mask,
-        values=values,
-        token_rewards=token_rewards,
-        discount=config.value.discount,
-        gae_lambda=config.value.gae_lambda,
-        sum_over_ranks=state.ranks.sum,
-    )
-    advantages = ADVANTAGES[algorithm.advantage](judged)
-    if values is not None and state.value_head is not None:
-        value_targets = unnormalised_gae(judged) + values
-    return Batch(rollouts, rewards, advantages, old_logprobs, old_entropies, ref_logprobs, value_targets)
-
-
-def draw(state: TrainingState, task: Task, config: TrainingConfig, number: int) -> tuple[Rollouts, Tensor]:
-    """This rank's share of the `number`th draw of prompts for a batch: its rollouts, and their rewards [prompts, group size]."""
-    first = state.next_problem + number * config.prompts
-    problems = [task.problem(first + index) for index in state.ranks.share(config.prompts)]
-    rollouts = state.policy.sample(
-        [problem.prompt for problem in problems],
-        config.group_size,
-        state.generator,
-        temperature=config.temperature,
-        max_tokens=task.max_tokens,
-        model=None if state.stale_sampler is None else state.stale_sampler.model,
-    )
-    return rollouts, judge(task, problems, state.policy.texts(rollouts)).to(rollouts.mask.device)
 
 
 def update(
@@ -246,17 +156,3 @@ def update(
         clip_factor=clip_factor,
     )
     return result
-
-
-def score(
-    state: TrainingState, rollouts: Rollouts, probe: isentrope.Probe, config: TrainingConfig
-) -> tuple[isentrope.TokenScores, Tensor | None]:
-    """Scores of the rollouts' tokens under the policy, and the value head's estimates before each, where there is one."""
-    reading = state.policy.read(rollouts, hidden=state.value_head is not None)
-    scores = probe.score(
-        reading.logits,
-        rollouts.completions,
-        temperature=config.temperature,
-        entropy_gradient=config.has_entropy_bonus(),
-    )
-    return scores, None if state.value_head is None or reading.hidden is None else state.value_head(reading.hidden)
