@@ -80,9 +80,10 @@ class ServerInThread:
     async def _run(self) -> None:
         try:
             await self._serve()
-        finally:
-            if not self._started.done():
-                self._started.set_exception(RuntimeError("The server did not start."))
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
 
     async def _serve(self) -> None:
         with listening_socket("127.0.0.1", 0, Port.HTTP) as bound:
