@@ -57,6 +57,7 @@ class OffPolicy(Figure):
         axes[1].set(xlabel="update", ylabel="mean r S_c,\nstandard errors", title="(b) mean of r S_c")
         for run in results.runs(arms[BASELINE]):
             axes[2].plot(averaged(pushed(run)), run.series(ENTROPY_OBSERVED_CHANGE), ".", color="#000000", markersize=2)
+        axes[2].locator_params(axis="x", nbins=4)
         axes[2].set(xlabel="−Cov_B(A, r S_c), averaged", ylabel="observed ΔH, nats", title="(c) GRPO")
         return picture
 

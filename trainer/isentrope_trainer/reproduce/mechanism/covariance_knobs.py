@@ -52,6 +52,8 @@ class CovarianceKnobs(Figure):
             below = axes[3 + column]
             against(below, values, [[run.end(ENTROPY_MEAN) for run in runs] for runs in of_values], label="", index=1)
             below.set_xscale("log")
+            below.set_xticks(values, [f"{value:g}" for value in values])
+            below.minorticks_off()
             below.set_xlabel(knob.split(", ")[1])
         for row, unit in ((0, "entropy, nats"), (3, "entropy at the end, nats")):
             axes[row].set_ylabel(unit)

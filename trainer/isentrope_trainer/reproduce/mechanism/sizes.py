@@ -48,6 +48,8 @@ class Sizes(Figure):
             values = [[_of(curve, name) for curve in of_seeds.values()] for of_seeds in curves.values()]
             against(panel, list(curves), values, label=label, index=1)
             panel.set_xscale("log")
+            panel.set_xticks(list(curves), [f"{parameters / 1e6:g}M" for parameters in curves])
+            panel.minorticks_off()
             panel.set_xlabel("parameters")
             panel.set_ylabel(label)
         return picture
