@@ -95,7 +95,7 @@ def attach(
     """Measure, gate and report a TRL run. Neither TRL's loss nor its metrics change.
 
     Args:
-        trainer: a GRPOTrainer or RLOOTrainer of TRL 1.16, before `train()`.
+        trainer: a GRPOTrainer or RLOOTrainer of TRL 1.15 or 1.16, before `train()`.
         head: "replace": log-probs and entropies come from our fused head in the place of TRL's, so that nothing is
             computed twice. "observe": TRL's own are used to the last bit, and ours computed beside them.
         name: the run's name. Default: the training arguments' `run_name`, then `ISENTROPE_NAME`, or "run".

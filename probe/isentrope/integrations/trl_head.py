@@ -26,7 +26,8 @@ from isentrope.statistics.tokens import detached
 Head = Literal["replace", "observe"]
 
 HEAD_NAME, COMPACT_NAME = "_ChunkedLogProbFunction", "_use_triton"
-"""TRL's names of its head, and of the function that decides whether the head gets the labelled positions only."""
+"""TRL's names of its head, and of the function that decides whether the head gets the labelled positions only. TRL 1.15 has
+no such function."""
 COMPUTED = {"log_probs", "entropy"}
 """The outputs that our head has too; a caller that asks for others gets TRL's head."""
 
@@ -48,6 +49,7 @@ class FusedHead:
         self._model, self._guard, self._entropy_gradient = model, guard, entropy_gradient
         self._theirs = fused_forward_of(model)
         self._their_globals = self._theirs.__func__.__globals__
+        self._asks_about_compact = COMPACT_NAME in self._theirs.__func__.__code__.co_names
         self._fused = _with_globals(self._theirs, {HEAD_NAME: self, COMPACT_NAME: self._compact})
         self._ours = self._forward()
         self._active = True
@@ -137,8 +139,11 @@ class FusedHead:
     def _compact(self, device: torch.device) -> bool:
         """Whether the head gets the labelled positions only: where TRL decides so, and on the CPU for our head alone.
 
-        TRL scores prompt and padding too on devices that compile a program per shape; the CPU is none of them.
+        TRL 1.15 never passes others. TRL 1.16 scores prompt and padding too on devices that compile a program per shape; the
+        CPU is none of them.
         """
+        if not self._asks_about_compact:
+            return True
         return bool(self._their_globals[COMPACT_NAME](device)) or (self._alone and device.type == "cpu")
 
     def _forward(self) -> types.MethodType:
@@ -167,10 +172,10 @@ def fused_forward_of(model: nn.Module) -> types.MethodType:
     """
     forward = model.__dict__.get("forward")
     code = getattr(getattr(forward, "__func__", None), "__code__", None)
-    if not isinstance(forward, types.MethodType) or not {HEAD_NAME, COMPACT_NAME} <= set(getattr(code, "co_names", ())):
+    if not isinstance(forward, types.MethodType) or HEAD_NAME not in getattr(code, "co_names", ()):
         raise ConfigurationError(
-            f"The forward of {type(model).__name__} is not the one TRL 1.16 gives a model, in which {HEAD_NAME} and "
-            f"{COMPACT_NAME} are called. Attach before trainer.train(), and before anything else replaces the forward."
+            f"The forward of {type(model).__name__} is not the one TRL gives a model, in which {HEAD_NAME} is called. "
+            f"Attach before trainer.train(), and before anything else replaces the forward."
         )
     return forward
 

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import trl
 from accelerate.utils import is_peft_model
 from torch import Tensor, nn
 from trl import GRPOTrainer, RLOOTrainer
 
 from isentrope.errors import ConfigurationError
-from isentrope.integrations.attachment import check_parameters, refuse
+from isentrope.integrations.attachment import Versions, check_parameters, refuse
 from isentrope.integrations.transformers import IsentropeCallback
 from isentrope.integrations.trl_head import FusedHead
 from isentrope.integrations.trl_loss import completion_scores
+
+VERSIONS = Versions("TRL", "trl", at_least="1.15", below="1.17")
 
 WRAPPED = {
     "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "compute_entropy"),
@@ -35,6 +36,12 @@ def check_supported(trainer: Any) -> None:
     Raises:
         ConfigurationError: with the reason.
     """
+    installed = VERSIONS.check()
+    if any(cls.__name__ == "AsyncGRPOTrainer" for cls in type(trainer).__mro__):
+        raise ConfigurationError(
+            "Can't attach to AsyncGRPOTrainer: its compute_loss takes the log-probs straight from the model's output, so that "
+            "nothing can be gated between them. Report its scalars with IsentropeCallback, or train with GRPOTrainer."
+        )
     if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
         raise ConfigurationError(
             f"attach takes TRL's GRPOTrainer or RLOOTrainer, got {type(trainer).__name__}. "
@@ -42,7 +49,7 @@ def check_supported(trainer: Any) -> None:
         )
     refuse(f"this {type(trainer).__name__}", _reasons_against(trainer))
     for method, parameters in WRAPPED.items():
-        check_parameters(trainer, method, parameters, f"TRL {trl.__version__}")
+        check_parameters(trainer, method, parameters, f"TRL {installed}")
 
 
 def _reasons_against(trainer: Any) -> Iterator[str]:

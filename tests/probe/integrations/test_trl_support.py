@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,15 @@ def test_other_trainers_are_refused(tmp_path: Path) -> None:
     arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
     with pytest.raises(ConfigurationError, match=r"GRPOTrainer.*RLOOTrainer.* Trainer"):
         attach(Trainer(model=tiny_trl.model(), args=arguments))
+
+
+@pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'")
+def test_the_asynchronous_trainer_is_refused() -> None:
+    from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+    # Making one asks for a GPU and a vLLM server; its class is refused before anything is read off it.
+    with pytest.raises(ConfigurationError, match=r"AsyncGRPOTrainer.*compute_loss.*IsentropeCallback"):
+        attach(AsyncGRPOTrainer.__new__(AsyncGRPOTrainer))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,15 @@ def test_a_forward_replaced_since_is_refused(tmp_path: Path) -> None:
 def test_another_layout_of_trl_is_named(tmp_path: Path) -> None:
     trainer = tiny_trl.trainer(tmp_path)
     trainer._compute_loss = lambda model, batch: None
-    with pytest.raises(ConfigurationError, match=r"TRL 1\.16\.0 .*_compute_loss .*inputs"):
+    with pytest.raises(ConfigurationError, match=rf"TRL {re.escape(version('trl'))} .*_compute_loss .*inputs"):
+        attach(trainer)
+
+
+@pytest.mark.parametrize("installed", ["1.14.2", "1.17.0"])
+def test_another_version_of_trl_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    trainer = tiny_trl.trainer(tmp_path)
+    monkeypatch.setattr("isentrope.integrations.attachment.version", lambda _: installed)
+    with pytest.raises(ConfigurationError, match=re.escape(installed)):
         attach(trainer)
 
 
