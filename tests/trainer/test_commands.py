@@ -22,7 +22,7 @@ from isentrope_trainer.checkpoint import Checkpoints
 from isentrope_trainer.commands import MODEL_SIZES
 from isentrope_trainer.loop import StepResult
 from isentrope_trainer.models.family import SIZES
-from isentrope_trainer.settings import EvaluationConfig, LossConfig, TrainingConfig
+from isentrope_trainer.settings import EvaluationConfig, LossConfig, PromptFilterConfig, TrainingConfig
 from isentrope_wire import environment
 from tests.trainer.running_demo import ISENTROPE, free_ports, running_demo
 
@@ -68,9 +68,11 @@ def test_options_that_cannot_work_end_with_one_sentence(command: str, arguments:
     [
         (("--algorithm", "magic"), "'magic'.*'grpo'"),
         (("--prompts", "12", "--updates-per-batch", "8"), r"prompts .*\b8\b.*\b12\.$"),
-        (("--clip", "narrow"), "--clip .*'narrow'"),
-        (("--clip", "-1"), r"clip_low .*-1\.0\.$"),
-        (("--kl", "-1"), r"kl_coefficient .*-1\.0\.$"),
+        (("--set", "loss.clip_low"), "--set .*'loss.clip_low'"),
+        (("--set", "loss.clip_lo=1"), "no setting loss.clip_lo.*loss.clip_low,"),
+        (("--set", "loss.clip_low=narrow"), "loss.clip_low: .*'narrow'"),
+        (("--set", "loss.clip_low=-1"), r"clip_low .*-1\.0\.$"),
+        (("--set", "adaptive_entropy.change_per_step=1"), "adaptive_entropy.target_entropy: .*required"),
         (("--resume", "{folder}"), "no checkpoint .*{folder}"),
         (("--resume", "{folder}", "--lr", "1"), "--lr"),
     ],
@@ -101,13 +103,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_options_of_the_algorithm_become_settings(made: dict[str, Any], tmp_path: Path) -> None:
-    algorithm = ("--algorithm", "dapo", "--clip", "0.2,none", "--kl", "0.1", "--updates-per-batch", "8")
+    algorithm = ("--algorithm", "dapo", "--updates-per-batch", "8")
+    settings = ("loss.clip_high=none", "loss.kl_coefficient=0.1", "prompt_filter.most_draws=2", "task.graded=true")
     model = ("--eval-every", "5", "--task", "chain_sum", "--model-size", "0.2M", "--checkpoint", str(tmp_path))
-    result = invoke("train", "--steps", "16", *algorithm, *model)
+    result = invoke(
+        "train", "--steps", "16", *algorithm, *model, *(part for text in settings for part in ("--set", text))
+    )
     assert result.exit_code == 0, result.output
     config = made["config"]
     assert (config.algorithm, config.updates_per_batch, config.task.name) == ("dapo", 8, "chain_sum")
     assert config.loss == LossConfig(clip_low=0.2, clip_high=None, kl_coefficient=0.1)
+    assert config.prompt_filter == PromptFilterConfig(most_draws=2)
+    assert config.task.graded
     assert made["policy_config"] == SIZES["0.2M"]
     assert made["checkpoints"] == Checkpoints(tmp_path)
     assert config.evaluation == EvaluationConfig(every=5)

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -24,12 +24,12 @@ from click.core import ParameterSource
 from isentrope_trainer.settings import (
     ALGORITHMS,
     TASKS,
-    Aggregation,
     EvaluationConfig,
     LocalModelConfig,
     TaskConfig,
     TrainingConfig,
     training_config,
+    with_settings,
 )
 from isentrope_wire.control import Control, Scope
 from isentrope_wire.methods import METHODS, name_and_value
@@ -125,26 +125,14 @@ def _algorithm_options(command: _Command) -> _Command:
             help="Optimiser updates made from one batch of rollouts; 1 is on-policy.",
         ),
         click.option(
-            "--sampler-lag",
-            type=click.IntRange(0),
-            default=0,
-            show_default=True,
-            help="Sample with weights that are that many updates old.",
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Any other setting of the training; may be repeated. loss.clip_high=0.28, loss.kl_coefficient=0.01, "
+            "loss.entropy_coefficient=0.001, loss.aggregation=constant, sampler_lag=4; prompt_filter.most_draws=4 samples "
+            "dynamically, adaptive_entropy.target_entropy=0.4 lets a bonus follow the entropy. A wrong name lists all.",
         ),
-        click.option(
-            "--clip",
-            metavar="LOW[,HIGH]",
-            help="How far the ratio to the old policy counts, or none.  [default: the algorithm's]",
-        ),
-        click.option(
-            "--aggregation",
-            type=click.Choice(get_args(Aggregation)),
-            help="Of tokens' losses.  [default: the algorithm's]",
-        ),
-        click.option(
-            "--kl", type=float, help="Coefficient of the divergence (k3) from the starting policy.  [default: 0]"
-        ),
-        click.option("--entropy-bonus", type=float, help="Coefficient of the mean entropy in the loss.  [default: 0]"),
         click.option(
             "--eval-every",
             type=click.IntRange(1),
@@ -413,6 +401,8 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
             learning_rate=options["lr"],
             **(_of_algorithm(options) if "algorithm" in options else {}),
         )
+        if options.get("settings"):
+            config = with_settings(config, dict(_setting(text) for text in options["settings"]))
         control = Control(
             method=options["method"],
             mu_low=options["mu_low"],
@@ -428,15 +418,6 @@ def _checked(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:
 
 def _of_algorithm(options: dict[str, Any]) -> dict[str, Any]:
     """The settings that only `isentrope train` has."""
-    changes: dict[str, Any] = {
-        "aggregation": options["aggregation"],
-        "kl_coefficient": options["kl"],
-        "entropy_coefficient": options["entropy_bonus"],
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if options["clip"] is not None:
-        low, *high = (None if word == "none" else _number(word) for word in options["clip"].split(","))
-        changes |= {"clip_low": low, "clip_high": high[0] if high else low}
     return {
         "task": TaskConfig(
             name=options["task"],
@@ -446,9 +427,7 @@ def _of_algorithm(options: dict[str, Any]) -> dict[str, Any]:
         "model": _local_model(options),
         "algorithm": options["algorithm"],
         "updates_per_batch": options["updates_per_batch"],
-        "sampler_lag": options["sampler_lag"],
         "evaluation": None if options["eval_every"] is None else EvaluationConfig(every=options["eval_every"]),
-        "loss": replace(ALGORITHMS[options["algorithm"]].loss, **changes) if changes else None,
     }
 
 
@@ -459,11 +438,17 @@ def _local_model(options: dict[str, Any]) -> LocalModelConfig | None:
     return LocalModelConfig(path=str(Path(options["model"]).resolve()), device=options["device"], dtype=dtype)
 
 
-def _number(word: str) -> float:
+def _setting(text: str) -> tuple[str, Any]:
+    """`loss.clip_high=0.28` as a name and a value of JSON; a word is a text, `none` no value."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise click.UsageError(f"--set takes NAME=VALUE, such as loss.clip_high=0.28; got {text!r}.")
+    if value == "none":
+        return name, None
     try:
-        return float(word)
-    except ValueError:
-        raise click.UsageError(f"--clip takes LOW, LOW,HIGH or none, such as 0.2,0.28; got {word!r}.") from None
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
 
 
 def _resumed(options: dict[str, Any]) -> tuple[TrainingConfig, Control]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Literal, get_args, get_type_hints
 
 from isentrope_wire.errors import ConfigurationError
 
@@ -309,17 +309,52 @@ def training_config(document: Mapping[str, Any]) -> TrainingConfig:
     Raises:
         ConfigurationError: settings that can't work.
     """
-    config: TrainingConfig = _from_document(TrainingConfig, document)
-    return config
+    # Not needed for `--help`, which must not wait for it.
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
+    try:
+        return TypeAdapter(TrainingConfig).validate_python(document)
+    except ValidationError as invalid:
+        first = invalid.errors()[0]
+        # A settings class refuses in words of its own.
+        if isinstance(refused := first.get("ctx", {}).get("error"), ConfigurationError):
+            raise refused from None
+        name = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(f"{name}: {first['msg']}; got {first['input']!r}.") from None
 
 
-def _from_document(kind: Any, value: Any) -> Any:
-    """A value of a settings class, or of what a field is declared as."""
-    if get_origin(kind) is tuple:
-        return tuple(value)
-    # `LossConfig | None`: the class, where there is a value.
-    settings_class: Any = next((part for part in get_args(kind) if is_dataclass(part)), kind)
-    if not isinstance(value, Mapping):
-        return value
-    hints = get_type_hints(settings_class)
-    return settings_class(**{name: _from_document(hints[name], part) for name, part in value.items()})
+def with_settings(config: TrainingConfig, changes: Mapping[str, Any]) -> TrainingConfig:
+    """The settings with some fields changed.
+
+    Args:
+        config: what they are changed from. Fields of the loss that are not named are the algorithm's.
+        changes: name -> value; a field of settings within the settings is named as `loss.clip_high`.
+
+    Raises:
+        ConfigurationError: there is no such field, or settings that can't work.
+    """
+    document = asdict(config)
+    if any(name.startswith("loss.") for name in changes):
+        document["loss"] = asdict(config.effective_loss())
+    known = setting_names(TrainingConfig)
+    for name, value in changes.items():
+        if name not in known:
+            raise ConfigurationError(f"There is no setting {name}; there are {', '.join(known)}.")
+        place = document
+        *groups, last = name.split(".")
+        for group in groups:
+            # What was not used so far has its defaults.
+            place[group] = place[group] or {}
+            place = place[group]
+        place[last] = value
+    return training_config(document)
+
+
+def setting_names(settings_class: Any) -> list[str]:
+    """Every field, such as `steps` and `loss.clip_high`."""
+    names = []
+    for name, declared in get_type_hints(settings_class).items():
+        # `LossConfig | None`: the class, where there is a value.
+        inner = next((part for part in (declared, *get_args(declared)) if is_dataclass(part)), None)
+        names += [name] if inner is None else [f"{name}.{field}" for field in setting_names(inner)]
+    return names
