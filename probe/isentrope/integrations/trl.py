@@ -30,6 +30,7 @@ from isentrope.inputs import LearningRates, learning_rates_of
 from isentrope.integrations.reporting import StepReports, path_given, resume_training
 from isentrope.integrations.trl_head import FusedHead, Head
 from isentrope.integrations.trl_loss import (
+    SAMPLED,
     Inputs,
     MicroBatch,
     Sample,
@@ -366,6 +367,7 @@ class Attachment(StepReports):
             inputs["advantages"],
             token_mask(inputs),
             old_logprobs=old_logprobs(inputs, scores.logprobs, level),
+            sampler_logprobs=inputs.get(SAMPLED),
             ref_logprobs=inputs.get("ref_per_token_logps"),
             groups=groups,
             completions=completions,

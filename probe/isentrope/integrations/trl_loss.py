@@ -20,6 +20,10 @@ from isentrope.scores import TokenScores
 _ODD = -0x61C8864680B583EB
 """The golden ratio's bits, as an odd int64: multiplying by it spreads numbers that are close together."""
 
+SAMPLED = "sampling_per_token_logps"
+"""Among the inputs of TRL's loss: log-probs that vLLM, or a `rollout_func`, drew the tokens with, [batch, completion]; NaN where
+vLLM had none."""
+
 Inputs = Mapping[str, Any]
 """The inputs of TRL's `_compute_loss`: prompt and completion ids and masks, advantages and others."""
 
@@ -86,7 +90,10 @@ def prompt_groups(inputs: Inputs) -> Tensor:
 
 
 def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
-    """Log-probs such that log-prob minus these is the logarithm of TRL's importance ratio; None: the ratio is 1.
+    """Log-probs such that log-prob minus these is the logarithm of TRL's importance ratio; None: it has none, so that it is 1.
+
+    Where a sampler's log-probs are known a ratio of 1 is written out: without one the gate would take the ratio to the sampler,
+    which is no part of TRL's loss.
 
     Args:
         inputs: of `_compute_loss`.
@@ -101,7 +108,9 @@ def old_logprobs(inputs: Inputs, logprobs: Tensor, level: str) -> Tensor | None:
     old: Tensor | None = inputs.get("old_per_token_logps")
     if old_sums is not None:
         return logprobs - ((logprobs * mask).sum(1) - old_sums).unsqueeze(1)
-    if old is None or level == "token":
+    if old is None:
+        return None if inputs.get(SAMPLED) is None else logprobs
+    if level == "token":
         return old
     lengths = mask.sum(1).clamp(min=1)
     return logprobs - (((logprobs - old) * mask).sum(1) / lengths).unsqueeze(1)

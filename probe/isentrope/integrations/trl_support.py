@@ -63,11 +63,6 @@ def _reasons_against(trainer: Any) -> Iterator[str]:
     modules = f"{type(trainer).__module__} {type(trainer).__name__} {type(model).__module__}"
     if "unsloth" in modules.lower() or hasattr(model.config, "unsloth_version"):
         yield "Unsloth has replaced the model's forward by one that returns no log-probs."
-    if trainer.use_vllm:
-        yield (
-            "with use_vllm TRL weighs every token by log-probs that come from vLLM, outside the model that is "
-            "observed. Generate with transformers, or use isentrope.Probe in a loop of your own."
-        )
     if args.use_liger_kernel:
         yield (
             "use_liger_kernel replaces layers when training starts, after the self-check. Use "

@@ -42,7 +42,6 @@ def test_the_asynchronous_trainer_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("use_vllm", True, "vLLM"),
         ("is_deepspeed_enabled", True, "DeepSpeed"),
         ("is_fsdp_enabled", True, "FSDP"),
         ("is_in_train", True, "trainer.train"),
