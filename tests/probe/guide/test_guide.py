@@ -6,8 +6,10 @@ import os
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
@@ -20,6 +22,38 @@ EXAMPLES = {
     re.search(r'name="(\w+)"', code).group(1): (code, bool(torchrun))  # type: ignore[union-attr]
     for torchrun, code in re.findall(r"```python( torchrun)?\n(.*?)```", GUIDE, flags=re.DOTALL)
 }
+
+
+DIFFS = re.findall(r"```diff\n(.*?)```", GUIDE, flags=re.DOTALL)
+LOOP = """
+from types import SimpleNamespace
+import isentrope
+import torch
+from torch import nn
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(24, 16), nn.Linear(16, 24))
+    def forward(self, ids):
+        return SimpleNamespace(logits=self.layers(ids))
+
+def log_softmax_and_gather(logits, ids):
+    return logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+def loss_of(logprobs, batch):
+    ratio = (logprobs - batch.old).exp()
+    return -(ratio * batch.advantages * batch.mask[:, 1:]).sum() / batch.mask[:, 1:].sum()
+
+torch.manual_seed(0)
+model, T, steps, tokenizer = Policy(), 0.8, 3, SimpleNamespace(decode=str)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+micro_batches = [SimpleNamespace(ids=torch.randint(24, (4, 7)), mask=torch.rand(4, 7) < 0.8) for _ in range(2)]
+for batch in micro_batches:
+    batch.advantages = torch.randn(4, 1)
+    batch.old = log_softmax_and_gather(model(batch.ids).logits[:, :-1] / T, batch.ids[:, 1:]).detach()
+"""
+"""What the diffs of the guide leave to the reader."""
 
 
 def run_example(rank: int, script: str, home: str) -> None:
@@ -54,6 +88,29 @@ def reported(home: Path, ranks: int = 1) -> list[list[StepReport]]:
 def test_the_guide_has_the_examples_it_speaks_of() -> None:
     assert list(EXAMPLES) == ["padded", "packed", "hidden", "ranks", "accelerated"]
     assert [name for name, (_, torchrun) in EXAMPLES.items() if torchrun] == ["ranks", "accelerated"]
+
+
+@pytest.mark.parametrize(("diff", "steps"), [(0, 3), (1, 6)], ids=["five lines", "a helper"])
+def test_the_lines_that_a_diff_adds_leave_the_loop_as_it_was(
+    diff: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISENTROPE_HOME", str(tmp_path))
+    monkeypatch.setenv("ISENTROPE_MODE", "offline")
+    lines = DIFFS[diff].splitlines()
+    added = [line for line in lines if line.startswith("+")]
+    assert {line[:1] for line in lines} <= {"+", " ", ""}
+    assert len(added) + 1 <= 8  # and the import
+    weights: list[torch.Tensor] = []
+    for chosen in ([line for line in lines if line not in added], lines):
+        loop: dict[str, Any] = {}
+        exec(LOOP + "\n".join(line[2:] for line in chosen), loop)  # noqa: S102  # our own page
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in loop["model"].parameters()]))
+    assert torch.equal(*weights)
+    (reports,) = reported(tmp_path)
+    assert [report.step for report in reports] == list(range(1, steps + 1))
+    for report in reports:
+        assert report.labels["entropy/prediction_basis"] == "loss_gradient"
+        assert "probe/failures" not in report.scalars
 
 
 @pytest.mark.parametrize("name", ["padded", pytest.param("hidden", marks=pytest.mark.slow)])
