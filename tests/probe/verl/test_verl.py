@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import os
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,44 +14,17 @@ import pytest
 
 import isentrope
 from isentrope_wire.control_answers import State
-from set_up import uv_environment
+from tests.probe.frameworks.packages import python_of
 from tests.system.running_server import RunningServer, free_port
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-UV = Path(sys.executable).with_name("uv")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    """That of an environment with verl, made once for these requirements and kept in build/."""
-    wanted = (HERE / "requirements.txt").read_bytes() + importlib.metadata.version("torch").encode()
-    folder = ROOT / "build" / f"verl-{hashlib.sha256(wanted).hexdigest()[:12]}"
-    python = folder / "bin" / "python"
-    if (folder / "complete").exists():
-        return python
-    if not UV.exists():
-        pytest.skip("uv, which `make setup-dev` installs, is missing.")
-    pip = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
-    environment = uv_environment(pip.stdout, os.environ)
-    install = [UV, "pip", "install", "--quiet", "--no-config", "--python", python, "--no-deps"]
-    torch = f"torch=={importlib.metadata.version('torch')}"
-    for command in (
-        [UV, "venv", "--quiet", "--clear", "--no-config", "--python", sys.executable, folder],
-        # Where no folder of wheels has torch, uv chooses the index of the right build.
-        [*install, *([] if "UV_FIND_LINKS" in environment else ["--torch-backend", "auto"]), torch],
-        [*install, "-r", HERE / "requirements.txt"],
-        [*install, "--editable", ROOT],
-    ):
-        done = subprocess.run(
-            [str(word) for word in command], check=False, env=environment, capture_output=True, text=True
-        )
-        if done.returncode:
-            pytest.skip(f"verl can't be installed here: {done.stderr.strip().splitlines()[-1]}")
-    (folder / "complete").touch()
-    return python
+    return python_of("verl")
 
 
 def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[str, Any]:
