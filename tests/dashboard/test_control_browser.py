@@ -17,6 +17,7 @@ from tests.server.in_thread import ServerInThread
 pytestmark = pytest.mark.browser
 
 WITH = "document.querySelector('#chart-entropy .js-plotly-plot').data.filter(t => t.meta === 'with').length === 1"
+LINE = "document.querySelector('#{chart} .js-plotly-plot').data.filter(t => ['with', 'suggested'].includes(t.meta)).map(t => [t.meta, t.y[1]])"
 
 
 def choose(page: Page, label: str, option: str) -> None:
@@ -48,6 +49,12 @@ def test_a_dragged_threshold_is_pushed_and_applied(site: Site, open_page: OpenPa
     expect(page.locator("#control-clipped")).not_to_have_text(before)
     expect(page.locator("#control-mu-high")).not_to_have_value("1")
     page.wait_for_function(f"() => {WITH}")
+    # Beside the entropy: the change and the clipped share at the thresholds of the form, in place of the suggested ones.
+    for chart in ("chart-change", "chart-clip"):
+        page.wait_for_function(f"() => {LINE.format(chart=chart)}.length === 1")
+    kinds = [page.evaluate(LINE.format(chart=chart)) for chart in ("chart-change", "chart-clip")]
+    assert [kind for ((kind, _),) in kinds] == ["with", "with"]
+    assert f"{100 * kinds[1][0][1]:.1f}" in page.locator("#control-clipped").inner_text()
     page.mouse.up()
     expect(page.locator("#control-status")).to_contain_text("3 changes, not pushed")
     upper = float(page.locator("#control-mu-high").input_value())

@@ -7,7 +7,7 @@
   const SIDES = ["low", "high"];
   const IDS = { low: "control-mu-low", high: "control-mu-high" };
   const setProps = (id, props) => window.dash_clientside.set_props(id, props);
-  const now = { preview: null, low: null, high: null, timer: null, pushing: null, tried: false, forecast: "null" };
+  const now = { preview: null, low: null, high: null, timer: null, pushing: null, tried: false, lines: {} };
 
   // ---- numbers ---------------------------------------------------------------------------------------------
   const mu = (value) => (value === "" || value === null || value === undefined || !isFinite(value) || value < 0 ? null : Number(value));
@@ -77,31 +77,42 @@
     });
   }
   // At the observed slope, and what the thresholds change of the predicted one.
-  function ahead(preview, sum) {
-    const pace = known(preview.slope) ? preview.slope + sum.change - preview.now : sum.change;
-    return Math.max(0, preview.entropy + NEXT_STEPS * pace);
-  }
-  // The line "with" of the next 50 steps; null where the form changes nothing.
-  function forecast() {
+  const pace = (preview, sum) => (known(preview.slope) ? preview.slope + sum.change - preview.now : sum.change);
+  const ahead = (preview, sum) => Math.max(0, preview.entropy + NEXT_STEPS * pace(preview, sum));
+  // The line "with" of the next 50 steps in each chart: its two ends, and what is written at the second.
+  const LINES = {
+    "chart-entropy": (preview, sum) => [preview.entropy, ahead(preview, sum), fixed(ahead(preview, sum), 3)],
+    "chart-change": (preview, sum) => [pace(preview, sum), pace(preview, sum), signed(pace(preview, sum))],
+    "chart-clip": (preview, sum) => [sum.clipped, sum.clipped, percent(sum.clipped)],
+  };
+  // Null where the form changes nothing.
+  function forecast(chart) {
     const preview = now.preview;
     const isNew = preview && preview.calibrated && known(preview.entropy) && preview.ahead && (preview.changed || preview.exact.low !== now.low || preview.exact.high !== now.high);
     if (!isNew) return null;
-    const after = ahead(preview, together(preview, now.low, now.high));
+    const [from, to, words] = LINES[chart](preview, together(preview, now.low, now.high));
     const color = getComputedStyle(document.documentElement).getPropertyValue("--hold").trim();
-    return {
-      type: "scatter", mode: "lines+text", meta: "with", x: preview.ahead, y: [preview.entropy, after], textposition: "top left",
-      text: ["", "<b>with " + preview.label + " " + named(now.low, now.high) + "</b>  " + fixed(after, 3)],
-      textfont: { color, size: 11 }, line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false,
-    };
+    const x = preview.ahead, falls = to < from, text = "<b>with " + preview.label + " " + named(now.low, now.high) + "</b>  " + words;
+    const label = { x: x[1], y: to, text, xanchor: "right", yanchor: falls ? "top" : "bottom", yshift: falls ? -4 : 2, showarrow: false, font: { color, size: 11 } };
+    return { label, trace: { type: "scatter", mode: "lines", meta: "with", x, y: [from, to], line: { color, width: 2, dash: "5px,4px" }, hoverinfo: "skip", cliponaxis: false } };
   }
-  // It takes the place of the suggested one.
-  (window.isentrope ||= { adjust: {} }).adjust["chart-entropy"] = (figure) => {
-    const line = forecast(), others = (list) => (list || []).filter((one) => one.meta !== "suggested" && one.name !== "suggested");
-    return line ? { data: [...others(figure.data), line], layout: { ...figure.layout, annotations: others(figure.layout.annotations) } } : figure;
-  };
+  // It takes the place of the suggested one; the axis reaches as far as it does.
+  Object.keys(LINES).forEach((chart) => {
+    (window.isentrope ||= { adjust: {} }).adjust[chart] = (figure) => {
+      const line = forecast(chart), others = (list) => (list || []).filter((one) => one.meta !== "suggested" && one.name !== "suggested");
+      const axis = figure.layout.yaxis, range = axis && axis.range;
+      if (!line || !range) return figure;
+      const { trace, label } = line, highest = Math.max(...trace.y);
+      // Above a line that is higher than all others, room for its label.
+      const reach = [Math.min(range[0], ...trace.y), highest > range[1] ? highest + 0.15 * (highest - range[0]) : range[1]];
+      return { data: [...others(figure.data), trace], layout: { ...figure.layout, yaxis: { ...axis, range: reach }, annotations: [...others(figure.layout.annotations), label] } };
+    };
+  });
   function follow() {
-    const line = JSON.stringify(forecast());
-    if (line !== now.forecast) window.isentrope.redraw("chart-entropy"), (now.forecast = line);
+    Object.keys(LINES).forEach((chart) => {
+      const line = JSON.stringify(forecast(chart));
+      if (line !== now.lines[chart]) window.isentrope.redraw(chart), (now.lines[chart] = line);
+    });
   }
 
   // ---- dragging: native shapes can be moved up and down, too, and report only where they were let go -------------------

@@ -83,6 +83,11 @@ class Forecast:
     """Of a control that nobody pushed."""
     clip_fraction: float | None = None
 
+    @property
+    def name(self) -> str:
+        """Of its trace and its label: the browser hides what is suggested while it draws what the form has."""
+        return "suggested" if self.is_suggested else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -243,11 +248,9 @@ def _add_forecasts(chart: Chart, shown: Shown, height: float) -> None:
         first, last = shown.ends
         covered = min(1.0, len(words) * CHARACTER_SHARE * ((last - first) or 1) / (places_ahead or 1))
         clear = covered * abs(line.entropy - value) / height * PLOT_PIXELS if falls == above else 0.0
-        # The browser hides what is suggested while it draws what the form has.
-        name = "suggested" if line.is_suggested else ""
-        chart.data[-1]["meta"] = name
+        chart.data[-1]["meta"] = line.name
         chart.label(
-            f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right", name=name,
+            f"<b>{html.escape(line.label)}</b>  {number(value)}", x=end, y=value, xanchor="right", name=line.name,
             yanchor="bottom" if above else "top", yshift=8 + clear if above else -6 - clear, color=chart.ink[color],
         )  # fmt: skip
 
@@ -283,9 +286,10 @@ def change_figure(series: Series, shown: Shown) -> dict[str, Any]:
         end = max(line.start, shown.last) + NEXT_STEPS
         color = ink["hold" if line.helps else "act"]
         chart.stroke([shown.last, end], [line.slope, line.slope], color)
+        chart.data[-1]["meta"] = line.name
         chart.label(
             f"{html.escape(line.label)}  {fixed(line.slope, decimals)}", x=end, y=line.slope, xanchor="right",
-            yanchor="bottom" if line.helps else "top", color=color,
+            name=line.name, yanchor="bottom" if line.helps else "top", color=color,
         )  # fmt: skip
     _add_marks(chart, shown, labelled=False)
     return chart.figure()
@@ -306,9 +310,10 @@ def clip_figure(series: Series, shown: Shown) -> dict[str, Any]:
         if line.clip_fraction is not None:
             end = max(line.start, shown.last) + NEXT_STEPS
             chart.stroke([shown.last, end], [line.clip_fraction] * 2, ink["hold"])
+            chart.data[-1]["meta"] = line.name
             chart.label(
                 f"{html.escape(line.label)}  {percent(line.clip_fraction)}", x=end, y=line.clip_fraction,
-                xanchor="right", yanchor="bottom", color=ink["hold"],
+                xanchor="right", name=line.name, yanchor="bottom", color=ink["hold"],
             )  # fmt: skip
     _add_marks(chart, shown, labelled=True)
     return chart.figure()
