@@ -32,8 +32,8 @@ METHODS: Mapping[str, Mapping[str, Any] | None] = {
     "GRPO + rewarding the unlikely": {"method": "rank_reward"},
     "GRPO + top 20 % entropy": {"method": "top_entropy", "parameters": {"fraction": 0.2}},
 }
-"""Arms of the same prompts, completions and updates. An update has about a thousand tokens: the shares of Clip-Cov and KL-Cov are a
-hundred and ten times those of the authors' scripts, so that they select some twenty of them. Rewarding the unlikely is He et
+"""Arms of the same prompts, completions and updates. An update has about a thousand tokens: the share of Clip-Cov is a hundred
+times, that of KL-Cov ten times the one in its authors' scripts, so that both select some twenty of them. Rewarding the unlikely is He et
 al.'s rank reward."""
 PPO: Mapping[str, Mapping[str, Any] | None] = {"PPO": None, "PPO + Clip_B": CLIP_B, "PPO + Clip_V": CLIP_V}
 
