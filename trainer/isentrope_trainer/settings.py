@@ -103,7 +103,9 @@ class ProcessRewardConfig:
     """The reward model of an algorithm that has one, see `algorithms/prime.py`. PRIME's own beta."""
 
     beta: float = 0.05
-    learning_rate: float = 1e-4
+    learning_rate: float = 1e-5
+    """A fraction of the policy's. At the policy's own, what it rewards was exploited: on countdown right answers were gone within
+    30 steps."""
 
     def __post_init__(self) -> None:
         _above_zero("process_reward.beta", self.beta)
