@@ -33,7 +33,7 @@ from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
 from isentrope.statistics.tokens import detached
 from isentrope.transport.files import write_atomically
-from isentrope_wire.metrics import PROBE_ATTACHMENT_FAILURES
+from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, PROBE_ATTACHMENT_FAILURES, REWARD_MEAN
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -176,6 +176,8 @@ class Attachment:
         """Of the optimiser, since the run began."""
         self.guard = Guard()
         """Counts what fails in the adapter's own code."""
+        self._completions: Tensor | None = None
+        """Of the step: sum of rewards, tokens, and how many there are, float64."""
         self._held: deque[TokenScores] = deque()
         self._shown_step: int | None = None
 
@@ -212,6 +214,7 @@ class Attachment:
     def drop_held(self) -> None:
         """Forget scores that no loss has taken, before the first micro-batch of a step: a step may have been broken off."""
         self._held.clear()
+        self._completions = None
 
     def gate(
         self,
@@ -239,6 +242,18 @@ class Attachment:
             return self.probe.gate(scores, advantages, mask, logprobs=own, **known)
         return own
 
+    def count_completions(self, rewards: Tensor | None, tokens: Tensor) -> None:
+        """Let completions of a micro-batch count in the step's mean reward and length, over all ranks.
+
+        Args:
+            rewards: one per completion, on the device of the process group; None on all ranks: they are not known.
+            tokens: how many there are in all of them, or 1 for each.
+        """
+        if rewards is not None:
+            total = tokens.sum().double()
+            sums = torch.stack([rewards.sum().to(total), total, torch.full_like(total, len(rewards))])
+            self._completions = sums if self._completions is None else self._completions + sums
+
     def close(self, optimizer: Optimizer | None, *, boundary: bool = True, **about: Any) -> None:
         """Close the step after the optimiser's update.
 
@@ -251,6 +266,11 @@ class Attachment:
             return
         self._held.clear()
         self.updates += 1
+        sums, self._completions = self._completions, None
+        if sums is not None:
+            if torch.distributed.is_initialized():
+                torch.distributed.all_reduce(sums)
+            self.probe.log({REWARD_MEAN: sums[0] / sums[2], COMPLETION_LENGTH_MEAN: sums[1] / sums[2]})
         if self.guard.failures:
             self.probe.log({PROBE_ATTACHMENT_FAILURES: float(self.guard.failures)})
         self.probe.step(self.updates, optimizer, **about)

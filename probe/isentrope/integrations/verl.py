@@ -32,7 +32,6 @@ from isentrope.integrations.attachment import Attachment, in_worker, switched_on
 from isentrope.integrations.verl_support import ATTRIBUTE, check_supported
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
-from isentrope_wire.metrics import COMPLETION_LENGTH_MEAN, REWARD_MEAN
 
 SHOWN = ("entropy/", "score/", "change/", "clip/", "covariance/", "sampler/", "ratio/", "kl/", "hold/", "token/")
 """Beginnings of the metrics that also go into verl's own."""
@@ -104,7 +103,7 @@ class EngineAttachment(Attachment):
     def _train_batch(self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any) -> Any:
         self.drop_held()
         self._to_rescore = self._rescore
-        self._log_rewards(data)
+        self._count_completions(data)
         outputs = theirs(data, *args, **kwargs)
         with self.guard.protect("adding to verl's metrics"):
             if self.probe.config.rank == 0:
@@ -222,20 +221,13 @@ class EngineAttachment(Attachment):
         )
         return norm
 
-    def _log_rewards(self, data: Inputs) -> None:
-        """The mean reward and length of the update's completions on all ranks."""
-        sums: Tensor | None = None
+    def _count_completions(self, data: Inputs) -> None:
         with self.guard.protect("reading rewards"):
             rewards, mask = _rewards(data), data.get("response_mask")
             if rewards is not None and mask is not None:
+                device = next(self._engine.module.parameters()).device
                 tokens = (mask.values() if mask.is_nested else mask).sum()
-                sums = torch.stack([rewards.sum().double(), tokens.double(), tokens.new_tensor(len(rewards)).double()])
-        if sums is not None and torch.distributed.is_initialized():
-            device = next(self._engine.module.parameters()).device
-            sums = sums.to(device)
-            torch.distributed.all_reduce(sums)
-        if sums is not None:
-            self.probe.log({REWARD_MEAN: sums[0] / sums[2], COMPLETION_LENGTH_MEAN: sums[1] / sums[2]})
+                self.count_completions(rewards.to(device), tokens.to(device))
 
     def _save_checkpoint(self, theirs: Callable[..., Any], local_path: str, *args: Any, **kwargs: Any) -> Any:
         saved = theirs(local_path, *args, **kwargs)

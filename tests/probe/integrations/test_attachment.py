@@ -179,3 +179,17 @@ def test_a_method_of_another_layout_is_refused() -> None:
     for name, expected in (("step", ("temperature",)), ("missing", ())):
         with pytest.raises(ConfigurationError, match=f"{name} lacks"):
             check_parameters(owner, name, expected, "Frame 1")
+
+
+def test_completions_of_all_micro_batches_make_the_means_of_a_step() -> None:
+    probe, transport = probe_and_transport()
+    attachment = Attachment(probe)
+    attachment.count_completions(torch.tensor([1.0, 0.0]), torch.ones(6))
+    attachment.count_completions(torch.tensor([1.0]), torch.tensor(3))
+    attachment.close(None)
+    attachment.count_completions(None, torch.ones(6))
+    attachment.close(None)
+    first, second = (report.scalars for report in reports(transport))
+    assert first["reward/mean"] == pytest.approx(2 / 3)
+    assert first["completion/length_mean"] == 3.0
+    assert "reward/mean" not in second
