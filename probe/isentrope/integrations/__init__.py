@@ -5,6 +5,7 @@
   is refused, and the self-check
 - `verl.py`: `attach(engine)` for verl's FSDP engines; `verl_plugin.py`: what `import verl` loads; `verl_support.py`: what is
   refused
+- `openrlhf.py`: the command that puts a probe into OpenRLHF's actor, and `attach(trainer)` for its trainer
 - `slime.py`: the loss and the hook that slime's flags name
 - `deepspeed.py`: `step(engine, probe)` for a loop of one's own around a DeepSpeed engine
 - `transformers.py`: `IsentropeCallback`, scalars of any `transformers.Trainer`

@@ -1,0 +1,123 @@
+"""OpenRLHF's own actor worker and PPO trainer on the real DeepSpeed, two ranks on the CPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from isentrope.errors import ConfigurationError
+from isentrope.integrations import openrlhf
+from isentrope.integrations.attachment import Versions
+from tests.probe.frameworks.openrlhf_actor import PUSHED_IN, SAMPLES, UPDATES, Run, pickled, save_model, settings, train
+from tests.probe.frameworks.packages import folder_of
+from tests.probe.ranks.gang import one_after_another, run_ranks
+from tests.probe.tiny_loop import CLIP
+
+SET_UPS: dict[str, dict[str, Any]] = {
+    "padded": {},
+    "packed": {"ds__packing_samples": True},
+    "dynamic": {"train__dynamic_batch_enable": True},
+}
+CALLS = [
+    *(("alone", changed) for changed in SET_UPS.values()),
+    *(("watched" if changed else "saved", changed) for changed in SET_UPS.values()),
+    ("pushed", {}),
+    ("watched", {"ckpt__load_enable": True}),
+]
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[Run]]:
+    folder = tmp_path_factory.mktemp("openrlhf")
+    packages = str(folder_of("openrlhf"))
+    save_model(f"{folder}/model")
+    calls = [(packages, str(folder), mode, changed) for mode, changed in CALLS]
+    return run_ranks(2, one_after_another, train, calls, timeout_seconds=1100)
+
+
+real = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+class TestTwoRanks:
+    pytestmark = real
+
+    @pytest.mark.parametrize("number", range(len(SET_UPS)), ids=SET_UPS)
+    def test_a_run_without_control_is_bit_identical(self, of_ranks: list[list[Run]], number: int) -> None:
+        for runs in of_ranks:
+            alone, watched = runs[number], runs[number + len(SET_UPS)]
+            assert torch.equal(alone.weights, watched.weights)
+            assert alone.losses == watched.losses
+            assert watched.furthest < 1e-5
+            assert watched.gated == [0] * UPDATES
+
+    @pytest.mark.parametrize("number", range(len(SET_UPS)), ids=SET_UPS)
+    def test_each_update_is_one_report_of_all_ranks(self, of_ranks: list[list[Run]], number: int) -> None:
+        runs = [of_rank[number + len(SET_UPS)] for of_rank in of_ranks]
+        found = runs[0].reports
+        assert [report.step for report in found] == list(range(1, UPDATES + 1))
+        means = [sum(of_update) / len(runs) for of_update in zip(*(run.rewards for run in runs), strict=True)]
+        assert [report.scalars["reward/mean"] for report in found] == pytest.approx(means)
+        for report in found:
+            lengths = report.scalars["completion/length_mean"] * 2 * SAMPLES
+            assert lengths == pytest.approx(report.scalars["token/count"])
+            assert report.scalars["entropy/observed_change"] != 0
+            assert report.labels["entropy/prediction_basis"] == "loss_gradient"
+            assert report.labels["calibration/momentum"] == "0.8"
+
+    def test_packed_samples_are_scored_as_padded_ones(self, of_ranks: list[list[Run]]) -> None:
+        padded, packed = (of_ranks[0][number + len(SET_UPS)].reports[0].scalars for number in range(2))
+        assert packed["token/count"] == padded["token/count"]
+        assert packed["entropy/mean"] == pytest.approx(padded["entropy/mean"], rel=1e-2)
+
+    def test_a_control_pushed_live_gates_as_reported(self, of_ranks: list[list[Run]]) -> None:
+        alone, pushed = of_ranks[0][0], [runs[2 * len(SET_UPS)] for runs in of_ranks]
+        assert not torch.equal(alone.weights, pushed[0].weights)
+        assert torch.equal(pushed[0].weights, pushed[1].weights)
+        assert alone.losses[: PUSHED_IN + 2] == pushed[0].losses[: PUSHED_IN + 2]  # values stay, gradients go
+        for run in pushed:
+            methods = [report.labels["control/method"] for report in run.reports]
+            assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (UPDATES - PUSHED_IN - 1)
+        last = pushed[0].reports[-1].scalars
+        gated = sum(run.gated[-1] for run in pushed)
+        assert 0 < gated == pytest.approx(last["clip/fraction"] * last["token/count"])
+
+    def test_a_checkpoint_continues_the_steps(self, of_ranks: list[list[Run]]) -> None:
+        for runs in of_ranks:
+            assert [report.step for report in runs[-1].reports] == list(range(UPDATES + 1, 2 * UPDATES + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_gives_ray_a_subclass_of_the_actor() -> None:
+    """As it is pickled for a worker; the rest of the command needs GPUs and vLLM."""
+    (names,) = run_ranks(1, pickled, str(folder_of("openrlhf")), timeout_seconds=500)
+    assert names.index("WatchedPolicy") < names.index("BaseModelActor")
+    assert names.count("PolicyModelActor") >= 2  # ours and OpenRLHF's
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Versions, "check", lambda _: "0.11.2")
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("setting", ["ring_attn_size", "tensor_parallel_size"])
+def test_split_sequences_and_layers_are_refused_before_the_model_is_loaded(setting: str) -> None:
+    strategy = SimpleNamespace(args=settings("", 1, **{f"ds__{setting}": 2}))
+    with pytest.raises(ConfigurationError, match=setting):
+        openrlhf.WatchedPolicy().init_model_from_pretrained(strategy)
+    openrlhf.check_supported(settings("", 1))
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isentrope.integrations.attachment.version", lambda _: "0.12.0")
+    with pytest.raises(ConfigurationError, match=r"0\.12\.0"):
+        openrlhf.main()
+
+
+def test_settings_are_shown_as_plain_values() -> None:
+    section = SimpleNamespace(adam=SimpleNamespace(lr=1e-2, betas=[0.8, 0.99]), group=object)
+    assert openrlhf.plain(section) == {"adam": {"lr": 1e-2, "betas": [0.8, 0.99]}, "group": str(object)}
