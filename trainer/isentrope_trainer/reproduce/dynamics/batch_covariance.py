@@ -78,7 +78,7 @@ class BatchCovariance(Figure):
         other.set_ylabel("observed ΔH, nats a step")
         other.spines.right.set_visible(True)
         lines = [*right.get_lines()[:2], *other.get_lines()]
-        right.legend(lines, [str(line.get_label()) for line in lines])
+        right.legend(lines, [str(line.get_label()) for line in lines], loc="lower right", fontsize=6)
         return picture
 
     def table(self, results: Results) -> list[Row]:

@@ -50,7 +50,8 @@ class CovarianceMovesEntropy(Figure):
         for index, (label, metric) in enumerate(DIFFICULTIES.items()):
             course(right, runs, metric, label=label, index=index, smooth=SMOOTHED)
         right.set_ylabel("covariance in groups, nats")
-        right.legend()
+        # Between the easy and the middle ones.
+        right.legend(loc="upper right", bbox_to_anchor=(1.0, 0.8), fontsize=6)
         for panel in (left, middle, right):
             panel.axhline(0, color="#777777", linewidth=0.8)
             panel.set_xlabel("step")

@@ -64,7 +64,7 @@ class CovarianceControl(Figure):
         )
         for panel, (metric, unit) in zip(axes, panelled, strict=True):
             for index, (label, arm) in enumerate(self.arms(results.plan).items()):
-                course(panel, results.runs(arm), metric, label=label, index=index)
+                course(panel, results.runs(arm), metric, label=label, index=index, smooth=25)
             panel.set_xlabel("step")
             panel.set_ylabel(unit)
         axes[0].legend()

@@ -45,7 +45,7 @@ class CovarianceKnobs(Figure):
         for column, (knob, values) in enumerate(KNOBS.items()):
             of_values = [results.runs(arms[_label(knob, value)]) for value in values]
             for index, (value, runs) in enumerate(zip(values, of_values, strict=True)):
-                course(axes[column], runs, ENTROPY_MEAN, label=f"{value:g}", index=index)
+                course(axes[column], runs, ENTROPY_MEAN, label=f"{value:g}", index=index, smooth=25)
             axes[column].set_title(knob)
             axes[column].set_xlabel("step")
             axes[column].legend()
