@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -25,13 +25,37 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
 from isentrope.inputs import learning_rates_of
-from isentrope.integrations.attachment import Attachment, in_worker, switched_on
-from isentrope.integrations.verl_support import ATTRIBUTE, check_supported
+from isentrope.integrations.attachment import Attachment, Versions, check_parameters, in_worker, refuse, switched_on
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
+
+ATTRIBUTE = "_isentrope_attachment"
+"""Of an engine: its attachment, where it has one."""
+
+VERSIONS = Versions("verl", "verl", at_least="0.9.1", below="0.10")
+
+WRAPPED = {
+    "prepare_model_inputs": ("micro_batch",),
+    "prepare_model_outputs": ("output", "output_args", "micro_batch"),
+    "forward_step": ("micro_batch", "loss_function", "forward_only"),
+    "optimizer_step": (),
+    "train_batch": ("data", "loss_function"),
+    "save_checkpoint": ("local_path",),
+    "load_checkpoint": ("local_path",),
+    "_gather_and_unpad_packed": ("tensor", "pad_size"),
+}
+"""Methods of an engine that are wrapped or called, and the parameters each must have."""
+
+BACKENDS = {
+    "megatron": (
+        "Megatron splits vocabulary and pipeline over ranks, and its logits exist only inside its own schedule. Train with "
+        "actor_rollout_ref.actor.strategy=fsdp2; trainer.logger=['console','isentrope'] still reports verl's own metrics."
+    ),
+}
 
 SHOWN = ("entropy/", "score/", "change/", "clip/", "covariance/", "sampler/", "ratio/", "kl/", "hold/", "token/")
 """Beginnings of the metrics that also go into verl's own."""
@@ -72,6 +96,41 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
     again = switched_on("ISENTROPE_RESCORE", by_default=True) if rescore is None else rescore
     EngineAttachment(engine, probe, rescore=again).install()
     return probe
+
+
+def check_supported(engine: Any) -> None:
+    """Refuse set-ups that can't be observed faithfully.
+
+    Args:
+        engine: of verl.
+
+    Raises:
+        ConfigurationError: with the reason.
+    """
+    installed = VERSIONS.check()
+    refuse(f"verl's {type(engine).__name__}", _reasons_against(engine))
+    for method, parameters in WRAPPED.items():
+        check_parameters(engine, method, parameters, f"verl {installed}")
+
+
+def _reasons_against(engine: Any) -> Iterator[str]:
+    backend = str(getattr(engine.engine_config, "strategy", "")).lower()
+    if "megatron" in f"{backend} {type(engine).__name__}".lower():
+        yield BACKENDS["megatron"]
+    if not isinstance(engine, FSDPEngineWithLMHead):
+        yield (
+            f"the adapter knows verl's FSDP engines of language models, and this one ({backend or 'unknown'}) computes its "
+            "log-probs elsewhere. Train with actor_rollout_ref.actor.strategy=fsdp2."
+        )
+    if getattr(engine.engine_config, "use_fused_kernels", False):
+        yield (
+            "use_fused_kernels computes log-probs inside the model and keeps no logits to score. Set "
+            "actor_rollout_ref.model.use_fused_kernels=False."
+        )
+    if getattr(engine.engine_config, "forward_only", False):
+        yield "it is forward_only: nothing is trained there."
+    if hasattr(engine, ATTRIBUTE):
+        yield "it has a probe already."
 
 
 class EngineAttachment(Attachment):

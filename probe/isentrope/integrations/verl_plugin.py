@@ -47,9 +47,8 @@ def _attach_new_engines() -> None:
     """
     # Here, for each of them takes seconds to import.
     registry = import_module("verl.workers.engine.base").EngineRegistry
-    attach = import_module("isentrope.integrations.verl").attach
-    support = import_module("isentrope.integrations.verl_support")
-    support.VERSIONS.check()
+    adapter = import_module("isentrope.integrations.verl")
+    adapter.VERSIONS.check()
     if hasattr(registry.new, "__wrapped__"):
         return
     theirs = registry.new
@@ -59,14 +58,14 @@ def _attach_new_engines() -> None:
         engine = theirs(model_type, backend, *args, **kwargs)
         if model_type != "language_model" or getattr(engine.engine_config, "forward_only", False):
             return engine
-        support.check_supported(engine)  # before the model is loaded
+        adapter.check_supported(engine)  # before the model is loaded
         initialize = engine.initialize
 
         @functools.wraps(initialize)
         def initialize_and_attach() -> Any:
             result = initialize()
-            if not hasattr(engine, support.ATTRIBUTE):  # a worker may initialise its engine again
-                attach(engine)
+            if not hasattr(engine, adapter.ATTRIBUTE):  # a worker may initialise its engine again
+                adapter.attach(engine)
             return result
 
         engine.initialize = initialize_and_attach

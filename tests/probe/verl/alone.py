@@ -13,8 +13,7 @@ from verl.utils.tracking import Tracking
 
 import isentrope
 from isentrope.errors import ConfigurationError
-from isentrope.integrations.verl import attach
-from isentrope.integrations.verl_support import ATTRIBUTE
+from isentrope.integrations.verl import ATTRIBUTE, attach
 from isentrope.transport.transport import InMemoryTransport
 
 # Beside this file, where some package of verl's calls itself `tests`.

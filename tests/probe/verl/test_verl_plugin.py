@@ -93,16 +93,15 @@ def registry(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> SimpleNames
         return SimpleNamespace(engine_config=config, initialize=lambda: "built", events=[])
 
     made = SimpleNamespace(new=new)
-    attach = SimpleNamespace(attach=lambda engine: engine.events.append("attached"))
-    support = SimpleNamespace(
+    adapter = SimpleNamespace(
         ATTRIBUTE="probe",
+        attach=lambda engine: engine.events.append("attached"),
         VERSIONS=SimpleNamespace(check=lambda: "0.9.1"),
         check_supported=lambda engine: engine.events.append("checked"),
     )
     modules = {
         "verl.workers.engine.base": SimpleNamespace(EngineRegistry=made),
-        "isentrope.integrations.verl": attach,
-        "isentrope.integrations.verl_support": support,
+        "isentrope.integrations.verl": adapter,
     }
     monkeypatch.setattr(plugin, "import_module", modules.__getitem__)
     plugin._attach_new_engines()
