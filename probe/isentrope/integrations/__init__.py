@@ -3,10 +3,9 @@
 - `trl.py`: `attach` and `detach` for TRL's GRPOTrainer and RLOOTrainer; read it first. `trl_head.py`: our head inside
   TRL's forward; `trl_loss.py`: what TRL's loss is handed, and a step's tokens after its update; `trl_support.py`: what
   is refused, and the self-check
-- `verl.py`: `attach(engine)` for verl's FSDP engines; `verl_plugin.py`: what `import verl` loads; `verl_support.py`: what is
-  refused
+- `verl.py`: `attach(engine)` for verl's FSDP engines; `verl_plugin.py`: what `import verl` loads
 - `openrlhf.py`: the command that puts a probe into OpenRLHF's actor, and `attach(trainer)` for its trainer
-- `slime.py`: the loss and the hook that slime's flags name
+- `slime.py`: the loss and the hook that slime's flags name; `prime_rl.py`: the loss that prime-rl's configuration names
 - `deepspeed.py`: `step(engine, probe)` for a loop of one's own around a DeepSpeed engine
 - `transformers.py`: `IsentropeCallback`, scalars of any `transformers.Trainer`
 - `attachment.py`: what adapters to other frameworks are made of; it needs none of their libraries
