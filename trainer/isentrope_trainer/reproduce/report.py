@@ -123,7 +123,8 @@ def _introduction(about: Circumstances) -> str:
         "A claim is split into checks, each with a test over seeds at the level 0.05. It *holds* where all of them pass, "
         "*holds partly* where some do, and *does not hold here* where none does: here is a model of about a million "
         "parameters, so that a claim about large models can be right and still not hold here. Claims are worded as read in "
-        "the papers. Likely reasons were written before the full set was run. ± is the standard deviation over seeds; bands show all seeds."
+        "the papers. Likely reasons are a reading of these runs, not tested. With few seeds a test sees large differences only: the "
+        "p beside a *no* shows how close it came. ± is the standard deviation over seeds; bands show all seeds."
     )
 
 
