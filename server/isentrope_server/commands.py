@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
 import click
 
+from isentrope_wire import environment
 from isentrope_wire.numbers import printable
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ def _announce(settings: Settings, login_address: str, grpc_port: int) -> None:
     note = old_library_note() if settings.uses_sqlite else None
     if note is not None:
         click.echo(f"Note: {note}", err=True)
+    page = urlsplit(login_address)
+    url, target = f"{page.scheme}://{page.netloc}", f"{page.hostname}:{grpc_port}"
+    # From elsewhere it is reached by a name that is not known here.
+    if page.hostname == "127.0.0.1" and (url, target) != (environment.DEFAULT_URL, environment.DEFAULT_GRPC):
+        click.echo(f"For trainers and commands: export ISENTROPE_URL={url} ISENTROPE_GRPC={target}", err=True)
     click.echo(f"Isentrope is up; reports come in on gRPC port {grpc_port}. Log in with:", err=True)
     click.echo(login_address)
 
