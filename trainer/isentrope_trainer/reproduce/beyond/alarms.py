@@ -141,7 +141,7 @@ class Alarms(Figure):
             Check(
                 statement="an alarm is raised in at most one of twenty runs whose entropy stays",
                 holds=bool(healthy)
-                and stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue >= LEVEL,
+                and float(stats.binomtest(false, len(healthy), MOST_FALSE, alternative="greater").pvalue) >= LEVEL,
                 number=f"{false} of {len(healthy)}",
                 test=_binomial(false, len(healthy)),
                 reason="The mean entropy of small batches scatters, and some runs fall first and recover.",
