@@ -47,7 +47,7 @@ def running_replay(speed: float) -> Iterator[tuple[subprocess.Popen[str], isentr
     process = subprocess.Popen(
         [*ISENTROPE, "demo", "--replay", "--speed", str(speed), *ports],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
     try:
@@ -97,6 +97,9 @@ def test_a_replay_needs_no_torch_and_obeys_nobody(without_trainer: None, recordi
         assert (again.state, again.applied_step) == (State.APPLIED, applied.step)
         assert client.step(run_id, recording.reports[-1].step).control_version == again.version
 
+        # The server has the end of the run before the demo knows it.
+        assert process.stderr is not None
+        assert any(line.startswith("The run is over") for line in process.stderr)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
 

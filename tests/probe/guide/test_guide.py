@@ -52,6 +52,7 @@ micro_batches = [SimpleNamespace(ids=torch.randint(24, (4, 7)), mask=torch.rand(
 for batch in micro_batches:
     batch.advantages = torch.randn(4, 1)
     batch.old = log_softmax_and_gather(model(batch.ids).logits[:, :-1] / T, batch.ids[:, 1:]).detach()
+batches = micro_batches * steps
 """
 """What the diffs of the guide leave to the reader."""
 
