@@ -131,6 +131,13 @@ def test_moves_are_read_among_the_states_they_lead_to() -> None:
     assert jugs.reward(asked("3 5 7 -> 2 :"), "fill-B 0 2 0") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("answer", "number"), [("The sum is 4 - 7 = -3.", "-3"), ("<answer>12</answer>", "12"), ("It is nothing.", None)]
+)
+def test_the_last_number_of_a_sentence_is_the_answer_to_a_question(answer: str, number: str | None) -> None:
+    assert make_task(0, TaskConfig(name="chain_sum", wording="question")).read(answer) == number
+
+
 def test_a_question_is_asked_in_plain_english(name: str) -> None:
     words, question = (make_task(0, TaskConfig(name=name, wording=wording)) for wording in WORDINGS)
     assert len(question.problem(0).prompt.split()) > len(words.problem(0).prompt.split())

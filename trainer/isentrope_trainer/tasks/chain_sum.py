@@ -8,6 +8,7 @@ is left to learn by trial is to slip less.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,10 @@ class ChainSum(Task):
         return self.in_words(entry)
 
     def read(self, text: str) -> str | None:
+        if self._config.wording == "question":
+            # Language models write sentences around their answer.
+            numbers = re.findall(r"[+-]?\d+", text)
+            return numbers[-1] if numbers else None
         last = text.split()[-1:]
         return last[0] if last and last[0].lstrip("+-").isdecimal() else None
 
