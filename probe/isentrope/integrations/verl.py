@@ -2,11 +2,15 @@
 
 `attach(engine)` wraps the methods of one FSDP engine, in its worker process; no class of verl changes:
 
+    prepare_model_inputs     the token ids and temperatures that belong to the coming forward pass are kept
     prepare_model_outputs    the logits are there: they are scored before verl makes its own log-probs of them
     forward_step             the loss function is called here: it gets `log_probs` that have passed the gate
     optimizer_step           closes the step
     train_batch              adds the report's scalars to the metrics that verl aggregates and logs
     save_checkpoint, load_checkpoint    take the probe's state along
+
+With `use_fused_kernels` no logits exist: a hook behind the layers below the head scores their hidden states with the head's
+weight, inside the forward pass, where FSDP has gathered that weight.
 
 `verl_plugin.py` calls it for every actor of a run with `ISENTROPE_VERL=1`.
 """
@@ -16,7 +20,7 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -122,11 +126,6 @@ def _reasons_against(engine: Any) -> Iterator[str]:
             f"the adapter knows verl's FSDP engines of language models, and this one ({backend or 'unknown'}) computes its "
             "log-probs elsewhere. Train with actor_rollout_ref.actor.strategy=fsdp2."
         )
-    if getattr(engine.engine_config, "use_fused_kernels", False):
-        yield (
-            "use_fused_kernels computes log-probs inside the model and keeps no logits to score. Set "
-            "actor_rollout_ref.model.use_fused_kernels=False."
-        )
     if getattr(engine.engine_config, "forward_only", False):
         yield "it is forward_only: nothing is trained there."
     if hasattr(engine, ATTRIBUTE):
@@ -139,8 +138,10 @@ class EngineAttachment(Attachment):
     def __init__(self, engine: Any, probe: Probe, *, rescore: bool) -> None:
         super().__init__(probe)
         self._engine, self._rescore = engine, rescore
-        self._training = False
-        """Whether the forward pass under way is one that the optimiser learns from."""
+        self._scoring = False
+        """Whether the forward pass under way is one that the optimiser learns from, or the one that scores again."""
+        self._inputs: tuple[Inputs, Inputs] = {}, {}
+        """The micro-batch of that pass, and what verl keeps of it for its outputs."""
         self._to_rescore = False
         """Whether the next micro-batch is the one that is scored again."""
 
@@ -148,6 +149,7 @@ class EngineAttachment(Attachment):
         """Wrap the engine's methods."""
         setattr(self._engine, ATTRIBUTE, self)
         wrapped: dict[str, Callable[..., Any]] = {
+            "prepare_model_inputs": self._model_inputs,
             "prepare_model_outputs": self._model_outputs,
             "forward_step": self._forward_step,
             "optimizer_step": self._optimizer_step,
@@ -158,6 +160,10 @@ class EngineAttachment(Attachment):
         for name, ours in wrapped.items():
             theirs = getattr(self._engine, name)
             setattr(self._engine, name, functools.wraps(theirs)(functools.partial(ours, theirs)))
+        if getattr(self._engine.engine_config, "use_fused_kernels", False):
+            # As verl's fused forward finds them, whatever wraps the model.
+            model = next(one for one in self._engine.module.modules() if {"model", "lm_head"} <= one._modules.keys())
+            model.model.register_forward_hook(functools.partial(self._hidden_states, model))
 
     def _train_batch(self, theirs: Callable[..., Any], data: Inputs, *args: Any, **kwargs: Any) -> Any:
         self.drop_held()
@@ -174,36 +180,65 @@ class EngineAttachment(Attachment):
     def _forward_step(
         self, theirs: Callable[..., Any], micro_batch: Inputs, loss_function: Any, forward_only: bool
     ) -> Any:
-        self._training = not forward_only and "advantages" in micro_batch and "response_mask" in micro_batch
-        try:
-            gated = self._gated_loss(loss_function) if self._training else loss_function
-            return theirs(micro_batch, gated, forward_only)
-        finally:
-            self._training = False
+        trains = not forward_only and "advantages" in micro_batch and "response_mask" in micro_batch
+        with self._scored(trains or self._scoring):
+            return theirs(micro_batch, self._gated_loss(loss_function) if trains else loss_function, forward_only)
 
-    def _model_outputs(self, theirs: Callable[..., Any], output: Any, output_args: Any, **kwargs: Any) -> Any:
-        if self._training:
+    @contextmanager
+    def _scored(self, wanted: bool = True) -> Iterator[None]:
+        """Hold the scores of the forward pass in its body, where they are wanted."""
+        before, self._scoring = self._scoring, wanted
+        try:
+            yield
+        finally:
+            self._scoring = before
+
+    def _model_inputs(self, theirs: Callable[..., Any], micro_batch: Inputs) -> Any:
+        inputs, output_args = theirs(micro_batch=micro_batch)
+        self._inputs = micro_batch, output_args
+        return inputs, output_args
+
+    def _hidden_states(self, model: Any, layers: Any, inputs: Any, output: Any) -> None:
+        """The hook of a fused forward pass: what the layers give the head."""
+        if self._scoring:
+            weight = model.lm_head.weight
+            self._hold(output[0], lambda rows, ids, **about: self.probe.score_hidden(rows, weight, ids, **about))
+
+    def _model_outputs(self, theirs: Callable[..., Any], output: Any, **kwargs: Any) -> Any:
+        if self._scoring and output.logits is not None:
             if isinstance(output.logits, DTensor):
                 # verl gathers them, too, where it finds a DTensor: once is enough.
                 output.logits = output.logits.full_tensor()
-            self.hold(lambda: self._scores(output.logits, output_args, kwargs["micro_batch"]))
-        return theirs(output=output, output_args=output_args, **kwargs)
+            self._hold(output.logits, self.probe.score)
+        return theirs(output=output, **kwargs)
 
-    def _scores(self, logits: Tensor, output_args: Inputs, micro_batch: Inputs) -> TokenScores:
-        """Of all tokens of a micro-batch, [tokens]; position t holds the token that follows it, as in verl's log-probs."""
-        logits, ids = logits.detach(), output_args["input_ids_rmpad_rolled"]
-        if "temperature_rmpad" in output_args:
-            temperature = 1.0 if output_args.get("temperature_is_one") else output_args["temperature_rmpad"]
-            scores = self.probe.score(logits.squeeze(0), ids, temperature=temperature)
-            return each_field(
-                scores, lambda field: self._engine._gather_and_unpad_packed(field, output_args["pad_size"])
-            )
-        lengths = micro_batch["input_ids"].offsets().diff().to(ids.device)
-        inside = torch.arange(logits.shape[1], device=ids.device) < lengths.unsqueeze(1)
-        padded_ids = ids.new_zeros(inside.shape).masked_scatter(inside, ids)
-        temperature = 1.0 if output_args.get("temperature_is_one") else output_args["temperature"].unsqueeze(-1)
-        scores = self.probe.score(logits, padded_ids, temperature=temperature)
-        return each_field(scores, lambda field: field[inside])
+    def _hold(self, values: Tensor, score: Callable[..., TokenScores]) -> None:
+        """Hold the scores of all tokens of a micro-batch, [tokens]; position t holds the token that follows it, as in verl's
+        log-probs.
+
+        Args:
+            values: logits or hidden states, [batch, tokens, ...]; packed ones are a batch of one.
+            score: makes scores of them, with a row for each token.
+        """
+        values = values.detach()
+
+        def scores() -> TokenScores:
+            micro_batch, output_args = self._inputs
+            ids = output_args["input_ids_rmpad_rolled"]
+            unit = output_args.get("temperature_is_one")
+            if "temperature_rmpad" in output_args:
+                temperature = 1.0 if unit else output_args["temperature_rmpad"]
+                found = score(values.squeeze(0), ids, temperature=temperature)
+                return each_field(
+                    found, lambda field: self._engine._gather_and_unpad_packed(field, output_args["pad_size"])
+                )
+            lengths = micro_batch["input_ids"].offsets().diff().to(ids.device)
+            inside = torch.arange(values.shape[1], device=ids.device) < lengths.unsqueeze(1)
+            padded_ids = ids.new_zeros(inside.shape).masked_scatter(inside, ids)
+            temperature = 1.0 if unit else output_args["temperature"].unsqueeze(-1)
+            return each_field(score(values, padded_ids, temperature=temperature), lambda field: field[inside])
+
+        self.hold(scores)
 
     def _gated_loss(self, loss_function: Callable[..., Any]) -> Callable[..., Any]:
         def loss(model_output: dict[str, Any], data: Inputs, dp_group: Any = None) -> Any:
@@ -250,20 +285,15 @@ class EngineAttachment(Attachment):
             "rescore": functools.partial(self._scored_again, data) if first else None,
         }
 
-    def _scored_again(self, micro_batch: Inputs) -> TokenScores:
+    def _scored_again(self, micro_batch: Inputs) -> TokenScores | None:
         """Scores of a micro-batch under the policy as it is now; on all ranks at once, for they share its layers."""
         engine = self._engine
         mode, training = engine.mode, engine.module.training
-        dtype = getattr(engine, "_autocast_dtype", torch.float32)
         try:
             # verl's own mode for forward passes alone, which gives sharded layers back at its end.
-            with engine.eval_mode(disable_auto_offload=True):
-                inputs, output_args = engine.prepare_model_inputs(micro_batch=micro_batch)
-                device = output_args["input_ids_rmpad_rolled"].device.type
-                with nullcontext() if dtype == torch.float32 else torch.autocast(device, dtype=dtype):
-                    logits = engine.module(**inputs, use_cache=False).logits
-                logits = logits.full_tensor() if isinstance(logits, DTensor) else logits
-                return self._scores(logits, output_args, micro_batch)
+            with engine.eval_mode(disable_auto_offload=True), self._scored():
+                engine.forward_step(micro_batch, None, True)
+            return self.take()
         finally:
             engine.mode = mode
             engine.module.train(training)

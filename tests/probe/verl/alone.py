@@ -12,20 +12,21 @@ import torch
 from verl.utils.tracking import Tracking
 
 import isentrope
-from isentrope.errors import ConfigurationError
 from isentrope.integrations.verl import ATTRIBUTE, attach
 from isentrope.transport.transport import InMemoryTransport
 
 # Beside this file, where some package of verl's calls itself `tests`.
 actor = import_module("tiny_actor")
 
+TEMPERATURE = 0.8
+SCORES = ("entropy/", "score/", "change/", "clip/", "sampler/", "kl/")
 TEMPERATURES = torch.linspace(0.7, 1.3, 8)
 CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
 
 
-def trained(model: str, strategy: str, remove_padding: bool, temperature: Any, attached: bool) -> dict[str, Any]:
-    engine = actor.engine_of(model, strategy=strategy, remove_padding=remove_padding, attached=attached)
-    outputs = [actor.update(engine, seed, remove_padding=remove_padding, temperature=temperature) for seed in range(3)]
+def trained(model: str, temperature: Any, attached: bool, **settings: Any) -> dict[str, Any]:
+    engine = actor.engine_of(model, attached=attached, **settings)
+    outputs = [actor.update(engine, seed, temperature=temperature) for seed in range(3)]
     if attached:
         getattr(engine, ATTRIBUTE).probe.finish()
     return {
@@ -35,9 +36,9 @@ def trained(model: str, strategy: str, remove_padding: bool, temperature: Any, a
     }
 
 
-def clipped(model: str, remove_padding: bool) -> dict[str, Any]:
-    """One update under clip_v: what the reports count, and which log-probs really got no gradient."""
-    engine = actor.engine_of(model, remove_padding=remove_padding, attached=False)
+def clipped(model: str, **settings: Any) -> dict[str, Any]:
+    """Updates under clip_v: what the reports count, and which log-probs really got no gradient."""
+    engine = actor.engine_of(model, attached=False, **settings)
     transport = InMemoryTransport()
     attach(engine, control=CLIP, transport=transport)
     behind: list[torch.Tensor] = []
@@ -50,11 +51,11 @@ def clipped(model: str, remove_padding: bool) -> dict[str, Any]:
         return output
 
     engine.prepare_model_outputs = prepare_model_outputs
-    outputs = [actor.update(engine, seed, remove_padding=remove_padding) for seed in range(3)]
+    outputs = [actor.update(engine, seed, temperature=TEMPERATURE) for seed in range(3)]
     pushed = [0, 0, 0]
     for number, gradient in enumerate(behind):
         pushed[number // 2] += int((gradient != 0).sum())
-    advantages = actor.batch_of(0, remove_padding=remove_padding, temperature=1.0)["advantages"].values()
+    advantages = actor.batch_of(0)["advantages"].values()
     scalars = [message.scalars for message in transport.messages]  # type: ignore[union-attr]
     return {
         "tokens": [scalar["token/count"] for scalar in scalars],
@@ -64,6 +65,7 @@ def clipped(model: str, remove_padding: bool) -> dict[str, Any]:
         "with_gradient": pushed,
         "losses": [float(loss) for loss in outputs[0]["loss"]],
         "norms": [output["metrics"]["grad_norm"] for output in outputs],
+        "scores": {name: value for name, value in scalars[0].items() if name.startswith(SCORES)},
         "observed": [scalar["entropy/observed_change"] for scalar in scalars],
         "reward": [scalar["reward/mean"] for scalar in scalars],
         "groups": [scalar["group/count"] for scalar in scalars],
@@ -77,19 +79,11 @@ def resumed(model: str, folder: Path) -> int | None:
     attach(first, transport=InMemoryTransport())
     probe = attach(second, transport=InMemoryTransport())
     for seed in range(2):
-        actor.update(first, seed, remove_padding=False)
+        actor.update(first, seed)
     first.save_checkpoint(str(folder), global_step=2)
     second.load_checkpoint(str(folder), del_local_after_load=False)
-    actor.update(second, 2, remove_padding=False)
+    actor.update(second, 2)
     return probe.last_step
-
-
-def refused(model: str, **settings: Any) -> str:
-    try:
-        actor.engine_of(model, remove_padding=False, **settings)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
 
 
 def tracked() -> dict[str, Any]:
@@ -105,17 +99,22 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     actor.save_model(model)
-    cases = [
-        ("fsdp2", False, 1.0),
-        ("fsdp2", False, TEMPERATURES),
-        ("fsdp2", True, 1.0),
-        ("fsdp2", True, TEMPERATURES),
-    ]
+    tied = f"{model}-tied"
+    actor.save_model(tied, tied=True)
+    padding = [{"remove_padding": False}, {"remove_padding": True}]
+    fused = [{**setting, "fused": True} for setting in padding]
     results: dict[str, Any] = {
-        "pairs": [[trained(model, *case, attached) for attached in (False, True)] for case in cases],
-        "clipped": [clipped(model, remove_padding) for remove_padding in (False, True)],
+        "clipped": [clipped(model, **setting) for setting in padding],
         "resumed": resumed(model, folder),
-        "fused": refused(model, use_fused_kernels=True),
         "tracked": tracked(),
+        "unfused": [clipped(tied, **setting) for setting in padding],
+        "pairs": [
+            [trained(path, temperature, attached, **setting) for attached in (False, True)]
+            for path, temperature, setting in [
+                *[(model, temperature, setting) for setting in padding for temperature in (TEMPERATURE, TEMPERATURES)],
+                *[(tied, TEMPERATURE, setting) for setting in fused],
+            ]
+        ],
+        "fused": [clipped(tied, **setting) for setting in fused],
     }
     print("RESULTS", json.dumps(results), flush=True)

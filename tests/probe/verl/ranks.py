@@ -29,7 +29,7 @@ class Worker:
     def update(self, number: int) -> str:
         """The method that the update was made under."""
         # Other sequences on each rank.
-        import_module("tiny_actor").update(self._engine, 2 * (number % 3) + self._rank, remove_padding=True)
+        import_module("tiny_actor").update(self._engine, 2 * (number % 3) + self._rank)
         return str(self._engine._isentrope_attachment.probe.control.method)
 
     def end(self) -> str:

@@ -48,15 +48,19 @@ def alone(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return run(python, folder / "home", HERE / "alone.py", folder / "model", folder / "checkpoint")
 
 
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("case", range(6))
 def test_without_a_control_a_run_is_bit_identical(alone: dict[str, Any], case: int) -> None:
     without, attached = alone["pairs"][case]
     assert attached == without
 
 
-@pytest.mark.parametrize("padding", [0, 1])
-def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(alone: dict[str, Any], padding: int) -> None:
-    found, (plain, _) = alone["clipped"][padding], alone["pairs"][2 * padding]
+@pytest.mark.parametrize(
+    ("kernels", "padding", "case"), [("clipped", 0, 0), ("clipped", 1, 2), ("fused", 0, 4), ("fused", 1, 5)]
+)
+def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(
+    alone: dict[str, Any], kernels: str, padding: int, case: int
+) -> None:
+    found, (plain, _) = alone[kernels][padding], alone["pairs"][case]
     assert found["losses"] == plain["losses"][:2]
     assert found["norms"][0] < plain["norms"][0]
     reported = [
@@ -65,6 +69,14 @@ def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(alone: dict[
     ]
     assert all(reported)
     assert [found["moved_by_the_loss"] - count for count in reported] == found["with_gradient"]
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_fused_kernels_leave_the_scores_as_they_are(alone: dict[str, Any], padding: int) -> None:
+    found, unfused = alone["fused"][padding], alone["unfused"][padding]
+    assert len(unfused["scores"]) > 20
+    assert found["scores"] == pytest.approx(unfused["scores"], rel=1e-4, abs=1e-7, nan_ok=True)
+    assert found["with_gradient"] == unfused["with_gradient"]
 
 
 def test_reports_have_what_verl_knows_of_a_step(alone: dict[str, Any]) -> None:
@@ -78,10 +90,6 @@ def test_reports_have_what_verl_knows_of_a_step(alone: dict[str, Any]) -> None:
 
 def test_a_checkpoint_of_verl_takes_the_probe_along(alone: dict[str, Any]) -> None:
     assert alone["resumed"] == 3
-
-
-def test_fused_kernels_are_refused(alone: dict[str, Any]) -> None:
-    assert "use_fused_kernels" in alone["fused"]
 
 
 def test_verls_tracking_reports_to_isentrope(alone: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from functools import partial
 from typing import Any
@@ -23,8 +22,14 @@ from verl.workers.utils.padding import no_padding_2_padding
 VOCABULARY, PROMPT, SEQUENCES = 96, 5, 8
 
 
-def save_model(folder: str) -> None:
-    """A random policy, and a tokenizer that verl can load with it."""
+def save_model(folder: str, *, tied: bool = False) -> None:
+    """A random policy, and a tokenizer that verl can load with it.
+
+    Args:
+        folder: to save them in.
+        tied: whether the head's weight is that of the embedding. Under FSDP2 verl's fused kernels need it: a head of its own
+            is sharded apart, and they read its weight without calling it (verl-project/verl, pull request 7427).
+    """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -34,7 +39,7 @@ def save_model(folder: str) -> None:
         LlamaConfig(
             vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, eos_token_id=1, bos_token_id=None,
-            initializer_range=0.08,
+            initializer_range=0.08, tie_word_embeddings=tied,
         )
     ).save_pretrained(folder)  # fmt: skip
     words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {f"w{i}": i for i in range(3, VOCABULARY)}
@@ -45,9 +50,18 @@ def save_model(folder: str) -> None:
 
 
 def engine_of(
-    model: str, *, remove_padding: bool, strategy: str = "fsdp2", attached: bool = True, **settings: Any
+    model: str,
+    *,
+    remove_padding: bool,
+    strategy: str = "fsdp2",
+    fused: bool = False,
+    attached: bool = True,
+    **settings: Any,
 ) -> Any:
-    """An engine as verl's actor worker builds it; not attached: by the registry's own function."""
+    """An engine as verl's actor worker builds it; not attached: by the registry's own function.
+
+    Fused kernels change the model's class: in this process no other engine can be built after them.
+    """
     new = EngineRegistry.new
     new = new if attached else getattr(new, "__wrapped__", new)
     fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
@@ -56,11 +70,12 @@ def engine_of(
         backend=strategy,
         model_config=HFModelConfig(
             path=model, use_remove_padding=remove_padding, enable_gradient_checkpointing=False,
-            override_config={"attn_implementation": "eager"},
+            override_config={"attn_implementation": "eager"}, use_fused_kernels=fused,
+            fused_kernel_options={"impl_backend": "torch"},
         ),
         engine_config=FSDPEngineConfig(
             strategy=strategy, model_dtype="fp32", use_torch_compile=False, use_remove_padding=remove_padding,
-            forward_only=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, mixed_precision=fp32, **settings,
+            use_fused_kernels=fused, forward_only=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, mixed_precision=fp32, **settings,
         ),
         optimizer_config=FSDPOptimizerConfig(lr=2e-3, total_training_steps=1000),
         checkpoint_config=CheckpointConfig(),
@@ -69,7 +84,7 @@ def engine_of(
     return engine
 
 
-def batch_of(seed: int, *, remove_padding: bool, temperature: float | torch.Tensor) -> TensorDict:
+def batch_of(seed: int) -> TensorDict:
     """Sequences of their own lengths as verl's trainer hands them over: nested tensors."""
     generator = torch.Generator().manual_seed(seed)
     lengths = [12 + i for i in range(SEQUENCES)]
@@ -80,7 +95,7 @@ def batch_of(seed: int, *, remove_padding: bool, temperature: float | torch.Tens
         return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
 
     ends = [torch.zeros(answer).index_fill(0, torch.tensor([answer - 1]), float(i)) for i, answer in enumerate(answers)]
-    data = TensorDict(
+    return TensorDict(
         {
             "input_ids": nested(rows),
             "position_ids": nested([torch.arange(length) for length in lengths]),
@@ -94,21 +109,20 @@ def batch_of(seed: int, *, remove_padding: bool, temperature: float | torch.Tens
         },
         batch_size=[SEQUENCES],
     )
+
+
+def update(engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0) -> dict[str, Any]:
+    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches."""
+    data = batch_of(seed)
     tu.assign_non_tensor(
-        data, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, use_remove_padding=remove_padding,
-        use_fused_kernels=False, global_batch_size=SEQUENCES * int(os.environ["WORLD_SIZE"]), calculate_entropy=False,
-        max_token_len_per_gpu=4096,
+        data, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, use_remove_padding=engine.use_remove_padding,
+        use_fused_kernels=engine.engine_config.use_fused_kernels, calculate_entropy=False, max_token_len_per_gpu=4096,
+        global_batch_size=SEQUENCES * engine.get_data_parallel_size(),
     )  # fmt: skip
     if isinstance(temperature, torch.Tensor):
         data["temperature"] = temperature
     else:
         tu.assign_non_tensor(data, temperature=temperature)
-    return data
-
-
-def update(engine: Any, seed: int, *, remove_padding: bool, temperature: float | torch.Tensor = 1.0) -> dict[str, Any]:
-    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches."""
-    data = batch_of(seed, remove_padding=remove_padding, temperature=temperature)
     with engine.eval_mode():
         old = engine.infer_batch(data.clone(), loss_function=None)["model_output"]["log_probs"]
     padded = no_padding_2_padding(old, data)
