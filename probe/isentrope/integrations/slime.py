@@ -5,10 +5,12 @@
     --custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step
 
 Logits, sampled tokens, advantages and masks meet in one function of slime's, `policy_loss_function`: it is called as it is,
-with gated log-probs handed to it. Read at commit 624b824 (2026-08-21): slime/backends/megatron_utils/loss.py
-(`get_responses`, `get_log_probs_and_entropy`, `policy_loss_function`, `loss_function`), cp_utils.py
-(`slice_log_prob_with_cp`) and model.py (`train_one_step`). slime has no release to pin (PyPI's `slime` is another package):
-the functions that are used are checked by their parameters.
+with gated log-probs handed to it. The probe's state is saved in each checkpoint of Megatron's, and read from the one that the
+training begins with: slime has no hook for saving, so the function that does it is wrapped. Read at commit 624b824
+(2026-08-21): slime/backends/megatron_utils/loss.py (`get_responses`, `get_log_probs_and_entropy`, `policy_loss_function`,
+`loss_function`), cp_utils.py (`slice_log_prob_with_cp`), model.py (`train_one_step`, `save`), checkpoint.py and
+utils/arguments.py (`load`, `finetune`). slime has no release to pin (PyPI's `slime` is another package): the functions that
+are used are checked by their parameters.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +34,9 @@ from isentrope.scores import TokenScores
 
 FRAMEWORK = "slime (read at commit 624b824)"
 HOOK = "--custom-megatron-before-train-step-hook-path isentrope.integrations.slime.before_train_step"
+LOSS_MODULE = "slime.backends.megatron_utils.loss"
 LOGPROBS = "get_log_probs_and_entropy"
+SAVE = "save_checkpoint"
 EXPECTED = {
     "policy_loss_function": ("args", "batch", "logits", "sum_of_sample_mean"),
     LOGPROBS: ("logits", "args", "unconcat_tokens", "total_lengths", "response_lengths"),
@@ -50,6 +56,10 @@ SHOWN = (
 """Settings that the run is shown with."""
 CLIP_EPSILON = 1e-6
 """Megatron adds it to the norm."""
+ITERATION = re.compile(r"iter_\d{7}")
+"""Names the folder of a checkpoint, which `--load` may be, too."""
+
+Loss = Callable[[Namespace, Mapping[str, Any], Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, dict[str, Tensor]]]
 
 _training: _Training | None = None
 """That of this process; None before its first step, and in processes that compute no policy loss."""
@@ -60,24 +70,28 @@ def policy_loss(
     batch: Mapping[str, Any],
     logits: Tensor,
     sum_of_sample_mean: Callable[[Tensor], Tensor],
+    loss: Loss | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """slime's own policy loss, computed from gated log-probs.
+    """A policy loss, computed from gated log-probs.
 
     Args:
         args: slime's.
         batch: one micro-batch of this rank.
         logits: [1, T, vocabulary / tensor-parallel ranks], float32.
         sum_of_sample_mean: slime's reduction.
+        loss: called with the four arguments before. It looks `get_log_probs_and_entropy` up in slime's loss module at each
+            call, where the gate is put for as long as it runs. Default: slime's `policy_loss_function`.
 
     Returns:
         As `policy_loss_function`.
 
     Raises:
-        ConfigurationError: the hook that builds the probe is not set.
+        ConfigurationError: the hook that builds the probe is not set; at the first call also where `loss` did not get its
+            log-probs from slime's loss module.
     """
     if _training is None:
         raise ConfigurationError(f"Can't attach to slime: no probe was built. Add {HOOK}.")
-    return _training.policy_loss(args, batch, logits, sum_of_sample_mean)
+    return _training.policy_loss(args, batch, logits, sum_of_sample_mean, loss)
 
 
 def before_train_step(
@@ -87,7 +101,7 @@ def before_train_step(
 
     Args:
         args: slime's.
-        rollout_id: not used.
+        rollout_id: of the rollout that is trained on, one above that of the checkpoint where training continues from one.
         step_id: not used.
         model: this rank's chunks.
         optimizer: Megatron's; its `step` is wrapped once.
@@ -102,6 +116,7 @@ def before_train_step(
         return
     if _training is None:
         _training = _Training(args, mpu)
+        _training.continue_from_checkpoint(rollout_id)
     _training.begin_step(optimizer)
 
 
@@ -109,11 +124,13 @@ class _Training:
     """The probe of one rank, and how slime's functions reach it."""
 
     def __init__(self, args: Namespace, mpu: Any) -> None:
-        self._loss = importlib.import_module("slime.backends.megatron_utils.loss")
+        self._loss = importlib.import_module(LOSS_MODULE)
         for name, parameters in EXPECTED.items():
             check_parameters(self._loss, name, parameters, FRAMEWORK)
+        saving = importlib.import_module("slime.backends.megatron_utils.model")
+        check_parameters(saving, SAVE, ("iteration",), FRAMEWORK)
         refuse("slime", _reasons(args))
-        self._mpu = mpu
+        self._args, self._mpu = args, mpu
         # Ranks of one tensor-parallel group hold the same tokens, and each gates them: they must switch together.
         group = mpu.get_tensor_and_data_parallel_group(with_context_parallel=True)
         shown = {name: getattr(args, name) for name in SHOWN if hasattr(args, name)}
@@ -122,10 +139,36 @@ class _Training:
         """Micro-batches whose loss is computed once more during their backward."""
         self._optimizer: Any = None
         self._is_open = False
+        self._has_observed = False
+        """Whether the loss has come by."""
+        setattr(saving, SAVE, self._saving(getattr(saving, SAVE)))
+
+    def continue_from_checkpoint(self, rollout_id: int) -> None:
+        """Continue from the state in the checkpoint that Megatron has loaded; on all ranks.
+
+        Args:
+            rollout_id: of the rollout that comes after it.
+        """
+        loaded = getattr(self._args, "load", None)
+        # slime sets `finetune` where it takes weights alone, as for the first start.
+        if loaded and not getattr(self._args, "finetune", False):
+            named = Path(loaded)
+            self.attachment.resume(named if ITERATION.fullmatch(named.name) else _folder(named, rollout_id - 1))
+
+    def _saving(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def saved(iteration: int, *arguments: Any, **settings: Any) -> Any:
+            result = own(iteration, *arguments, **settings)
+            self._close_open_step()
+            self.attachment.save(_folder(Path(self._args.save), iteration))
+            return result
+
+        return saved
 
     def begin_step(self, optimizer: Any) -> None:
-        if self._is_open:  # slime made no update: a gradient was NaN or infinite
-            self._close(optimizer)
+        if self._optimizer is not None and not self._has_observed:
+            refuse("slime", [f"--custom-loss-function-path does not call {__name__}.policy_loss."])
+        self._close_open_step()
         self._recomputed.clear()
         if optimizer is not self._optimizer:
             self._optimizer = optimizer
@@ -140,6 +183,10 @@ class _Training:
                 return result
 
             optimizer.step = updated
+
+    def _close_open_step(self) -> None:
+        if self._is_open:  # slime made no update: a gradient was NaN or infinite
+            self._close(self._optimizer)
 
     def _close(self, optimizer: Any, norm: float | Tensor | None = None) -> None:
         self._is_open = False
@@ -156,18 +203,25 @@ class _Training:
         batch: Mapping[str, Any],
         logits: Tensor,
         sum_of_sample_mean: Callable[[Tensor], Tensor],
+        loss: Loss | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = loss or self._loss.policy_loss_function
         again = next((index for index, seen in enumerate(self._recomputed) if seen is batch), None)
         if again is not None:
             # The gate's own tensors were kept, and the values are the same without it.
             del self._recomputed[again]
-            return self._loss.policy_loss_function(args, batch, logits, sum_of_sample_mean)  # type: ignore[no-any-return]
-        self._is_open = True
+            return loss(args, batch, logits, sum_of_sample_mean)
+        self._is_open = self._has_observed = True
         if getattr(args, "recompute_loss_function", False):
             self._recomputed.append(batch)
         self.attachment.hold(lambda: self._scored(args, batch, logits))
         with self._gated(args, batch):
-            return self._loss.policy_loss_function(args, batch, logits, sum_of_sample_mean)  # type: ignore[no-any-return]
+            result = loss(args, batch, logits, sum_of_sample_mean)
+        if self.attachment.take() is not None and not self.attachment.guard.settled:
+            refuse(
+                "slime", [f"the loss has its log-probs from elsewhere. Call {LOGPROBS} as a function of {LOSS_MODULE}."]
+            )
+        return result
 
     def _scored(self, args: Namespace, batch: Mapping[str, Any], logits: Tensor) -> TokenScores:
         """Of this rank's response tokens, laid end to end in the order of slime's own log-probs."""
@@ -240,8 +294,13 @@ def _joined(parts: Sequence[TokenScores]) -> TokenScores:
 def _reasons(args: Namespace) -> Iterator[str]:
     if getattr(args, "allgather_cp", False):
         yield "--allgather-cp moves the log-probs of tokens to other ranks than their logits. Use the zig-zag layout."
-    if getattr(args, "custom_loss_function_path", None) != f"{__name__}.policy_loss":
-        yield f"the loss is not ours. Add --loss-type custom_loss --custom-loss-function-path {__name__}.policy_loss."
+    if getattr(args, "loss_type", None) != "custom_loss" or not getattr(args, "custom_loss_function_path", None):
+        yield f"its loss is not gated. Add --loss-type custom_loss --custom-loss-function-path {__name__}.policy_loss."
+
+
+def _folder(checkpoints: Path, iteration: int) -> Path:
+    """Where Megatron saves a checkpoint; slime's iterations are its rollouts."""
+    return checkpoints / f"iter_{iteration:07d}"
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """A stand-in for slime's Megatron backend and for megatron's `mpu`, written for these tests: no line of it is slime's.
 
 It has the functions of slime/backends/megatron_utils/loss.py at commit 624b824 that the adapter uses, with their parameters and
-layouts (samples laid end to end, zig-zag context parallelism, vocabulary shards), and `TrainOneStep`, which calls hook,
-loss, backward, update and scheduler in the order of model.py. No GPU and no pipeline.
+layouts (samples laid end to end, zig-zag context parallelism, vocabulary shards), `TrainOneStep`, which calls hook, loss,
+backward, update and scheduler in the order of model.py, and checkpoints in folders that are named as Megatron's. No GPU and no
+pipeline.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -156,8 +158,12 @@ class TrainOneStep:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, mpu: Mpu, *, attached: bool, **settings: Any) -> None:
         self.mpu, self.loss, self.attached = mpu, Loss(mpu), attached
-        settings = {"rollout_temperature": 0.8, "allgather_cp": False, "recompute_loss_function": False} | settings
-        self.args = Namespace(custom_loss_function_path="isentrope.integrations.slime.policy_loss", **settings)
+        settings = {
+            "rollout_temperature": 0.8, "allgather_cp": False, "recompute_loss_function": False,
+            "loss_type": "custom_loss", "custom_loss_function_path": "isentrope.integrations.slime.policy_loss",
+            "load": None, "finetune": True, "save": None,
+        } | settings  # fmt: skip
+        self.args, self.rollout_id = Namespace(**settings), 0
         torch.manual_seed(0)
         rank, ranks = mpu.tensor
         self.body, head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
@@ -165,12 +171,41 @@ class TrainOneStep:
         self.optimizer = Optimizer([self.body.weight, self.head], lr=1e-2)
         self.random = torch.Generator().manual_seed(3)
         self.skip_update = False
+        self.flags: Any = slime
+        """Has what the flags for loss and hook name."""
         modules = {"megatron": ModuleType("megatron"), "megatron.core": ModuleType("megatron.core"), mpu.__name__: mpu}
         modules |= {name: ModuleType(name) for name in ("slime", "slime.backends", "slime.backends.megatron_utils")}
         modules[self.loss.__name__] = self.loss
+        self.model = ModuleType("slime.backends.megatron_utils.model")
+        self.model.save_checkpoint = self._save_checkpoint  # type: ignore[attr-defined]
+        modules[self.model.__name__] = self.model
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(slime, "_training", None)
+        if self.args.load and not self.args.finetune:
+            self._load_checkpoint()
+
+    def _save_checkpoint(self, iteration: int, model: object, optimizer: object, scheduler: object) -> None:
+        folder = Path(self.args.save) / f"iter_{iteration:07d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"body": self.body.state_dict(), "head": self.head, "optimizer": self.optimizer.state_dict()}
+        torch.save(state | {"random": self.random.get_state()}, folder / "model.pt")
+        (folder.parent / "latest_checkpointed_iteration.txt").write_text(str(iteration))
+
+    def _load_checkpoint(self) -> None:
+        folder = Path(self.args.load)
+        if (latest := folder / "latest_checkpointed_iteration.txt").exists():
+            folder /= f"iter_{int(latest.read_text()):07d}"
+        state = torch.load(folder / "model.pt")
+        self.body.load_state_dict(state["body"])
+        self.head.data.copy_(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.random.set_state(state["random"])
+        self.rollout_id = int(folder.name.removeprefix("iter_")) + 1
+
+    def save(self) -> None:
+        """Of the rollout that was trained on last, as slime does between two."""
+        self.model.save_checkpoint(self.rollout_id - 1, [], self.optimizer, None)
 
     def batch(self) -> dict[str, Any]:
         tokens = [torch.randint(VOCABULARY, (length,), generator=self.random) for length in LENGTHS]
@@ -192,10 +227,10 @@ class TrainOneStep:
         return (hidden @ self.head.T).unsqueeze(0)
 
     def __call__(self, micro_batches: int = 2) -> list[float]:
-        """One step; the losses of its micro-batches."""
+        """One rollout of one step; the losses of its micro-batches."""
         self.optimizer.zero_grad()
         if self.attached:
-            slime.before_train_step(self.args, 0, 0, [Namespace(role="actor")], self.optimizer, None)
+            self.flags.before_train_step(self.args, self.rollout_id, 0, [Namespace(role="actor")], self.optimizer, None)
         losses = []
         for _ in range(micro_batches):
             batch = self.batch()
@@ -208,7 +243,7 @@ class TrainOneStep:
             batch["log_probs"] = found["log_probs"]
             masks = zip(batch["loss_masks"], LENGTHS, batch["response_lengths"], strict=True)
             mask = torch.cat([self.loss.slice_log_prob_with_cp(*of_sample) for of_sample in masks])
-            function = slime.policy_loss if self.attached else self.loss.policy_loss_function
+            function = self.flags.policy_loss if self.attached else self.loss.policy_loss_function
             arguments = (self.args, batch, logits, lambda values, mask=mask: (values * mask).sum() / 30)
             if self.args.recompute_loss_function:
                 loss, _ = checkpoint(function, *arguments, use_reentrant=False)
@@ -218,6 +253,7 @@ class TrainOneStep:
             losses.append(loss.item())
         if not self.skip_update:
             self.optimizer.step()
+        self.rollout_id += 1
         return losses
 
     def weights(self) -> Tensor:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +16,14 @@ from torch import Tensor
 import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.integrations import slime
-from isentrope.integrations.attachment import in_worker
+from isentrope.integrations.attachment import STATE_FILE, in_worker
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import StepReport
 from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, TrainOneStep
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.tiny_loop import CLIP, pushed, reports
 
+GUIDE = Path(__file__).parents[3] / "docs" / "integrations" / "slime.md"
 COUNTED = 2 * (sum(LENGTHS) - PROMPT * len(LENGTHS) - 2)
 """Response tokens of a step without the two that the mask leaves out."""
 
@@ -152,9 +158,96 @@ def test_other_stages_and_the_critic_have_no_probe(monkeypatch: pytest.MonkeyPat
         slime.policy_loss(attached.trainer.args, {}, torch.zeros(1, 1, 1), torch.sum)
 
 
+def comparable(report: StepReport) -> tuple[int, dict[str, float], dict[str, str]]:
+    scalars = {name: value for name, value in report.scalars.items() if not name.startswith("probe/")}
+    return report.step, scalars, dict(report.labels)
+
+
+def in_two_parts(rank: int, folder: Path, ranks: int) -> list[StepReport]:
+    """Five rollouts, broken off after three; the reports of the last two. Rank 1 finds no state where it looks."""
+    os.environ["ISENTROPE_RUN_ID"] = "resumed"
+    mpu = Mpu(tensor=(rank, ranks), group=None if ranks == 1 else torch.distributed.group.WORLD)
+    own = folder / f"rank-{rank}"
+    first = Attached(None, mpu, save=own)
+    first.train(3, push_after=1 if rank == 0 else None)
+    first.trainer.save()
+    first.finish()
+    assert (own / "iter_0000002" / STATE_FILE).exists() == (rank == 0)
+    second = Attached(None, mpu, load=own, finetune=False)
+    second.train(2)
+    second.finish()
+    return second.reports()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_resumed_training_continues_where_it_was_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ranks: int
+) -> None:
+    of_ranks = run_ranks(ranks, in_two_parts, tmp_path, ranks)
+    for resumed in of_ranks:
+        assert [report.step for report in resumed] == [4, 5]
+        assert {report.labels["control/method"] for report in resumed} == {"clip_v"}
+    if ranks == 1:
+        whole = Attached(monkeypatch, Mpu())
+        whole.train(5, push_after=1)
+        assert [comparable(report) for report in of_ranks[0]] == [comparable(report) for report in whole.reports()[3:]]
+
+
+@pytest.mark.parametrize("loaded", ["iter_0000001", "."])
+def test_a_checkpoint_is_found_by_its_rollout_and_holds_closed_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loaded: str
+) -> None:
+    first = Attached(monkeypatch, Mpu(), save=tmp_path)
+    first.train(1)
+    first.trainer.skip_update = True
+    first.train(1)
+    first.trainer.save()
+    assert [report.step for report in first.reports()] == [1, 2]  # the open step is closed before it is saved
+    weights_alone = Attached(monkeypatch, Mpu(), load=tmp_path / loaded, finetune=True)
+    weights_alone.train(1)
+    continued = Attached(monkeypatch, Mpu(), load=tmp_path / loaded, finetune=False)
+    continued.train(1)
+    assert [report.step for report in weights_alone.reports() + continued.reports()] == [1, 3]
+
+
+def test_a_loss_and_a_hook_of_ones_own_call_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attached = Attached(monkeypatch, Mpu())
+    (recipe,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    mine: dict[str, Any] = {}
+    exec(recipe, mine)  # noqa: S102  # our own page
+    attached.trainer.flags = Namespace(**mine)
+    losses = attached.train(2, push_after=1)
+    plain = Attached(monkeypatch, Mpu())
+    assert plain.train(2, push_after=1) != losses
+    for report, of_plain in zip(attached.reports(), plain.reports(), strict=True):
+        assert report.scalars["clip/fraction"] == of_plain.scalars["clip/fraction"]
+    assert attached.reports()[-1].scalars["clip/fraction"] > 0
+    assert capsys.readouterr().out.split() == ["rollout", "0", "rollout", "1"]
+
+
+def test_a_loss_that_passes_by_the_gate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached = Attached(monkeypatch, Mpu())
+    own = attached.trainer.loss.policy_loss_function
+    attached.trainer.flags = Namespace(before_train_step=slime.before_train_step, policy_loss=own)
+    attached.train(1)
+    with pytest.raises(ConfigurationError, match="custom-loss-function-path"):
+        attached.train(1)
+    attached = Attached(monkeypatch, Mpu())
+    elsewhere = functools.partial(slime.policy_loss, loss=lambda args, batch, logits, mean: (logits.sum(), {}))
+    attached.trainer.flags = Namespace(before_train_step=slime.before_train_step, policy_loss=elsewhere)
+    with pytest.raises(ConfigurationError, match="get_log_probs_and_entropy"):
+        attached.train(1)
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
-    [({"allgather_cp": True}, "allgather-cp"), ({"custom_loss_function_path": None}, "custom-loss-function-path")],
+    [
+        ({"allgather_cp": True}, "allgather-cp"),
+        ({"custom_loss_function_path": None}, "custom-loss-function-path"),
+        ({"loss_type": "policy_loss"}, "loss-type"),
+    ],
 )
 def test_a_set_up_that_cannot_work_is_refused(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], reason: str
