@@ -20,7 +20,7 @@ from isentrope_wire.hold_decision import hold_labels, undecided
 from isentrope_wire.reports import OutcomeState, StepReport
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from tests.probe.ranks.gang import run_ranks
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport, pushed, reports, run_steps
+from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport, pushed, reports, run_steps
 
 STEPS = 20
 CONTROLS = {
@@ -34,7 +34,6 @@ CONTROLS = {
     "top_entropy": isentrope.Control(method="top_entropy", parameters={"fraction": 0.3}),
     "hold": isentrope.Control(hold={"target_entropy": 3.0, "max_change_per_step": 0.05}),
 }
-TIMES = {"probe/seconds", "probe/rescore_seconds"}
 
 
 class Checkpoint:
@@ -67,20 +66,6 @@ def interrupted(control: isentrope.Control, **settings: Any) -> tuple[list[StepR
     again.load_state_dict(checkpoint.probe)
     run_steps(checkpoint.loop(), again, STEPS // 2, first=STEPS // 2)
     return reports(transport), reports(second), checkpoint
-
-
-def comparable(report: StepReport) -> dict[str, Any]:
-    """All of a report but what tells the time."""
-    return {
-        "step": report.step,
-        "scalars": {name: value for name, value in report.scalars.items() if name not in TIMES},
-        "histograms": report.histograms,
-        "control_version": report.control_version,
-        "labels": report.labels,
-        "what_if": report.what_if,
-        "alerts": report.alerts,
-        "tokens": report.tokens,
-    }
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -376,3 +361,20 @@ def test_rank_0_s_state_counts_for_all_and_one_that_can_t_be_read_keeps_nobody_w
         ("", isentrope.Control(), 0),
         ("", isentrope.Control(), 0),
     ]
+
+
+def test_accelerate_saves_and_continues_a_registered_probe(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    probes = [probe_and_transport(run_id="the-run")[0] for _ in range(2)]
+    run_steps(TinyLoop(), probes[0], 3)
+    try:
+        for probe, act in zip(probes, ("save_state", "load_state"), strict=True):
+            accelerator = Accelerator(cpu=True)
+            accelerator.register_for_checkpointing(probe)
+            getattr(accelerator, act)(str(tmp_path))
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert probes[1].last_step == 2
+    assert probes[1].state_dict()["learnt"] == probes[0].state_dict()["learnt"]

@@ -12,6 +12,7 @@ from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import ControlSnapshot, StepReport
 
 VOCABULARY = 24
+TIMES = {"probe/seconds", "probe/rescore_seconds"}
 CLIP = isentrope.Control(method="clip_v", mu_low=1.0, mu_high=1.0)
 
 
@@ -48,6 +49,20 @@ def probe_and_transport(**kwargs: Any) -> tuple[isentrope.Probe, InMemoryTranspo
 
 def reports(transport: InMemoryTransport) -> list[StepReport]:
     return [message for message in transport.messages if isinstance(message, StepReport)]
+
+
+def comparable(report: StepReport) -> dict[str, Any]:
+    """All of a report but what the clock makes of it."""
+    return {
+        "step": report.step,
+        "scalars": {name: value for name, value in report.scalars.items() if name not in TIMES},
+        "histograms": report.histograms,
+        "control_version": report.control_version,
+        "labels": report.labels,
+        "what_if": report.what_if,
+        "alerts": report.alerts,
+        "tokens": report.tokens,
+    }
 
 
 def run_steps(loop: TinyLoop, probe: isentrope.Probe, steps: int, first: int = 0) -> None:

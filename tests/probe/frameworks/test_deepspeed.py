@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +13,18 @@ import torch
 from isentrope.errors import ConfigurationError
 from isentrope.integrations import deepspeed
 from isentrope.integrations.attachment import Versions
-from tests.probe.frameworks.deepspeed_loop import PUSHED_IN, UPDATES, train
+from tests.probe.frameworks.deepspeed_loop import (
+    PUSHED_IN,
+    UPDATES,
+    train,
+    train_in_parts,
+    train_under_accelerate,
+)
 from tests.probe.frameworks.packages import folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
-from tests.probe.tiny_loop import CLIP, TinyLoop, probe_and_transport
+from tests.probe.tiny_loop import CLIP, TinyLoop, comparable, probe_and_transport
 
+GUIDE = (Path(__file__).parents[3] / "docs" / "integrations" / "deepspeed.md").read_text(encoding="utf-8")
 MODES = ("alone", "watched", "hidden", "pushed")
 
 
@@ -118,4 +127,56 @@ def test_a_real_engine_is_followed(stage: int) -> None:
     last = first["pushed"].reports[-1].scalars
     gated = sum(runs[MODES.index("pushed")].gated[-1] for runs in of_ranks)
     assert gated / last["token/count"] == pytest.approx(last["clip/fraction"])
+    assert gated > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_checkpoint_of_the_engine_continues_the_probe(stage: int, tmp_path: Path) -> None:
+    (lines,) = re.findall(r"## Checkpoints.*?```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    saving, loading = lines.split("\n\n")
+    packages = str(folder_of("deepspeed"))
+    calls = [
+        (packages, stage, saving, loading, str(tmp_path / name), *parts)
+        for name, parts in (("whole", (4,)), ("parts", (3, 1)))
+    ]
+    of_ranks = run_ranks(2, one_after_another, train_in_parts, calls, timeout_seconds=1100)
+    for whole, parts in of_ranks:
+        assert torch.equal(whole.weights, parts.weights)
+        assert [report.step for report in parts.reports] == [1, 2, 3, 4]
+        assert [comparable(report) for report in parts.reports] == [comparable(report) for report in whole.reports]
+        assert parts.reports[-1].labels["control/method"] == str(CLIP.method)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_lines_for_accelerate_follow_its_engine(tmp_path: Path) -> None:
+    (diff,) = re.findall(r"```diff\n(.*?)```", GUIDE, flags=re.DOTALL)
+    lines = diff.splitlines()
+    theirs, ours = (
+        "\n".join(line[2:] for line in chosen) for chosen in ([line for line in lines if line[:1] != "+"], lines)
+    )
+    packages, folder = str(folder_of("deepspeed")), str(tmp_path)
+    calls = [
+        (packages, theirs, "alone", folder),
+        (packages, ours, "watched", folder),
+        (packages, ours, "pushed", folder),
+    ]
+    of_ranks = run_ranks(2, one_after_another, train_under_accelerate, calls, timeout_seconds=1100)
+    for alone, watched, steered in of_ranks:
+        assert torch.equal(alone.weights, watched.weights)
+        assert alone.losses == watched.losses
+        assert not torch.equal(alone.weights, steered.weights)
+        assert watched.gated == [0] * UPDATES
+        methods = [report.labels["control/method"] for report in steered.reports]
+        assert methods == ["none"] * (PUSHED_IN + 1) + [str(CLIP.method)] * (UPDATES - PUSHED_IN - 1)
+    _, watched, steered = of_ranks[0]
+    assert [report.step for report in watched.reports] == list(range(1, UPDATES + 1))
+    assert {report.scalars["token/count"] for report in watched.reports} == {2 * 2 * 24}
+    assert {report.labels["calibration/momentum"] for report in watched.reports} == {"0.8"}
+    gated = sum(runs[2].gated[-1] for runs in of_ranks)
+    assert gated / steered.reports[-1].scalars["token/count"] == pytest.approx(
+        steered.reports[-1].scalars["clip/fraction"]
+    )
     assert gated > 0

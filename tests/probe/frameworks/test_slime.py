@@ -21,7 +21,7 @@ from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import StepReport
 from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, TrainOneStep
 from tests.probe.ranks.gang import run_ranks
-from tests.probe.tiny_loop import CLIP, pushed, reports
+from tests.probe.tiny_loop import CLIP, comparable, pushed, reports
 
 GUIDE = Path(__file__).parents[3] / "docs" / "integrations" / "slime.md"
 COUNTED = 2 * (sum(LENGTHS) - PROMPT * len(LENGTHS) - 2)
@@ -156,11 +156,6 @@ def test_other_stages_and_the_critic_have_no_probe(monkeypatch: pytest.MonkeyPat
     slime.before_train_step(attached.trainer.args, 0, 0, [object()], attached.trainer.optimizer, None)
     with pytest.raises(ConfigurationError, match="before_train_step"):
         slime.policy_loss(attached.trainer.args, {}, torch.zeros(1, 1, 1), torch.sum)
-
-
-def comparable(report: StepReport) -> tuple[int, dict[str, float], dict[str, str]]:
-    scalars = {name: value for name, value in report.scalars.items() if not name.startswith("probe/")}
-    return report.step, scalars, dict(report.labels)
 
 
 def in_two_parts(rank: int, folder: Path, ranks: int) -> list[StepReport]:
