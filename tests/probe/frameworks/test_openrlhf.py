@@ -1,20 +1,28 @@
-"""OpenRLHF's own actor worker and PPO trainer on the real DeepSpeed, two ranks on the CPU."""
+"""OpenRLHF's own actor worker and PPO trainer on the real DeepSpeed, two ranks on the CPU, and one in a Ray worker."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import isentrope
 from isentrope.errors import ConfigurationError
 from isentrope.integrations import openrlhf
 from isentrope.integrations.attachment import Versions
-from tests.probe.frameworks.openrlhf_actor import PUSHED_IN, SAMPLES, UPDATES, Run, pickled, save_model, settings, train
-from tests.probe.frameworks.packages import folder_of
+from isentrope_wire.control_answers import State
+from tests.probe.frameworks.openrlhf_actor import PUSHED_IN, SAMPLES, UPDATES, Run, save_model, settings, train
+from tests.probe.frameworks.packages import ROOT, folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
 from tests.probe.tiny_loop import CLIP
+from tests.system.running_server import RunningServer
 
 SET_UPS: dict[str, dict[str, Any]] = {
     "padded": {},
@@ -90,12 +98,24 @@ class TestTwoRanks:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_command_gives_ray_a_subclass_of_the_actor() -> None:
-    """As it is pickled for a worker; the rest of the command needs GPUs and vLLM."""
-    (names,) = run_ranks(1, pickled, str(folder_of("openrlhf")), timeout_seconds=500)
-    assert names.index("WatchedPolicy") < names.index("BaseModelActor")
-    assert names.count("PolicyModelActor") >= 2  # ours and OpenRLHF's
+@pytest.mark.timeout(1200)
+def test_the_command_puts_a_probe_into_a_ray_worker(server: RunningServer, tmp_path: Path) -> None:
+    """The command's module is a stand-in without rollouts, for those need vLLM; Ray, class and worker are the real ones."""
+    packages = folder_of("openrlhf")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
+    environment |= {"ISENTROPE_RUN_ID": "openrlhf-ray", "ISENTROPE_MODE": "online", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.probe.frameworks.openrlhf_command", packages, tmp_path]
+    done = subprocess.run(
+        [str(word) for word in command], check=False, env=environment, capture_output=True, text=True, cwd=ROOT
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
+    assert lines, done.stderr[-4000:]
+    found = json.loads(lines[-1].removeprefix("RESULTS "))
+    if "no_ray" in found:
+        pytest.skip(f"Ray does not start here: {found['no_ray']}")
+    assert found["state"] == State.APPLIED
+    assert isentrope.Client(server.url, server.token).run("openrlhf-ray").status == "finished"
 
 
 @pytest.fixture
