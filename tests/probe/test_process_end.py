@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import isentrope
 from isentrope.lifecycle import SHOWN_CALLS, error_text
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import ERROR_CHARACTERS, RunFinished, error_in_a_line
+from tests.faults.stage import wait_for
+from tests.system.running_server import RunningServer
 
 PROCESSES = """
 import os, sys, time, isentrope, isentrope.probe
@@ -65,6 +68,28 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         check=True,
     )
     return of_ending
+
+
+LIKE_A_RAY_WORKER = """
+import os, time, psutil, isentrope
+probe = isentrope.Probe("run", run_id="killed-children")
+probe.step(1)
+time.sleep(1)
+probe.finish()
+for child in psutil.Process().children():
+    child.kill()
+"""
+
+
+def test_the_last_reports_arrive_where_the_children_of_the_process_are_killed(server: RunningServer) -> None:
+    environment = dict(os.environ) | {k: v for k, v in server.environment.items() if k.startswith("ISENTROPE_")}
+    environment["ISENTROPE_MODE"] = "online"
+    server.freeze()  # nothing is delivered before the children are killed
+    subprocess.run([sys.executable, "-c", LIKE_A_RAY_WORKER], env=environment, check=True, timeout=60)
+    server.thaw()
+    client = isentrope.Client(server.url, server.token)
+    run = wait_for(lambda: next((run for run in client.runs() if run.status == "finished"), None), 30, "it has ended")
+    assert run.step == 1
 
 
 def finishes(home: Path) -> list[RunFinished]:

@@ -74,7 +74,7 @@ class Shipper:
         *,
         target: str | None = None,
         find_token: Callable[[], str | None] = environment.token,
-        parent: int | None = None,
+        trainer: int | None = None,
     ) -> None:
         """
         Args:
@@ -82,7 +82,7 @@ class Shipper:
             settings: of the shipper.
             target: host:port instead of the one the spool names.
             find_token: called before each attempt, so that a corrected token takes effect.
-            parent: the process that started this one, if that is the training process.
+            trainer: the training process, where it is known.
 
         Raises:
             SpoolError: `folder` is no spool folder.
@@ -99,7 +99,7 @@ class Shipper:
         self._refused = Backoff(longest_seconds=settings.longest_hold_seconds)
         self._status = ShipperStatus(pid=os.getpid())
         self._last_success_at = time.monotonic()
-        self._parent = parent
+        self._trainer = trainer
         self._trainer_gone_at: float | None = None
         self._lock_missing_since: float | None = None
         self._reached = False
@@ -248,8 +248,8 @@ class Shipper:
         self._lock_missing_since = self._lock_missing_since or now
         end = self._folder.read_end()
         has_ended = end is not None and not end.reason
-        parent_lives = self._parent is not None and os.getppid() == self._parent
-        return has_ended or (not parent_lives and now - self._lock_missing_since > LOCK_GRACE_SECONDS)
+        trainer_runs = self._trainer is not None and _runs(self._trainer)
+        return has_ended or (not trainer_runs and now - self._lock_missing_since > LOCK_GRACE_SECONDS)
 
     def _set_status(self, state: ShipperState, error: str = "") -> None:
         acked_through = self._reader.acked_through
@@ -271,7 +271,7 @@ def ship(
     *,
     target: str | None = None,
     find_token: Callable[[], str | None] = environment.token,
-    parent: int | None = None,
+    trainer: int | None = None,
 ) -> ShipperStatus | None:
     """Deliver a folder. A delivered folder is removed.
 
@@ -280,7 +280,7 @@ def ship(
         settings: of the shipper.
         target: host:port instead of the one the spool names.
         find_token: called before each attempt.
-        parent: the process that started this one, if that is the training process.
+        trainer: the training process, where it is known.
 
     Returns:
         The last status; None where another shipper delivers the folder, or did until now.
@@ -289,7 +289,7 @@ def ship(
         SpoolError: `folder` is no spool folder.
         ServerRefuses: only where the settings say not to wait.
     """
-    shipper = Shipper(folder, settings, target=target, find_token=find_token, parent=parent)
+    shipper = Shipper(folder, settings, target=target, find_token=find_token, trainer=trainer)
     lock = ProcessLock(folder.shipper_lock)
     if not lock.acquire():
         return None
@@ -303,6 +303,16 @@ def ship(
         lock.release()
 
 
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def main() -> int:
     """Parse the command line and deliver.
 
@@ -312,14 +322,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m isentrope.transport.shipper", description=__doc__)
     parser.add_argument("folder", type=Path, help="the spool folder of one rank")
     parser.add_argument("--drain-seconds", type=float, default=os.environ.get(DRAIN_VARIABLE) or DRAIN_SECONDS)
+    parser.add_argument("--trainer", type=int, help="the process whose spool it is")
     arguments = parser.parse_args()
     folder = SpoolFolder(arguments.folder)
-    # Process 1 adopts processes whose own parent has ended.
-    parent = os.getppid() if os.getppid() != 1 else None
     try:
         folder.run()
         _log_into(folder.log)
-        status = ship(folder, ShipperSettings(drain_seconds=arguments.drain_seconds), parent=parent)
+        settings = ShipperSettings(drain_seconds=arguments.drain_seconds)
+        status = ship(folder, settings, trainer=arguments.trainer)
     except SpoolError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_SPOOL

@@ -36,11 +36,6 @@ class ShipperSupervisor:
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
 
-    @property
-    def pid(self) -> int | None:
-        """The shipper's process id, None while there is none."""
-        return None if self._process is None else self._process.pid
-
     def keep_running(self, *, last: bool = False) -> None:
         """Start the shipper if none runs and the pause after its last end is over.
 
@@ -75,7 +70,10 @@ class ShipperSupervisor:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: a grpc.py or logging.py lying in the user's working folder must not be taken for the real one.
-        command = [sys.executable, "-P", "-m", "isentrope.transport.shipper", str(self._folder.path)]
+        shipper = [sys.executable, "-P", "-m", "isentrope.transport.shipper", str(self._folder.path)]
+        # A shell between them: Ray kills the children of a worker that exits, not their children, and the last reports are
+        # still to be delivered then.
+        command = ["/bin/sh", "-c", '"$@" & wait $!', "sh", *shipper, "--trainer", str(os.getpid())]
         with self._folder.errors.open("wb") as errors:
             return subprocess.Popen(
                 command,
