@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import runpy
 import sys
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
@@ -16,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -261,22 +259,3 @@ def train(rank: int, packages: str, folder: str, mode: str, changed: dict[str, A
     run.reports = reports(transport)
     engine.destroy()
     return run
-
-
-def pickled(rank: int, packages: str) -> list[str]:
-    """The classes that a Ray worker gets for those that OpenRLHF's command makes its actor of."""
-    ready(packages)
-    ray: Any = importlib.import_module("ray")
-    ppo_actor: Any = importlib.import_module("openrlhf.trainer.ray.ppo_actor")
-    theirs, found = ppo_actor.PolicyModelActor, list[Any]()
-
-    def of_command(name: str, **_: object) -> None:
-        """In place of running it: what it would use."""
-        found.append(importlib.import_module(name).PolicyModelActor)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runpy, "run_module", of_command)
-        openrlhf.main()
-    ppo_actor.PolicyModelActor = theirs  # as a worker imports it
-    loaded = ray.cloudpickle.loads(ray.cloudpickle.dumps(found[0].__ray_metadata__.modified_class))
-    return [kind.__name__ for kind in loaded.__mro__]

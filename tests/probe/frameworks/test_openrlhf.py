@@ -18,6 +18,7 @@ from isentrope.errors import ConfigurationError
 from isentrope.integrations import openrlhf
 from isentrope.integrations.attachment import Versions
 from isentrope_wire.control_answers import State
+from tests.faults.stage import wait_for
 from tests.probe.frameworks.openrlhf_actor import PUSHED_IN, SAMPLES, UPDATES, Run, save_model, settings, train
 from tests.probe.frameworks.packages import ROOT, folder_of
 from tests.probe.ranks.gang import one_after_another, run_ranks
@@ -111,11 +112,9 @@ def test_the_command_puts_a_probe_into_a_ray_worker(server: RunningServer, tmp_p
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS ")]
     assert lines, done.stderr[-4000:]
-    found = json.loads(lines[-1].removeprefix("RESULTS "))
-    if "no_ray" in found:
-        pytest.skip(f"Ray does not start here: {found['no_ray']}")
-    assert found["state"] == State.APPLIED
-    assert isentrope.Client(server.url, server.token).run("openrlhf-ray").status == "finished"
+    assert json.loads(lines[-1].removeprefix("RESULTS ")) == State.APPLIED
+    client = isentrope.Client(server.url, server.token)
+    wait_for(lambda: client.run("openrlhf-ray").status == "finished" or None, 30, "The run has ended.")
 
 
 @pytest.fixture
