@@ -1,4 +1,10 @@
-"""The root of every error Isentrope raises on purpose."""
+"""The root of every error Isentrope raises on purpose, and what an error about a missing package advises."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from urllib.parse import unquote, urlsplit
 
 
 class IsentropeError(Exception):
@@ -11,3 +17,22 @@ class ConfigurationError(IsentropeError, ValueError):
 
 class CodecError(IsentropeError, ValueError):
     """Bytes or messages that are not what the wire's version promises."""
+
+
+def install_command(extra: str = "") -> str:
+    """The command that installs Isentrope again from where it came, such as a clone.
+
+    Args:
+        extra: what to install with it; empty: nothing.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  (no command should wait for it)
+
+    source = "isentrope"
+    try:
+        # pip and uv note it there (PEP 610).
+        origin = urlsplit(json.loads(distribution("isentrope").read_text("direct_url.json") or "{}").get("url", ""))
+    except (PackageNotFoundError, ValueError):
+        origin = urlsplit("")
+    if origin.scheme == "file":
+        source = unquote(origin.path)
+    return f"pip install {shlex.quote(source + (f'[{extra}]' if extra else ''))}"

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError
 
 from isentrope_server.store.database import SQLITE, with_driver
 from isentrope_wire import environment
+from isentrope_wire.errors import install_command
 
 _SECRETS_FOLDER = "ISENTROPE_SECRETS_DIR"
 
@@ -120,7 +121,7 @@ class Settings(BaseSettings):
         try:
             from apprise import Apprise  # noqa: PLC0415  (an extra, needed only here)
         except ImportError:
-            raise ValueError("it needs Apprise: `pip install isentrope[notify]`") from None
+            raise ValueError(f"it needs the extra notify: {install_command('notify')}") from None
         for url in notify:
             if not Apprise().add(url):
                 # The message must not contain the rest, which may hold a password.
@@ -138,7 +139,7 @@ class Settings(BaseSettings):
                 # The message must not contain the text, which may hold a password.
                 raise ValueError(
                     "expected an SQLAlchemy URL of a database with an installed driver, e.g. sqlite:////data/isentrope.db "
-                    "or postgresql://user:password@host/isentrope (`pip install isentrope[postgres]`)"
+                    f"or postgresql://user:password@host/isentrope ({install_command('postgres')})"
                 ) from None
         return database_url
 

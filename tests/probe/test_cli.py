@@ -22,6 +22,7 @@ from isentrope.client.client import Client
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import SpoolFolder
 from isentrope_wire.control import Hold, HoldSide
+from isentrope_wire.errors import install_command
 from tests.system.running_server import RunningServer, clean_environment, free_port
 from tests.system.spool_of_a_run import leave_spool
 
@@ -415,5 +416,5 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch:
     result = CliRunner().invoke(frame.main, ["up"])
     assert result.exit_code == 1
     assert result.output == (
-        "Error: `isentrope up` needs the extra server: pip install 'isentrope[server]' (there is no fastapi).\n"
+        f"Error: `isentrope up` needs the extra server: {install_command('server')} (there is no fastapi).\n"
     )

@@ -24,6 +24,7 @@ from mcp_types import CallToolResult, Implementation, TextContent
 from isentrope.mcp.server import mcp_server
 from isentrope.mcp.steering import STEERING
 from isentrope_trainer.recording import SHIPPED, read_recording
+from isentrope_wire.errors import install_command
 from isentrope_wire.reports import DrivingToken
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank
@@ -352,4 +353,4 @@ def test_without_a_token_or_the_extra_the_command_names_the_remedy(tmp_path: Pat
     code = "import sys; sys.modules['mcp'] = None; from isentrope.cli import main; main(['mcp'])"
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
-    assert "isentrope[mcp]" in ran.stderr
+    assert install_command("mcp") in ran.stderr

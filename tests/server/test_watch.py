@@ -27,6 +27,7 @@ from isentrope.client.client import Client
 from isentrope.client.connection import ApiError
 from isentrope_wire.answers import HealthLevel, Status
 from isentrope_wire.diagnosis.health import Measured, diagnose
+from isentrope_wire.errors import install_command
 from tests.dashboard.made_answers import gap, run_detail
 from tests.server.in_thread import ServerInThread
 from tests.server.rank import Rank, step_report
@@ -271,4 +272,4 @@ def test_a_missing_extra_is_named(server: ServerInThread, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "plotext", None)
     result = command_line(server, "any")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert "pip install 'isentrope[watch]' (there is no plotext)" in result.stderr
+    assert f"{install_command('watch')} (there is no plotext)" in result.stderr

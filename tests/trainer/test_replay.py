@@ -19,6 +19,7 @@ import isentrope
 from isentrope.cli.frame import main
 from isentrope_trainer.recording import SHIPPED, Recording, read_recording, write_recording
 from isentrope_wire.control_answers import State
+from isentrope_wire.errors import install_command
 from tests.trainer.running_demo import ISENTROPE, free_ports
 
 NO_TRAINER = "import sys\nfor name in ('torch', 'transformers', 'reasoning_gym', 'tqdm'): sys.modules[name] = None\n"
@@ -140,5 +141,5 @@ def test_training_without_torch_names_extra_and_replay(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torch", None)
     result = CliRunner().invoke(main, ["demo", "--headless"])
     assert result.exit_code == 1
-    assert "isentrope[trainer]" in result.stderr
+    assert install_command("trainer") in result.stderr
     assert "--replay" in result.stderr

@@ -32,6 +32,7 @@ from isentrope_trainer.settings import (
     with_settings,
 )
 from isentrope_wire.control import Control, Scope
+from isentrope_wire.errors import install_command
 from isentrope_wire.methods import METHODS, name_and_value
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def _check_replay(replay: bool, training_options: dict[str, Any]) -> None:
         raise click.UsageError("--speed belongs to --replay; training is as fast as it can be.")
     elif missing := [name for name in _OF_THE_TRAINER if find_spec(name) is None]:
         raise click.ClickException(
-            f"Training needs the trainer: pip install 'isentrope[trainer]' (there is no {missing[0]}). "
+            f"Training needs the trainer: {install_command('trainer')} (there is no {missing[0]}). "
             "`isentrope demo --replay` shows a recorded run without it."
         )
 

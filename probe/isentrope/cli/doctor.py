@@ -27,6 +27,7 @@ from isentrope.transport.files import ProcessLock, write_atomically
 from isentrope.transport.segments import list_segments
 from isentrope.transport.spool_folder import find_spool_folders
 from isentrope_wire import environment
+from isentrope_wire.errors import install_command
 from isentrope_wire.numbers import printable
 from isentrope_wire.v1 import telemetry_pb2 as pb
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
@@ -69,7 +70,7 @@ def _versions() -> Finding:
         check="versions",
         ok=not missing,
         found=f"Python {platform.python_version()}, {found}",
-        advice=f"Install the missing packages: pip install --upgrade isentrope ({', '.join(missing)})."
+        advice=f"Install the missing packages: {install_command()} (there is no {', no '.join(missing)})."
         if missing
         else "",
     )

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from isentrope_wire import __version__
-from isentrope_wire.errors import ConfigurationError, IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError, install_command
 from isentrope_wire.numbers import printable
 
 COMMANDS = {
@@ -125,7 +125,7 @@ def _command_of_a_missing_extra(name: str, error: ModuleNotFoundError) -> click.
 
 def _missing_extra(name: str, error: ModuleNotFoundError) -> str:
     extra = _EXTRA_OF_COMMAND.get(name) or _EXTRA_OF_PACKAGE[_package(COMMANDS[name])]
-    return f"`isentrope {name}` needs the extra {extra}: pip install 'isentrope[{extra}]' (there is no {error.name})."
+    return f"`isentrope {name}` needs the extra {extra}: {install_command(extra)} (there is no {error.name})."
 
 
 def _package(target: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from isentrope_trainer.reproduce.runs import RunFiles, make_run
 from isentrope_trainer.reproduce.settings import RunSettings
 from isentrope_wire import environment
-from isentrope_wire.errors import ConfigurationError, IsentropeError
+from isentrope_wire.errors import ConfigurationError, IsentropeError, install_command
 
 
 class RunFailed(IsentropeError, RuntimeError):
@@ -112,7 +112,7 @@ class RayCluster:
         try:
             import ray  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise ConfigurationError("--ray needs the extra ray: pip install 'isentrope[ray]'.") from error
+            raise ConfigurationError(f"--ray needs the extra ray: {install_command('ray')}.") from error
         self._ray: Any = ray
         try:
             ray.init(
