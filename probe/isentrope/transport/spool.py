@@ -71,6 +71,10 @@ END_FILE_SECONDS = 0.15
 """What a close may take on top when the writer thread hangs: to write the file `end`."""
 STUCK = frozenset({ShipperState.RETRYING, ShipperState.HOLDING, ShipperState.GAVE_UP})
 """A shipper in one of these states can't deliver now."""
+STUCK_SECONDS = 2.0
+"""How long it must be in one before the log names it: a server may start beside the training."""
+REPEAT_SECONDS = 3600.0
+"""Between two such warnings of a run."""
 
 
 class SpoolTransport:
@@ -115,6 +119,8 @@ class SpoolTransport:
         self._lag = DeliveryLag()
         self._oldest_unacknowledged_at: float | None = None
         self._next_status_at = 0.0
+        self._stuck_since: float | None = None
+        self._next_warning_at = 0.0
         self._failure_logged = False
         self._refused_after_close = 0
         self._owner_pid = os.getpid()
@@ -205,8 +211,9 @@ class SpoolTransport:
         if undelivered > 0:
             one = undelivered == 1
             logger.warning(
-                "%s not delivered yet (%s: %s); %s in %s, `isentrope sync %s` uploads %s.",
+                "%s not delivered yet to %s (%s: %s); %s in %s, `isentrope sync %s` uploads %s.",
                 "1 record is" if one else f"{undelivered} records are",
+                self._grpc_target,
                 status.state,
                 " ".join(status.error.split()).rstrip("."),
                 "it stays" if one else "they stay",
@@ -280,9 +287,33 @@ class SpoolTransport:
         status = ShipperStatus.read(self.folder.status)
         if status is not None:
             self._acked_through = status.acked_through
+            self._warn_while_stuck(status)
         self._lag.written(self._writer.spooled_through, time.monotonic())
         self._lag.acknowledged(self._acked_through)
         self._oldest_unacknowledged_at = self._lag.oldest_at
+
+    def _warn_while_stuck(self, status: ShipperStatus) -> None:
+        """Log soon, and seldom again, that nothing is delivered: a wrong address would show at the run's end only."""
+        now = time.monotonic()
+        if status.state not in STUCK:
+            self._stuck_since = None
+            return
+        self._stuck_since = self._stuck_since or now
+        is_due = now - self._stuck_since >= STUCK_SECONDS and now >= self._next_warning_at
+        # Of all ranks the first: theirs is mostly the same address.
+        if not is_due or self._run.rank:
+            return
+        self._next_warning_at = now + REPEAT_SECONDS
+        logger.warning(
+            "Reports are not delivered to %s (%s: %s). Training continues, and they wait in %s.%s",
+            self._grpc_target,
+            status.state,
+            " ".join(status.error.split()).rstrip("."),
+            self.folder.path,
+            ""
+            if status.state is ShipperState.HOLDING
+            else " If the server is at another address, set ISENTROPE_GRPC (host:port, reports) and ISENTROPE_URL (its pages).",
+        )
 
     def _finish(self) -> None:
         try:

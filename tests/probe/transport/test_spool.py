@@ -18,7 +18,7 @@ from isentrope.errors import ConfigurationError
 from isentrope.transport.control_file import ControlFile
 from isentrope.transport.files import is_held_by_another_process
 from isentrope.transport.segments import MAX_PAYLOAD_BYTES
-from isentrope.transport.spool import SpoolTransport, open_transport
+from isentrope.transport.spool import REPEAT_SECONDS, SpoolTransport, open_transport
 from isentrope.transport.spool_folder import ShipperState, ShipperStatus, SpoolError, SpoolFolder, find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope.transport.spool_writer import SpoolLimits
@@ -259,8 +259,31 @@ transport.close()
     assert result.returncode == 0
     assert float(result.stdout) < CLOSE_SECONDS
     (line,) = result.stderr.splitlines()
-    assert line.startswith("3 records are not delivered yet (" + ("holding: UNAUTH" if token else "retrying: UNAVAIL"))
+    reason = "holding: UNAUTH" if token else "retrying: UNAVAIL"
+    assert line.startswith(f"3 records are not delivered yet to {server.target} ({reason}")
     assert line.endswith(f"; they stay in {folder.path}, `isentrope sync {folder.path}` uploads them.")
+
+
+@pytest.mark.parametrize("seconds_between", [REPEAT_SECONDS, 0.2])
+def test_a_closed_port_is_named_soon_and_seldom_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds_between: float
+) -> None:
+    monkeypatch.setenv("ISENTROPE_DRAIN_SECONDS", "0.2")
+    monkeypatch.setattr("isentrope.transport.spool.REPEAT_SECONDS", seconds_between)
+    target = f"127.0.0.1:{free_port()}"
+    run = replace(RUN, rank=0)
+    transport = open_transport(run, mode="online", home=tmp_path, grpc_target=target, token=None)
+    assert isinstance(transport, SpoolTransport)
+    try:
+        wait_until(lambda: caplog.records)
+        time.sleep(1.5)  # three more looks at the shipper's status
+    finally:
+        transport.close()
+    first, *others = [record for record in caplog.records if "Reports are not delivered" in record.message]
+    assert (first.levelname, first.threadName) == ("WARNING", "isentrope-spool")
+    for named in (target, "ISENTROPE_GRPC", "ISENTROPE_URL", str(transport.folder.path)):
+        assert named in first.message
+    assert bool(others) == (seconds_between < 1)
 
 
 def test_a_script_whose_reports_are_delivered_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
