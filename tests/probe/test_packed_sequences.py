@@ -23,6 +23,7 @@ IDS = torch.randint(0, VOCABULARY, (6, 7), generator=GENERATOR)
 NOISE = torch.randn(6, 7, generator=GENERATOR, dtype=torch.float64) / 10
 ADVANTAGES = torch.tensor([1.0, -0.5, 0.0, 2.0, -1.0, 0.5], dtype=torch.float64)
 COUNTS = torch.rand(6, 7, generator=GENERATOR) < 0.8
+TEMPERATURES = torch.linspace(0.7, 1.2, 6).unsqueeze(1).expand(6, 7)
 GROUPS, REWARDS = torch.tensor([0, 0, 0, 1, 1, 1]), torch.arange(6.0)
 
 
@@ -35,7 +36,7 @@ def run(
     logits = LOGITS.clone().requires_grad_()
 
     def score(shift: float = 0.0) -> isentrope.TokenScores:
-        return probe.score(in_layout(logits * (1 + shift)), in_layout(IDS), temperature=0.9)
+        return probe.score(in_layout(logits * (1 + shift)), in_layout(IDS), temperature=in_layout(TEMPERATURES))
 
     scores = score()
     sampler = scores.logprobs.detach() + in_layout(NOISE)

@@ -297,7 +297,8 @@ class StepTokens:
             else one.double().expand(shape)
             for one, shape in zip(temperatures, shapes, strict=True)
         ]
-        return flat(spread).square().reciprocal()
+        # Padding has none.
+        return torch.where(self.valid, flat(spread), 1.0).square().reciprocal()
 
     @cached_property
     def bonus_effects(self) -> Float64[Tensor, " tokens"] | None:
