@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
+from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -247,7 +248,11 @@ class EngineAttachment(Attachment):
                 scores = self.take()
                 with self.guard.protect("gating verl's log-probs"):
                     packed = own.values()
-                    gated = self.gate(packed, scores=scores, **self._known(data, packed, own.offsets()))
+                    known = self._known(data, packed, own.offsets())
+                    gated = self.gate(packed, scores=scores, **known)
+                    if self._engine.use_ulysses_sp:
+                        # The gradient of the others' parts goes nowhere, and the gate is not to read it.
+                        gated = torch.where(known["mask"], gated, packed.detach())
                     # Also where nothing was gated: the gradient is read on its way to this very tensor.
                     nested = torch.nested.nested_tensor_from_jagged(gated, own.offsets())
                     model_output = {**model_output, "log_probs": nested}
@@ -259,26 +264,27 @@ class EngineAttachment(Attachment):
         """What the gate is given beside log-probs and scores, in the layout of the whole sequences."""
         # Where the loss finds each token of a response, counted from 1; 0 is padding.
         places = no_padding_2_padding(torch.arange(1, len(packed) + 1, device=packed.device), data)
-        names = [name for name in _OF_TOKENS if name in data]
-        responses = data.select(*names).to_padded_tensor()  # type: ignore[attr-defined]
+        responses = data.select(*(name for name in _OF_TOKENS if name in data)).to_padded_tensor()  # type: ignore[attr-defined]
 
-        def laid_out(name: str) -> Tensor | None:
-            if name not in names:
-                return None
-            values = responses[name].to(packed.dtype if responses[name].is_floating_point() else torch.int64)
+        def laid_out(values: Tensor) -> Tensor:
+            values = values.to(packed.dtype if values.is_floating_point() else torch.int64)
             room = values.new_zeros(len(packed) + 1)
-            filled: Tensor = room.scatter(0, places.reshape(-1), values.reshape(-1))
-            return filled[1:]
+            return room.scatter(0, places.reshape(-1), values.reshape(-1))[1:]
 
-        mask = laid_out("response_mask")
+        known = {name: laid_out(values) for name, values in responses.items()}
+        mask = known["response_mask"] != 0
+        if self._engine.use_ulysses_sp:
+            # Every rank has the loss of all tokens; its layers get the gradient of its own part of them.
+            part = len(self._inputs[1]["input_ids_rmpad_rolled"])
+            mask &= torch.arange(len(mask), device=mask.device) // part == get_ulysses_sequence_parallel_rank()
         rewards = _rewards(data)
         first, self._to_rescore = self._to_rescore, False
         return {
-            "advantages": laid_out("advantages"),
-            "mask": None if mask is None else mask != 0,
-            "old_logprobs": laid_out("old_log_probs"),
-            "sampler_logprobs": laid_out("rollout_log_probs"),
-            "ref_logprobs": laid_out("ref_log_prob"),
+            "advantages": known["advantages"],
+            "mask": mask,
+            "old_logprobs": known.get("old_log_probs"),
+            "sampler_logprobs": known.get("rollout_log_probs"),
+            "ref_logprobs": known.get("ref_log_prob"),
             "groups": _groups(data, packed.device),
             "completions": {} if rewards is None else {"reward": rewards},
             "cu_seqlens": offsets,
@@ -302,6 +308,8 @@ class EngineAttachment(Attachment):
         engine = self._engine
         scaler = getattr(engine, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
+        # verl multiplies the gradient that a rank passes on to its part of the tokens.
+        scale /= engine.ulysses_sequence_parallel_size
         rates = learning_rates_of(engine.optimizer)
         norm = theirs()
         clip = engine.optimizer_config.clip_grad / (float(norm) + 1e-6)

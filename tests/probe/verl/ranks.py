@@ -1,7 +1,7 @@
-"""A data-parallel rank of verl that trains until a control has been active for two updates; prints results as JSON.
+"""Ranks of verl that train until a control has been active for two updates; prints results as JSON.
 
-`python ranks.py plain MODEL` is one rank in a process of its own; RANK names which. `python ranks.py ray MODEL PORT` starts
-two of them in Ray workers.
+`python ranks.py ulysses MODEL` is one of two that share the sequences; RANK names which. `python ranks.py ray MODEL PORT`
+starts two data-parallel ones in Ray workers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ UPDATES = 600
 class Worker:
     """One rank."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, parts: int = 1) -> None:
         import torch
 
         torch.set_num_threads(1)
         torch.distributed.init_process_group("gloo")
-        self._engine = import_module("tiny_actor").engine_of(model, remove_padding=True)
-        self._rank = torch.distributed.get_rank()
+        self._engine = import_module("tiny_actor").engine_of(
+            model, remove_padding=True, ulysses_sequence_parallel_size=parts
+        )
 
     def update(self, number: int) -> str:
         """The method that the update was made under."""
-        # Other sequences on each rank.
-        import_module("tiny_actor").update(self._engine, 2 * (number % 3) + self._rank)
+        import_module("tiny_actor").update(self._engine, number % 3)
         return str(self._engine._isentrope_attachment.probe.control.method)
 
     def end(self) -> str:
@@ -57,19 +57,19 @@ def ray_workers(model: str, port: str) -> tuple[Any, list[Any]]:
 
 def main(kind: str, model: str, port: str = "") -> dict[str, Any]:
     found: list[list[str]] = []
-    if kind == "plain":
-        worker = Worker(model)
+    if kind == "ulysses":
+        worker = Worker(model, parts=2)
     else:
         import_module("tiny_actor").save_model(model)
         ray, workers = ray_workers(model, port)
     for number in range(UPDATES):
-        if kind == "plain":
+        if kind == "ulysses":
             found.append([worker.update(number)])
         else:
             found.append(ray.get([worker.update.remote(number) for worker in workers]))
         if len(found) > 1 and all("clip_v" in methods for methods in found[-2:]):
             break
-    ends = [worker.end()] if kind == "plain" else ray.get([worker.end.remote() for worker in workers])
+    ends = [worker.end()] if kind == "ulysses" else ray.get([worker.end.remote() for worker in workers])
     return {"methods": found, "fingerprints": ends}
 
 

@@ -18,6 +18,7 @@ from tests.probe.frameworks.packages import python_of
 from tests.system.running_server import RunningServer, free_port
 
 HERE = Path(__file__).parent
+CASES_TOGETHER = ["fsdp", "ulysses", "ulysses-fsdp-fused", "fused"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -45,13 +46,38 @@ def run(python: Path, home: Path, *arguments: object, **variables: str) -> dict[
 @pytest.fixture(scope="module")
 def alone(python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("verl")
-    return run(python, folder / "home", HERE / "alone.py", folder / "model", folder / "checkpoint")
+    return run(python, folder / "home", HERE / "updates.py", "alone", folder / "model", folder / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def together(python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of each of two ranks."""
+    folder = tmp_path_factory.mktemp("together")
+    shared = {"WORLD_SIZE": "2", "MASTER_PORT": str(free_port())}
+    command = (HERE / "updates.py", "together", folder / "model")
+    with ThreadPoolExecutor(2) as beside:
+        running = [beside.submit(run, python, folder / rank, *command, RANK=rank, **shared) for rank in ("0", "1")]
+        return [one.result() for one in running]
 
 
 @pytest.mark.parametrize("case", range(6))
 def test_without_a_control_a_run_is_bit_identical(alone: dict[str, Any], case: int) -> None:
     without, attached = alone["pairs"][case]
     assert attached == without
+
+
+@pytest.mark.parametrize("case", CASES_TOGETHER)
+def test_without_a_control_two_ranks_are_bit_identical(together: list[dict[str, Any]], case: str) -> None:
+    for of_rank in together:
+        without, attached = of_rank[case]["pair"]
+        assert attached == without
+    assert together[0][case]["pair"][0]["fingerprint"] == together[1][case]["pair"][0]["fingerprint"]
+
+
+def dropped(found: dict[str, Any]) -> list[int]:
+    """Tokens that a report says are clipped, of those that the loss would have moved."""
+    pairs = zip(found["clipped_positive"], found["clipped_negative"], strict=True)
+    return [round(positive + negative) for positive, negative in pairs]
 
 
 @pytest.mark.parametrize(
@@ -63,25 +89,42 @@ def test_clipped_tokens_get_no_gradient_and_their_share_is_reported(
     found, (plain, _) = alone[kernels][padding], alone["pairs"][case]
     assert found["losses"] == plain["losses"][:2]
     assert found["norms"][0] < plain["norms"][0]
-    reported = [
-        round(positive + negative)
-        for positive, negative in zip(found["clipped_positive"], found["clipped_negative"], strict=True)
-    ]
-    assert all(reported)
-    assert [found["moved_by_the_loss"] - count for count in reported] == found["with_gradient"]
+    assert found["apart"] < 1e-5
+    assert all(dropped(found))
+    assert [found["moved_by_the_loss"] - count for count in dropped(found)] == found["with_gradient"]
+
+
+@pytest.mark.parametrize("case", CASES_TOGETHER)
+def test_two_ranks_report_what_both_clip(together: list[dict[str, Any]], case: str) -> None:
+    found, other = (of_rank[case]["clipped"] for of_rank in together)
+    with_gradient = [sum(counts) for counts in zip(found["with_gradient"], other["with_gradient"], strict=True)]
+    assert max(found["apart"], other["apart"]) < 1e-5
+    assert all(dropped(found))
+    assert [found["moved_by_the_loss"] - count for count in dropped(found)] == with_gradient
+    assert all(found["observed"])
+
+
+@pytest.mark.parametrize("case", ["ulysses", "ulysses-fsdp-fused"])
+def test_sequences_split_over_ranks_are_measured_as_whole_ones(
+    alone: dict[str, Any], together: list[dict[str, Any]], case: str
+) -> None:
+    whole, split = alone["clipped"][1], together[0][case]["clipped"]
+    assert split["scores"] == pytest.approx(whole["scores"], rel=1e-4, abs=1e-7)
+    assert split["norms"] == pytest.approx(whole["norms"], rel=1e-5)
+    assert split["reward"] == whole["reward"]
 
 
 @pytest.mark.parametrize("padding", [0, 1])
 def test_fused_kernels_leave_the_scores_as_they_are(alone: dict[str, Any], padding: int) -> None:
     found, unfused = alone["fused"][padding], alone["unfused"][padding]
     assert len(unfused["scores"]) > 20
-    assert found["scores"] == pytest.approx(unfused["scores"], rel=1e-4, abs=1e-7, nan_ok=True)
+    assert found["scores"] == pytest.approx(unfused["scores"], rel=1e-4, abs=1e-7)
     assert found["with_gradient"] == unfused["with_gradient"]
 
 
 def test_reports_have_what_verl_knows_of_a_step(alone: dict[str, Any]) -> None:
     found = alone["clipped"][0]
-    assert found["tokens"] == [84] * 3
+    assert found["tokens"] == [85] * 3
     assert found["reward"] == [3.5] * 3
     assert found["groups"] == [2] * 3
     assert all(found["observed"])
@@ -96,11 +139,11 @@ def test_verls_tracking_reports_to_isentrope(alone: dict[str, Any]) -> None:
     assert alone["tracked"] == {"reward": 0.5, "name": "tracked"}
 
 
-@pytest.mark.parametrize("kind", ["plain", "ray"])
+@pytest.mark.parametrize("kind", ["ulysses", "ray"])
 def test_a_pushed_control_switches_two_ranks_together(
     python: Path, server: RunningServer, tmp_path: Path, kind: str
 ) -> None:
-    """Ranks in processes of their own, and in Ray workers."""
+    """Ranks that share the sequences, and data-parallel ones in Ray workers."""
     run_id, port, model = f"verl-{kind}", free_port(), tmp_path / "model"
     given = {name: value for name, value in server.environment.items() if name.startswith("ISENTROPE_")}
     given |= {"ISENTROPE_RUN_ID": run_id, "ISENTROPE_MODE": "online"}

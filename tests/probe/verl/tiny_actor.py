@@ -70,7 +70,7 @@ def engine_of(
         backend=strategy,
         model_config=HFModelConfig(
             path=model, use_remove_padding=remove_padding, enable_gradient_checkpointing=False,
-            override_config={"attn_implementation": "eager"}, use_fused_kernels=fused,
+            use_fused_kernels=fused, override_config={"attn_implementation": "packed" if remove_padding else "eager"},
             fused_kernel_options={"impl_backend": "torch"},
         ),
         engine_config=FSDPEngineConfig(
@@ -87,7 +87,7 @@ def engine_of(
 def batch_of(seed: int) -> TensorDict:
     """Sequences of their own lengths as verl's trainer hands them over: nested tensors."""
     generator = torch.Generator().manual_seed(seed)
-    lengths = [12 + i for i in range(SEQUENCES)]
+    lengths = [12, 13, 14, 16, 16, 17, 18, 19]  # odd in the first micro-batch, which Ulysses pads
     rows = [torch.randint(3, VOCABULARY, (length,), generator=generator) for length in lengths]
     answers = [length - PROMPT for length in lengths]
 
@@ -112,8 +112,11 @@ def batch_of(seed: int) -> TensorDict:
 
 
 def update(engine: Any, seed: int, *, temperature: float | torch.Tensor = 1.0) -> dict[str, Any]:
-    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches."""
-    data = batch_of(seed)
+    """One update as verl's worker makes it: log-probs of the old policy, then PPO's loss over two micro-batches.
+
+    Each data-parallel rank has sequences of its own.
+    """
+    data = batch_of(seed * engine.get_data_parallel_size() + engine.get_data_parallel_rank())
     tu.assign_non_tensor(
         data, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, use_remove_padding=engine.use_remove_padding,
         use_fused_kernels=engine.engine_config.use_fused_kernels, calculate_entropy=False, max_token_len_per_gpu=4096,

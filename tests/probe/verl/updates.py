@@ -1,4 +1,7 @@
-"""One process: verl's updates with and without the adapter. `python alone.py MODEL FOLDER` prints results as JSON."""
+"""verl's updates with and without the adapter; prints results as JSON.
+
+`python updates.py alone MODEL FOLDER` is one process; of `python updates.py together MODEL` each of two ranks runs one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from isentrope.transport.transport import InMemoryTransport
 actor = import_module("tiny_actor")
 
 TEMPERATURE = 0.8
-SCORES = ("entropy/", "score/", "change/", "clip/", "sampler/", "kl/")
+SCORES = ("entropy/", "score/", "change/", "clip/fraction_", "token/", "kl/")
 TEMPERATURES = torch.linspace(0.7, 1.3, 8)
 CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
 
@@ -32,7 +35,7 @@ def trained(model: str, temperature: Any, attached: bool, **settings: Any) -> di
     return {
         "fingerprint": actor.fingerprint(engine),
         "losses": [float(loss) for output in outputs for loss in output["loss"]],
-        "norms": [output["metrics"]["grad_norm"] for output in outputs],
+        "norms": [output["metrics"].get("grad_norm") for output in outputs],
     }
 
 
@@ -41,11 +44,16 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
     engine = actor.engine_of(model, attached=False, **settings)
     transport = InMemoryTransport()
     attach(engine, control=CLIP, transport=transport)
-    behind: list[torch.Tensor] = []
+    attachment, behind, apart = getattr(engine, ATTRIBUTE), list[torch.Tensor](), [0.0]
     theirs = engine.prepare_model_outputs
 
     def prepare_model_outputs(**kwargs: Any) -> Any:
         output = theirs(**kwargs)
+        if attachment._held:
+            own = output["log_probs"]
+            difference = own.values() - attachment._held[-1].logprobs
+            difference[own.offsets()[1:] - 1] = 0.0  # no token follows there
+            apart.append(float(difference.abs().max()))
         if output["log_probs"].requires_grad:
             output["log_probs"].register_hook(lambda gradient: behind.append(gradient.values().clone()))
         return output
@@ -55,14 +63,16 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
     pushed = [0, 0, 0]
     for number, gradient in enumerate(behind):
         pushed[number // 2] += int((gradient != 0).sum())
-    advantages = actor.batch_of(0)["advantages"].values()
+    found = {"apart": max(apart), "with_gradient": pushed}
+    if torch.distributed.get_rank():
+        return found  # rank 0 reports for all
+    advantages = actor.batch_of(0)["advantages"].values().repeat(engine.get_data_parallel_size())
     scalars = [message.scalars for message in transport.messages]  # type: ignore[union-attr]
-    return {
+    return found | {
         "tokens": [scalar["token/count"] for scalar in scalars],
         "clipped_positive": [scalar["clip/fraction_positive"] * int((advantages > 0).sum()) for scalar in scalars],
         "clipped_negative": [scalar["clip/fraction_negative"] * int((advantages < 0).sum()) for scalar in scalars],
         "moved_by_the_loss": int((advantages != 0).sum()),
-        "with_gradient": pushed,
         "losses": [float(loss) for loss in outputs[0]["loss"]],
         "norms": [output["metrics"]["grad_norm"] for output in outputs],
         "scores": {name: value for name, value in scalars[0].items() if name.startswith(SCORES)},
@@ -94,27 +104,50 @@ def tracked() -> dict[str, Any]:
     return {"reward": probe.latest.scalars["reward/mean"], "name": probe.config.name}
 
 
-if __name__ == "__main__":
-    model, folder = sys.argv[1], Path(sys.argv[2])
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    actor.save_model(model)
-    tied = f"{model}-tied"
-    actor.save_model(tied, tied=True)
+def compared(model: str, temperature: Any = TEMPERATURE, **settings: Any) -> list[dict[str, Any]]:
+    return [trained(model, temperature, attached, **settings) for attached in (False, True)]
+
+
+def alone(model: str, tied: str, folder: Path) -> dict[str, Any]:
     padding = [{"remove_padding": False}, {"remove_padding": True}]
-    fused = [{**setting, "fused": True} for setting in padding]
-    results: dict[str, Any] = {
+    return {
         "clipped": [clipped(model, **setting) for setting in padding],
+        "unfused": [clipped(tied, **setting) for setting in padding],
         "resumed": resumed(model, folder),
         "tracked": tracked(),
-        "unfused": [clipped(tied, **setting) for setting in padding],
         "pairs": [
-            [trained(path, temperature, attached, **setting) for attached in (False, True)]
-            for path, temperature, setting in [
-                *[(model, temperature, setting) for setting in padding for temperature in (TEMPERATURE, TEMPERATURES)],
-                *[(tied, TEMPERATURE, setting) for setting in fused],
-            ]
+            *[compared(model, at, **setting) for setting in padding for at in (TEMPERATURE, TEMPERATURES)],
+            *[compared(tied, fused=True, **setting) for setting in padding],
         ],
-        "fused": [clipped(tied, **setting) for setting in fused],
+        "fused": [clipped(tied, fused=True, **setting) for setting in padding],
     }
+
+
+def together(model: str, tied: str) -> dict[str, Any]:
+    split = {"ulysses_sequence_parallel_size": 2}
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "fsdp": (model, {"strategy": "fsdp"}),
+        "ulysses": (model, split),
+        "ulysses-fsdp-fused": (model, {"strategy": "fsdp", "fused": True, **split}),
+        "fused": (tied, {"fused": True}),
+    }
+    return {
+        name: {
+            "pair": compared(path, remove_padding=True, **settings),
+            "clipped": clipped(path, remove_padding=True, **settings),
+        }
+        for name, (path, settings) in cases.items()
+    }
+
+
+if __name__ == "__main__":
+    kind, model, *folder = sys.argv[1:]
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    tied = f"{model}-tied"
+    if torch.distributed.get_rank() == 0:
+        actor.save_model(model)
+        actor.save_model(tied, tied=True)
+    torch.distributed.barrier()
+    results = together(model, tied) if kind == "together" else alone(model, tied, Path(folder[0]))
     print("RESULTS", json.dumps(results), flush=True)

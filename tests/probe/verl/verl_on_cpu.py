@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.integrations.flash_attention import flash_attention_forward
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
@@ -80,3 +83,24 @@ PlatformRegistry.register(platform="cpu")(Cpu)
 engines = import_module("verl.workers.engine")
 register = engines.EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
 register(engines.FSDPEngineWithLMHead)
+
+# Before FSDP broadcasts rank 0's weights it asks for a GPU, which gloo does not need.
+fsdp: Any = import_module("torch.distributed.fsdp._init_utils")
+fsdp._check_module_states_for_sync_module_states = lambda module: None
+
+
+def packed_attention_stand_in(
+    query: Tensor, key: Tensor, value: Tensor, *_: object, position_ids: Tensor, softmax_scale: float, **__: object
+) -> Tensor:
+    """What flash attention computes of packed sequences, [1, tokens, heads, width]."""
+    sequence, place = (position_ids == 0).cumsum(-1)[0], torch.arange(query.shape[1])
+    seen = (sequence[:, None] == sequence) & (place[:, None] >= place)
+    key, value = (one.repeat_interleave(query.shape[2] // one.shape[2], 2) for one in (key, value))
+    weights = torch.einsum("bqhw,bkhw->bhqk", query, key) * softmax_scale
+    return torch.einsum("bhqk,bkhw->bqhw", weights.masked_fill(~seen, -torch.inf).softmax(-1), value)
+
+
+# Ulysses' own code is below flash attention's interface, which transformers has under this name then without its kernels.
+AttentionInterface.register("packed", flash_attention_forward)
+ulysses: Any = import_module("verl.models.transformers.monkey_patch")
+ulysses._flash_attention_forward = packed_attention_stand_in
