@@ -17,7 +17,7 @@ from torch import Tensor
 from isentrope.errors import InputError
 from isentrope.plain_state import plain, rebuilt
 from isentrope.scores import TokenScores
-from isentrope.statistics.alerts import AlertWatch, has_learnt
+from isentrope.statistics.alerts import SELF_CHECK, AlertWatch, has_learnt
 from isentrope.statistics.calibration import Calibration, Momentum
 from isentrope.statistics.contributions import CONTRIBUTIONS
 from isentrope.statistics.covariance import GROUPS, top_shares_binned
@@ -114,7 +114,7 @@ class ReportBuilder:
         self._calibration = Calibration()
         self._alerts = AlertWatch()
         self._epochs = Epochs()
-        self._warned = False
+        self._warned = self._self_check_logged = False
         # The writer thread learns; a checkpoint, on the training thread, reads what was learnt.
         self._lock = threading.Lock()
         self._closed = 0
@@ -227,6 +227,7 @@ class ReportBuilder:
             if ENTROPY_MEAN in report.scalars and share_lost is not None:
                 report = replace(report, scalars={**report.scalars, ENTROPY_SHARE_LOST: share_lost})
             report = replace(report, alerts=alerts)
+            self._log_self_check(report)
         self.latest = report
         if closed.learn is not None:
             closed.learn(report)
@@ -242,6 +243,13 @@ class ReportBuilder:
         if len(together.steps) > 1:
             self._warn("The ranks closed different steps at once: %s. Call probe.step once per update.", together.steps)
         return together
+
+    def _log_self_check(self, report: StepReport) -> None:
+        """Log this alert once: scores and predictions mean little until its cause is mended."""
+        found = next((alert for alert in report.alerts if alert.kind == SELF_CHECK), None)
+        if found is not None and not self._self_check_logged:
+            self._self_check_logged = True
+            logger.warning("Step %d: %s", report.step, found.message)
 
     def _warn(self, message: str, detail: object) -> None:
         if not self._warned:

@@ -65,6 +65,12 @@ MOVED = 1e-4
 SIGMAS = 5.0
 """How far from 0 the self-check's mean must be, in standard errors of two kinds."""
 
+TOP_K = "generate of transformers has top_k=50 unless it is given top_k=0."
+"""The truncation that nobody asked for."""
+
+SELF_CHECK = "self_check"
+"""The kind that is logged, too."""
+
 SUGGESTION_STEPS = 5
 """Steps whose tokens the suggested thresholds are read from: those of one step alone scatter by half."""
 
@@ -162,7 +168,7 @@ class AlertWatch:
             **{
                 kind: self._lasting(kind, finding)
                 for kind, finding in (
-                    ("self_check", self._self_check(finite, labels.get(LIKELY_CAUSE, ""))),
+                    (SELF_CHECK, self._self_check(finite, labels.get(LIKELY_CAUSE, ""))),
                     ("prediction", self._prediction(finite.get(ENTROPY_PREDICTION_R2))),
                     ("dead_knob", _dead_knob(labels.get("control/dead"))),
                     ("zero_advantage", self._zero_advantage(finite.get(ADVANTAGE_ZERO_GROUP_FRACTION))),
@@ -301,7 +307,7 @@ class AlertWatch:
         message = (
             f"Over {WINDOW} steps the mean of r S_c is {abs(in_errors):.1f} standard errors from 0: the tokens were not "
             "drawn from the distribution that is scored. "
-            + (f"Likely {cause}" if cause else "Compare temperature, mask and top-k or top-p of the sampler.")
+            + (f"Likely {cause}" if cause else f"Compare temperature, mask and top-k or top-p of the sampler: {TOP_K}")
         )
         return _Finding(AlertLevel.ACT, message, {"standard_errors": in_errors, "mean_z": mean})
 

@@ -22,6 +22,7 @@ from operator import add
 import torch
 from torch import Tensor
 
+from isentrope.statistics.alerts import TOP_K
 from isentrope.statistics.moments import flat
 from isentrope.statistics.spread import Bins, binned
 from isentrope.statistics.sums import Metrics, StepSums, Sum, largest, moments
@@ -336,7 +337,7 @@ def likely_cause(step: StepSums, *, learnt: bool) -> str:
         if -sampler.differences > TRUNCATED * sampler.count and evidence.not_above > 0.995 * sampler.count:
             return (
                 "truncation: the sampler gives every token at least the probability that score finds, as top-k, top-p or "
-                "min-p do. Switch it off, or score the truncated logits."
+                f"min-p do. Switch it off, or score the truncated logits. {TOP_K}"
             )
         squares = evidence.surprise_squares * evidence.difference_squares
         spread = math.sqrt(evidence.difference_squares / sampler.count)

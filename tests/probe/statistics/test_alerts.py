@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 import pytest
+import torch
 
 from isentrope.plain_state import plain, rebuilt
 from isentrope.statistics.alerts import PERSISTENCE, REARM, AlertWatch
@@ -156,6 +157,25 @@ def test_a_self_check_counts_the_first_epoch_and_names_the_likely_cause() -> Non
     ((_, alert),) = raised(first_epochs, {"sampler/likely_cause": "temperature: the sampler's is about 0.80 times"})
     assert "temperature" in alert.message
     assert alert.evidence["mean_z"] == pytest.approx(-8.0)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["nothing known of the sampler", "its log-probs known"])
+def test_a_self_check_that_fails_is_logged_once_with_its_cause(caplog: pytest.LogCaptureFixture, known: bool) -> None:
+    loop, (probe, transport) = TinyLoop(), probe_and_transport()
+    for step in range(1, 3 * WINDOW):
+        logits = loop.policy(loop.states)
+        kept = logits.detach().masked_fill(logits < logits.topk(6).values[..., -1:], -torch.inf)  # as with top_k=6
+        sampler = torch.distributions.Categorical(logits=kept)
+        ids = sampler.sample()
+        drawn_with = {"sampler_logprobs": sampler.log_prob(ids)} if known else {}
+        probe.gate(probe.score(logits, ids), torch.randn(16), loop.mask, **drawn_with)
+        probe.step(step)
+    (record,) = [record for record in caplog.records if record.name == "isentrope.step_report"]
+    (alert,) = [alert for report in reports(transport) for alert in report.alerts if alert.kind == "self_check"]
+    assert record.levelname == "WARNING"
+    assert record.message == f"Step {WINDOW + PERSISTENCE - 1}: {alert.message}"
+    assert "top_k=0" in alert.message
+    assert ("truncation" in alert.message) == known
 
 
 def test_a_prediction_that_is_no_longer_of_use_is_raised_once() -> None:
