@@ -42,7 +42,8 @@ class Trainer:
         return -(ratio * batch.advantages.unsqueeze(1))[batch.mask].sum() / 40
 
     def clip_gradients(self, limit: float) -> Tensor:
-        return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm: Tensor = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        return norm
 
     def save_checkpoint(self, folder: Path) -> None:
         folder.mkdir()
