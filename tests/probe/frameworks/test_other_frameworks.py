@@ -35,15 +35,15 @@ class Trainer:
         self.norms: list[float] = []
 
     def compute_logprobs(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        return (logits / self.temperature).log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        rows: Tensor = (logits / self.temperature).log_softmax(-1)
+        return rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
     def compute_loss(self, logprobs: Tensor, batch: Any) -> Tensor:
         ratio = (logprobs - batch.old_logprobs).exp()
         return -(ratio * batch.advantages.unsqueeze(1))[batch.mask].sum() / 40
 
     def clip_gradients(self, limit: float) -> Tensor:
-        norm: Tensor = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        return norm
+        return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     def save_checkpoint(self, folder: Path) -> None:
         folder.mkdir()
