@@ -35,12 +35,12 @@ class Trainer:
         self.norms: list[float] = []
 
     def compute_logprobs(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        rows: Tensor = (logits / self.temperature).log_softmax(-1)
-        return rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        return (logits / self.temperature).log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
     def compute_loss(self, logprobs: Tensor, batch: Any) -> Tensor:
         ratio = (logprobs - batch.old_logprobs).exp()
-        return -(ratio * batch.advantages.unsqueeze(1))[batch.mask].sum() / 40
+        loss: Tensor = -(ratio * batch.advantages.unsqueeze(1))[batch.mask].sum() / 40
+        return loss
 
     def clip_gradients(self, limit: float) -> Tensor:
         return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
