@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from isentrope.transport.files import is_held_by_another_process
 from isentrope.transport.spool_folder import SpoolFolder
 
 logger = logging.getLogger(__name__)
@@ -48,10 +49,12 @@ class ShipperSupervisor:
         now = time.monotonic()
         if self._process is not None:
             status = self._process.poll()
-            if status is None:
+            # The shell ends a moment after a shipper that was killed. Of two shippers one delivers, whichever has the lock.
+            if status is None and (not last or is_held_by_another_process(self._folder.shipper_lock)):
                 return
             self._process = None
-            self._plan_restart(status, now)
+            if status is not None:
+                self._plan_restart(status, now)
         if last or now >= self._not_before:
             self._started_at = now
             self._process = self._start()
