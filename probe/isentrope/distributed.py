@@ -190,15 +190,16 @@ class ManyRanks:
         Args:
             group: whose members take part; each of them must build one. None: all processes.
         """
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
-        self.device: torch.device | None = _device_of(group)
-        members = dist.get_process_group_ranks(group)
+        known = _known(group)
+        self.rank = dist.get_rank(known)
+        self.size = dist.get_world_size(known)
+        self.device: torch.device | None = _device_of(known)
+        members = dist.get_process_group_ranks(known)
         self._first = members[0]
         self._group = group
         with _log_a_long_wait(self.size):
             self._host_group = dist.new_group(
-                members, backend="gloo", timeout=_timeout_of(group), use_local_synchronization=True
+                members, backend="gloo", timeout=_timeout_of(known), use_local_synchronization=True
             )
 
     def gather(self, vector: Tensor) -> Gathered:
@@ -209,21 +210,21 @@ class ManyRanks:
         gathered = vector.new_empty(self.size * vector.numel())
         rows = gathered.view(self.size, -1)
         if vector.device.type != "cpu":
-            all_gather(gathered, vector, group=self._group)
+            all_gather(gathered, vector, group=_known(self._group))
             return Gathered(rows)
-        return Gathered(rows, all_gather(gathered, vector, group=self._host_group, async_op=True))
+        return Gathered(rows, all_gather(gathered, vector, group=_known(self._host_group), async_op=True))
 
     def gather_objects(self, mine: _T) -> list[_T]:
         objects: list[_T | None] = [None] * self.size
         with _log_a_long_wait(self.size):
-            dist.all_gather_object(objects, mine, group=self._host_group)
+            dist.all_gather_object(objects, mine, group=_known(self._host_group))
         return objects  # type: ignore[return-value]
 
     def broadcast(self, message: bytes, size: int) -> Callable[[], bytes]:
         buffer = torch.zeros(size, dtype=torch.uint8)
         if self.rank == 0:
             buffer[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        work = dist.broadcast(buffer, src=self._first, group=self._host_group, async_op=True)
+        work = dist.broadcast(buffer, src=self._first, group=_known(self._host_group), async_op=True)
 
         def received() -> bytes:
             if work is not None:
@@ -237,7 +238,12 @@ def ranks_of(group: ProcessGroup | None) -> Ranks | None:
     """The ranks this process trains with: of `group`, else of the default one; None where there is no process group."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
-    return ManyRanks(group) if dist.get_world_size(group) > 1 else OneRank()
+    return ManyRanks(group) if dist.get_world_size(_known(group)) > 1 else OneRank()
+
+
+def _known(group: ProcessGroup | None) -> ProcessGroup | None:
+    """The group that torch knows. slime hands out wrappers, whose `group` is another after each rollout."""
+    return getattr(group, "group", group)
 
 
 def _timeout_of(group: ProcessGroup | None) -> timedelta | None:

@@ -8,6 +8,7 @@ pipeline.
 
 from __future__ import annotations
 
+import functools
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -151,6 +153,58 @@ class Optimizer(torch.optim.AdamW):
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip_grad)
         super().step()
         return True, norm, None
+
+
+class Reloadable(dist.ProcessGroup):
+    """A group as slime's `reloadable_process_group.py` hands it out: torch's own one is in it, and another after each reload."""
+
+    UNWRAPPED = (
+        "get_rank", "get_world_size", "get_backend", "get_process_group_ranks",
+        "all_reduce", "broadcast", "all_gather_into_tensor", "all_gather_object",
+    )  # fmt: skip
+    """Of what slime lets unwrap its groups, the functions that the adapter meets; `all_gather_single` is not among them."""
+    made: list[Reloadable]
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.group = make, make()
+        super().__init__(self.group.rank(), self.group.size())  # type: ignore[call-arg]  # as of the base class in C++
+        self.made.append(self)
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self.group._get_backend(device)
+
+    @classmethod
+    def hand_out(cls) -> Callable[[], None]:
+        """Let `new_group` give such groups, as of now; of the function returned, have all of them destroyed and made again."""
+        cls.made, new_group = [], dist.new_group
+        store, generation = dist.distributed_c10d._get_default_store(), 0
+        dist.new_group = lambda *ranks, **settings: cls(functools.partial(new_group, *ranks, **settings))
+        for name in cls.UNWRAPPED:
+            setattr(dist, name, cls._unwrapping(getattr(dist, name)))
+
+        def reload() -> None:
+            nonlocal generation
+            generation += 1
+            rank, size = dist.get_rank(), dist.get_world_size()
+            dist.barrier()
+            dist.destroy_process_group()
+            fresh = dist.distributed_c10d.PrefixStore(f"generation-{generation}", store)
+            dist.init_process_group("gloo", store=fresh, rank=rank, world_size=size)
+            for wrapper in cls.made:
+                wrapper.group = wrapper.make()
+
+        return reload
+
+    @staticmethod
+    def _unwrapping(function: Callable[..., Any]) -> Callable[..., Any]:
+        def unwrapped(value: Any) -> Any:
+            return value.group if isinstance(value, Reloadable) else value
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **settings: Any) -> Any:
+            return function(*map(unwrapped, arguments), **{name: unwrapped(value) for name, value in settings.items()})
+
+        return called
 
 
 class TrainOneStep:

@@ -19,7 +19,7 @@ from isentrope.integrations import slime
 from isentrope.integrations.attachment import STATE_FILE, in_worker
 from isentrope.transport.transport import InMemoryTransport
 from isentrope_wire.reports import StepReport
-from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, TrainOneStep
+from tests.probe.frameworks.slime_stand_in import LENGTHS, PROMPT, Mpu, Reloadable, TrainOneStep
 from tests.probe.ranks.gang import run_ranks
 from tests.probe.tiny_loop import CLIP, comparable, pushed, reports
 
@@ -147,6 +147,25 @@ def test_two_ranks_score_and_switch_together(monkeypatch: pytest.MonkeyPatch, sp
     if split == "tensor":
         gradients = [[gradient == 0 for gradient in of_rank] for _, of_rank in of_ranks]
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(*gradients, strict=True))
+
+
+def two_ranks_offloaded(rank: int) -> list[StepReport]:
+    """As with --offload-train: all groups are destroyed after each rollout, and made again for the next."""
+    reload = Reloadable.hand_out()
+    attached = Attached(None, Mpu(tensor=(rank, 2), group=torch.distributed.new_group([0, 1])))
+    for step in range(1, 5):
+        attached.train(1, push_after=1 if rank == 0 and step == 2 else None)
+        reload()
+    attached.finish()
+    return attached.reports()
+
+
+def test_groups_that_slime_makes_again_after_each_rollout_are_followed() -> None:
+    of_ranks = run_ranks(2, two_ranks_offloaded)
+    for reported in of_ranks:
+        assert [report.labels["control/method"] for report in reported] == ["none"] * 3 + ["clip_v"]
+        assert all("probe/failures" not in report.scalars for report in reported)
+    assert {report.scalars["token/count"] for report in of_ranks[0]} == {2 * COUNTED}
 
 
 def test_other_stages_and_the_critic_have_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
