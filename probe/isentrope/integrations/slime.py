@@ -138,6 +138,8 @@ class _Training:
         self._recomputed: list[Mapping[str, Any]] = []
         """Micro-batches whose loss is computed once more during their backward."""
         self._optimizer: Any = None
+        self._loss_scale: float | Tensor = 1.0
+        """What Megatron multiplies the loss of the open step by."""
         self._is_open = False
         self._has_observed = False
         """Whether the loss has come by."""
@@ -170,6 +172,8 @@ class _Training:
             refuse("slime", [f"--custom-loss-function-path does not call {__name__}.policy_loss."])
         self._close_open_step()
         self._recomputed.clear()
+        with self.attachment.guard.protect("reading the loss scale of fp16"):
+            self._loss_scale = optimizer.get_loss_scale()
         if optimizer is not self._optimizer:
             self._optimizer = optimizer
             update = optimizer.step
@@ -195,7 +199,7 @@ class _Training:
             largest = float(getattr(getattr(optimizer, "config", None), "clip_grad", 0.0) or 0.0)
             if norm is not None and largest > 0:
                 factor = min(1.0, largest / (float(norm) + CLIP_EPSILON))
-        self.attachment.close(optimizer, clip_factor=factor)
+        self.attachment.close(optimizer, clip_factor=factor, loss_scale=self._loss_scale)
 
     def policy_loss(
         self,

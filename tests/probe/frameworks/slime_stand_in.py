@@ -146,10 +146,15 @@ class Loss(ModuleType):
 class Optimizer(torch.optim.AdamW):
     """A MegatronOptimizer: it clips by itself, and its step gives whether it went well, the norm, and zeros."""
 
-    config = Namespace(clip_grad=0.05)
+    config, loss_scale = Namespace(clip_grad=0.05), 1.0
+
+    def get_loss_scale(self) -> Tensor:
+        return torch.tensor([self.loss_scale])
 
     def step(self, closure: None = None) -> Any:  # type: ignore[override]
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for parameter in parameters:
+            parameter.grad /= self.loss_scale
         norm = nn.utils.clip_grad_norm_(parameters, self.config.clip_grad)
         super().step()
         return True, norm, None
@@ -303,7 +308,7 @@ class TrainOneStep:
                 loss, _ = checkpoint(function, *arguments, use_reentrant=False)
             else:
                 loss, _ = function(*arguments)
-            loss.backward()
+            (loss * self.optimizer.loss_scale).backward()
             losses.append(loss.item())
         if not self.skip_update:
             self.optimizer.step()

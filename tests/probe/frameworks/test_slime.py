@@ -109,6 +109,17 @@ def test_a_recomputed_loss_is_observed_once_and_gated_alike(monkeypatch: pytest.
     assert ended[1][1][-1]["clip/fraction"] > 0
 
 
+def test_the_loss_scale_of_fp16_is_taken_out_of_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = []
+    for scale in (1.0, 1024.0):
+        attached = Attached(monkeypatch, Mpu())
+        attached.trainer.optimizer.loss_scale = scale
+        attached.train(1)
+        changes.append(attached.reports()[0].scalars["entropy/unit_predicted_change"])
+    assert changes[0] == pytest.approx(changes[1])
+    assert changes[0] != 0
+
+
 def test_a_step_without_update_is_closed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     attached = Attached(monkeypatch, Mpu())
     attached.trainer.skip_update = True
