@@ -27,12 +27,14 @@ def install_command(extra: str = "") -> str:
     """
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  (no command should wait for it)
 
-    source = "isentrope"
+    source, editable = "isentrope", ""
     try:
         # pip and uv note it there (PEP 610).
-        origin = urlsplit(json.loads(distribution("isentrope").read_text("direct_url.json") or "{}").get("url", ""))
+        noted = json.loads(distribution("isentrope").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
-        origin = urlsplit("")
+        noted = {}
+    origin = urlsplit(noted.get("url", ""))
     if origin.scheme == "file":
         source = unquote(origin.path)
-    return f"pip install {shlex.quote(source + (f'[{extra}]' if extra else ''))}"
+        editable = "--editable " if noted.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}{shlex.quote(source + (f'[{extra}]' if extra else ''))}"
