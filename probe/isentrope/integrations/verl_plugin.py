@@ -104,16 +104,16 @@ class ScalarsOfVerl:
     def __init__(self, project: str, experiment: str, config: Mapping[str, object]) -> None:
         """
         Args:
-            project: `trainer.project_name`.
-            experiment: `trainer.experiment_name`.
+            project: `trainer.project_name`, where `ISENTROPE_PROJECT` is not set.
+            experiment: `trainer.experiment_name`, where `ISENTROPE_NAME` is not set.
             config: verl's whole configuration.
         """
-        of_workers = os.environ.get("ISENTROPE_RUN_ID")
+        name, run_id = (os.environ.get(f"ISENTROPE_{of_workers}") for of_workers in ("NAME", "RUN_ID"))
         self._probe = Probe(
-            experiment,
-            project,
+            f"{name}-driver" if name else experiment,
+            os.environ.get("ISENTROPE_PROJECT") or project,
             {"framework": "verl", **config},
-            run_id=f"{of_workers}-driver" if of_workers else None,
+            run_id=f"{run_id}-driver" if run_id else None,
             tags=["verl", "driver"],
         )
 

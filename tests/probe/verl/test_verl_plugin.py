@@ -50,18 +50,35 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def test_the_logger_reports_what_verl_logs(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISENTROPE_MODE", "disabled")
-    monkeypatch.setenv("ISENTROPE_RUN_ID", "nightly-1")
     tracking = plugin.Tracking("maths", "nightly", ["console", "isentrope"], {"trainer": {"nnodes": 1}})
     probe = tracking.logger["isentrope"]._probe
     built: list[StepReport] = []
     monkeypatch.setattr(probe._transport, "put", lambda make: not built.append(make()))  # type: ignore[func-returns-value]
     tracking.log({"critic/rewards/mean": 0.5, "actor/pg_loss": 0.25, "note": "text"}, step=3)
     tracking.finish()
-    assert (probe.config.name, probe.config.project, probe.run_id) == ("nightly", "maths", "nightly-1-driver")
     assert built[0].step == 3
     assert {name: built[0].scalars[name] for name in ("critic/rewards/mean", "reward/mean", "actor/pg_loss")} == {
         "critic/rewards/mean": 0.5, "reward/mean": 0.5, "actor/pg_loss": 0.25,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("nightly", "maths")),
+        ({"NAME": "qwen", "PROJECT": "algebra", "RUN_ID": "7"}, ("qwen-driver", "algebra", "7-driver")),
+    ],
+)
+def test_the_driver_is_named_as_the_workers_are(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("ISENTROPE_MODE", "disabled")
+    for name in ("NAME", "PROJECT", "RUN_ID"):
+        monkeypatch.delenv(f"ISENTROPE_{name}", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"ISENTROPE_{name}", value)
+    probe = plugin.Tracking("maths", "nightly", ["console", "isentrope"]).logger["isentrope"]._probe
+    assert (probe.config.name, probe.config.project, probe.run_id)[: len(expected)] == expected
 
 
 def test_without_the_logger_nothing_is_reported(plugin: ModuleType) -> None:
