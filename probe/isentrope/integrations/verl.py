@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
-from verl.utils.ulysses import get_ulysses_sequence_parallel_rank
+from verl.utils.ulysses import gather_outputs_and_unpad, get_ulysses_sequence_parallel_rank
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -41,7 +41,7 @@ from isentrope.scores import TokenScores, each_field
 ATTRIBUTE = "_isentrope_attachment"
 """Of an engine: its attachment, where it has one."""
 
-VERSIONS = Versions("verl", "verl", at_least="0.9.1", below="0.10")
+VERSIONS = Versions("verl", "verl", at_least="0.8.0", below="0.10")
 
 WRAPPED = {
     "prepare_model_inputs": ("micro_batch",),
@@ -51,7 +51,6 @@ WRAPPED = {
     "train_batch": ("data", "loss_function"),
     "save_checkpoint": ("local_path",),
     "load_checkpoint": ("local_path",),
-    "_gather_and_unpad_packed": ("tensor", "pad_size"),
 }
 """Methods of an engine that are wrapped or called, and the parameters each must have."""
 
@@ -230,9 +229,9 @@ class EngineAttachment(Attachment):
             if "temperature_rmpad" in output_args:
                 temperature = 1.0 if unit else output_args["temperature_rmpad"]
                 found = score(values.squeeze(0), ids, temperature=temperature)
-                return each_field(
-                    found, lambda field: self._engine._gather_and_unpad_packed(field, output_args["pad_size"])
-                )
+                tokens = micro_batch["input_ids"].values().shape[0]  # behind them: padding
+                # A gather only where ranks share the sequences.
+                return each_field(found, lambda field: gather_outputs_and_unpad(field, gather_dim=0)[:tokens])
             lengths = micro_batch["input_ids"].offsets().diff().to(ids.device)
             inside = torch.arange(values.shape[1], device=ids.device) < lengths.unsqueeze(1)
             padded_ids = ids.new_zeros(inside.shape).masked_scatter(inside, ids)

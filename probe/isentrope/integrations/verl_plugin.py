@@ -76,7 +76,9 @@ def _attach_new_engines() -> None:
 
 def _add_backend(tracking: Any) -> None:
     """Make `trainer.logger=['console','isentrope']` known."""
-    init, finish = tracking.__init__, tracking.finish
+    init = tracking.__init__
+    # Without it, as in verl 0.8, the run ends with the process.
+    finish = getattr(tracking, "finish", lambda self, exit_code=0: None)
 
     @functools.wraps(init)
     def initialise(self: Any, project_name: str, experiment_name: str, *args: Any, **kwargs: Any) -> None:

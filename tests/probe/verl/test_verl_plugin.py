@@ -85,6 +85,14 @@ def test_without_the_logger_nothing_is_reported(plugin: ModuleType) -> None:
     assert plugin.Tracking("maths", "nightly", "console").logger == {}
 
 
+def test_tracking_that_has_no_end_is_extended_too(plugin: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of verl 0.8."""
+    monkeypatch.setenv("ISENTROPE_MODE", "disabled")
+    theirs = type("Tracking", (), {"supported_backend": (), "__init__": Tracking.__init__})
+    plugin._add_backend(theirs)
+    assert "isentrope" in theirs("maths", "nightly", ["isentrope"]).logger
+
+
 def test_activating_twice_changes_nothing(plugin: ModuleType) -> None:
     backends = plugin.Tracking.supported_backend
     plugin.activate()
