@@ -18,7 +18,7 @@ from tests.probe.frameworks.packages import python_of
 from tests.system.running_server import RunningServer, free_port
 
 HERE = Path(__file__).parent
-CASES_TOGETHER = ["fsdp", "ulysses", "ulysses-fsdp-fused", "fused"]
+CASES_TOGETHER = ["fsdp-lora", "ulysses", "ulysses-fsdp-fused", "fused"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -60,7 +60,7 @@ def together(python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dic
         return [one.result() for one in running]
 
 
-@pytest.mark.parametrize("case", range(6))
+@pytest.mark.parametrize("case", range(7))
 def test_without_a_control_a_run_is_bit_identical(alone: dict[str, Any], case: int) -> None:
     without, attached = alone["pairs"][case]
     assert attached == without

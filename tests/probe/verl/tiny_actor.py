@@ -55,6 +55,8 @@ def engine_of(
     remove_padding: bool,
     strategy: str = "fsdp2",
     fused: bool = False,
+    precision: str = "fp32",
+    lora_rank: int = 0,
     attached: bool = True,
     **settings: Any,
 ) -> Any:
@@ -64,18 +66,21 @@ def engine_of(
     """
     new = EngineRegistry.new
     new = new if attached else getattr(new, "__wrapped__", new)
-    fp32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    mixed_precision = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    torch.manual_seed(0)  # of new adapters
     engine = new(
         model_type="language_model",
         backend=strategy,
         model_config=HFModelConfig(
             path=model, use_remove_padding=remove_padding, enable_gradient_checkpointing=False,
-            use_fused_kernels=fused, override_config={"attn_implementation": "packed" if remove_padding else "eager"},
-            fused_kernel_options={"impl_backend": "torch"},
+            lora_rank=lora_rank, target_modules="all-linear",
+            override_config={"attn_implementation": "packed" if remove_padding else "eager"},
+            use_fused_kernels=fused, fused_kernel_options={"impl_backend": "torch"},
         ),
         engine_config=FSDPEngineConfig(
             strategy=strategy, model_dtype="fp32", use_torch_compile=False, use_remove_padding=remove_padding,
-            use_fused_kernels=fused, forward_only=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4, mixed_precision=fp32, **settings,
+            use_fused_kernels=fused, forward_only=False, use_dynamic_bsz=False, micro_batch_size_per_gpu=4,
+            mixed_precision=mixed_precision, **settings,
         ),
         optimizer_config=FSDPOptimizerConfig(lr=2e-3, total_training_steps=1000),
         checkpoint_config=CheckpointConfig(),

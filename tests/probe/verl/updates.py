@@ -118,6 +118,7 @@ def alone(model: str, tied: str, folder: Path) -> dict[str, Any]:
         "pairs": [
             *[compared(model, at, **setting) for setting in padding for at in (TEMPERATURE, TEMPERATURES)],
             *[compared(tied, fused=True, **setting) for setting in padding],
+            compared(tied, remove_padding=True, fused=True, precision="bf16"),
         ],
         "fused": [clipped(tied, fused=True, **setting) for setting in padding],
     }
@@ -126,7 +127,7 @@ def alone(model: str, tied: str, folder: Path) -> dict[str, Any]:
 def together(model: str, tied: str) -> dict[str, Any]:
     split = {"ulysses_sequence_parallel_size": 2}
     cases: dict[str, tuple[str, dict[str, Any]]] = {
-        "fsdp": (model, {"strategy": "fsdp"}),
+        "fsdp-lora": (model, {"strategy": "fsdp", "lora_rank": 4}),
         "ulysses": (model, split),
         "ulysses-fsdp-fused": (model, {"strategy": "fsdp", "fused": True, **split}),
         "fused": (tied, {"fused": True}),
