@@ -135,7 +135,11 @@ def resume(memory: Memory, state: Mapping[str, Any] | None, requested: ControlSn
             raise CheckpointError(f"Rank {rank} can't continue from its state: {message.error}")
     if messages[0].state is None:
         where = "" if len(messages) == 1 else " on rank 0, which counts for all"
-        logger.warning("There is no probe state to continue from%s: the calibration starts afresh.", where)
+        logger.warning(
+            "There is no probe state to continue from%s: calibration, alerts and control (%s) are those of a new run.",
+            where,
+            memory.control.active.control.method,
+        )
         return
     _restore(memory, messages[0].state, state or messages[0].state)
 

@@ -357,3 +357,16 @@ def learning_rates_of(optimizer: Optimizer | None) -> LearningRates | None:
         if isinstance(group.get("lr"), SupportsFloat)
     )
     return LearningRates(groups) if groups else None
+
+
+def clip_factor_of(norm: float | Tensor | None, largest: float | None) -> float | Tensor | None:
+    """What clipping multiplied a gradient by, as torch, DeepSpeed and Megatron do it; waits for no device.
+
+    Args:
+        norm: of the whole gradient before it was clipped; None: not known.
+        largest: norm that is allowed. None or 0: nothing was clipped.
+    """
+    if norm is None or not largest or largest < 0:
+        return None
+    factor = largest / (norm + 1e-6)
+    return factor.clamp(max=1.0) if isinstance(factor, Tensor) else min(factor, 1.0)

@@ -131,11 +131,13 @@ def announce(config: ProbeConfig) -> None:
     """Write the run's id and address to stderr, on rank 0 alone."""
     if config.rank or config.mode == "disabled":
         return
-    where = (
-        f"{environment.url()}/runs/{config.run_id}"
-        if config.mode == "online"
-        else f"offline, reports wait in {config.home / 'spool'} (isentrope sync)"
-    )
+    pages = environment.pages_of(config.grpc_target)
+    if config.mode != "online":
+        where = f"offline, reports wait in {config.home / 'spool'} (isentrope sync)"
+    elif pages is None:
+        where = f"reported to {config.grpc_target} (set ISENTROPE_URL, the address of its pages, as well)"
+    else:
+        where = f"{pages}/runs/{config.run_id}"
     sys.stderr.write(f"isentrope: run {config.run_id}, {where}\n")
 
 

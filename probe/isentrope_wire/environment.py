@@ -28,6 +28,12 @@ def url() -> str:
     return (os.environ.get("ISENTROPE_URL") or DEFAULT_URL).rstrip("/")
 
 
+def pages_of(target: str) -> str | None:
+    """The address of the pages of the server whose ingest is at `target`; None where it is another than the default one and
+    `ISENTROPE_URL` is not set."""
+    return url() if os.environ.get("ISENTROPE_URL") or host_and_port(target) == DEFAULT_GRPC else None
+
+
 def grpc_target() -> str:
     """`ISENTROPE_GRPC`: host:port of the server's ingest, behind `https://` where it is encrypted."""
     target = os.environ.get("ISENTROPE_GRPC") or DEFAULT_GRPC

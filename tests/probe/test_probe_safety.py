@@ -152,6 +152,11 @@ def test_a_run_says_on_stderr_who_it_is_and_where_to_look(
         said = capsys.readouterr()
         assert said.out == ""
         assert (said.err.startswith("isentrope: run r-1, ") and where in said.err) if where else said.err == ""
+    monkeypatch.delenv("ISENTROPE_URL")
+    for target, where in (("127.0.0.1:7071", "http://127.0.0.1:7070/runs/r-1"), ("box:7071", "ISENTROPE_URL")):
+        monkeypatch.setenv("ISENTROPE_GRPC", target)
+        announce(config_of("online"))
+        assert where in capsys.readouterr().err
     announce(replace(config_of("online"), rank=1, world_size=2))
     assert capsys.readouterr().err == ""
     with isentrope.Probe("told", mode="offline") as probe:

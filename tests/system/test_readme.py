@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import shlex
 import subprocess
@@ -19,6 +20,7 @@ from isentrope.transport.spool_folder import find_spool_folders
 from isentrope.transport.spool_reader import SpoolReader
 from isentrope_wire.codec import decode_payload
 from isentrope_wire.reports import StepReport
+from tests.faults.stage import wait_for
 from tests.system.running_server import RunningServer, clean_environment, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +54,12 @@ def run_id(server: RunningServer) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.system.observed_loop", "100000", "0.1"]
     process = subprocess.Popen(command, cwd=ROOT, env=server.environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    yield process.stdout.readline().strip()
+    known = process.stdout.readline().strip()
+    client = isentrope.Client(server.url, server.token)
+    wait_for(
+        lambda: any(run.id == known and (run.step or 0) >= 20 for run in client.runs()), 60, "the run has 20 steps"
+    )
+    yield known
     process.kill()
     process.wait()
 
@@ -88,6 +95,43 @@ def test_demo_works(line: str, tmp_path: Path) -> None:
     else:
         words += SHORTER[line] + ports
     called(words, environment)
+
+
+@pytest.mark.slow
+def test_a_server_for_a_cluster_takes_reports_over_tls(tmp_path: Path) -> None:
+    """The lines of its section, with this machine's name and free ports."""
+    page = (ROOT / "docs/server.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    certificate, up, create, export, doctor = [
+        line.split("  #")[0]
+        for line in block.replace("head-node", "localhost").splitlines()
+        if line[:1] not in ("#", "")
+    ]
+    http, ingest = free_port(), free_port()
+    environment = clean_environment() | {"ISENTROPE_HOME": str(tmp_path / "server")}
+
+    def of(line: str) -> list[str]:
+        return [sys.executable, "-m", *shlex.split(line)]
+
+    def answer(line: str, environment: dict[str, str]) -> str | None:
+        done = subprocess.run(of(line), env=environment, capture_output=True, text=True, check=False)
+        return done.stdout if done.returncode == 0 else None
+
+    called(shlex.split(certificate), environment, tmp_path)
+    ports = ["--http-port", str(http), "--grpc-port", str(ingest)]
+    process = subprocess.Popen([*of(up), *ports], cwd=tmp_path, env=environment)
+    try:
+        made = wait_for(lambda: answer(f"{create} --json", environment), 60, "the server makes a token")
+        known = {"7070": str(http), "7071": str(ingest), "/path/to/server.pem": str(tmp_path / "server.pem")}
+        known["ise_..."] = json.loads(made)["token"]
+        for old, new in known.items():
+            export = export.replace(old, new)
+        node = clean_environment() | {"ISENTROPE_HOME": str(tmp_path / "node")}
+        node |= dict(variable.split("=", 1) for variable in shlex.split(export)[1:])
+        wait_for(lambda: answer(doctor, node), 60, "nothing is wrong on the node")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_every_line_is_tried() -> None:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from isentrope.errors import CheckpointError, ConfigurationError
 from isentrope.guard import Guard
+from isentrope.inputs import clip_factor_of
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores, each_field
 from isentrope.statistics.tokens import detached
@@ -254,16 +255,22 @@ class Attachment:
             sums = torch.stack([rewards.sum().to(total), total, torch.full_like(total, len(rewards))])
             self._completions = sums if self._completions is None else self._completions + sums
 
-    def close(self, optimizer: Optimizer | None, *, boundary: bool = True, **about: Any) -> None:
+    def close(
+        self,
+        optimizer: Optimizer | None,
+        *,
+        norm: float | Tensor | None = None,
+        largest_norm: float | None = None,
+        **about: Any,
+    ) -> None:
         """Close the step after the optimiser's update.
 
         Args:
             optimizer: what made the update.
-            boundary: False: gradients were accumulated only, and no update was made.
+            norm: of the gradient before it was clipped; None: not known.
+            largest_norm: that clipping allows; None or 0: nothing is clipped.
             **about: what else `Probe.step` takes.
         """
-        if not boundary:
-            return
         self._held.clear()
         self.updates += 1
         sums, self._completions = self._completions, None
@@ -273,6 +280,8 @@ class Attachment:
             self.probe.log({REWARD_MEAN: sums[0] / sums[2], COMPLETION_LENGTH_MEAN: sums[1] / sums[2]})
         if self.guard.failures:
             self.probe.log({PROBE_ATTACHMENT_FAILURES: float(self.guard.failures)})
+        with self.guard.protect("reading the norm of a gradient"):
+            about.setdefault("clip_factor", clip_factor_of(norm, largest_norm))
         self.probe.step(self.updates, optimizer, **about)
         self.guard.settled = True
 
@@ -302,7 +311,8 @@ def save_probe(probe: Probe, folder: Path) -> None:
     if probe.config.rank or not folder.is_dir():
         return
     try:
-        write_atomically(folder / STATE_FILE, json.dumps(probe.state_dict()).encode())
+        # Whoever may read the checkpoint continues from it.
+        write_atomically(folder / STATE_FILE, json.dumps(probe.state_dict()).encode(), mode=0o666)
     except OSError as error:
         logger.warning("The probe's state was not written to %s: %s.", folder, error)
 

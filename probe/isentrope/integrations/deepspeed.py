@@ -12,14 +12,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from isentrope.inputs import learning_rates_of
+from isentrope.inputs import clip_factor_of, learning_rates_of
 from isentrope.integrations.attachment import Versions, check_parameters, refuse
 from isentrope.probe import Probe
 from isentrope.scores import TokenScores
 
 VERSIONS = Versions("DeepSpeed", "deepspeed", at_least="0.19", below="0.20")
-CLIP_EPSILON = 1e-6
-"""DeepSpeed adds it to the norm, as torch does."""
 
 
 def step(engine: Any, probe: Probe, rescore: Callable[[], TokenScores | Sequence[TokenScores]] | None = None) -> bool:
@@ -62,24 +60,10 @@ def before_update(engine: Any) -> Callable[[], dict[str, Any] | None]:
     def after() -> dict[str, Any] | None:
         if engine.global_steps == updates:
             return None
-        return {"learning_rates": rates, "loss_scale": loss_scale, "clip_factor": clip_factor(engine)}
+        clipped = clip_factor_of(engine.get_global_grad_norm(), engine.gradient_clipping())
+        return {"learning_rates": rates, "loss_scale": loss_scale, "clip_factor": clipped}
 
     return after
-
-
-def clip_factor(engine: Any) -> float | None:
-    """What clipping multiplied the gradient of the engine's last update by.
-
-    Args:
-        engine: after an update.
-
-    Returns:
-        None where the engine does not clip, or does not know its norm.
-    """
-    norm, largest = engine.get_global_grad_norm(), float(engine.gradient_clipping() or 0.0)
-    if norm is None or largest <= 0:
-        return None
-    return min(1.0, largest / (float(norm) + CLIP_EPSILON))
 
 
 @functools.cache

@@ -54,8 +54,6 @@ SHOWN = (
     "rollout_temperature",
 )
 """Settings that the run is shown with."""
-CLIP_EPSILON = 1e-6
-"""Megatron adds it to the norm."""
 ITERATION = re.compile(r"iter_\d{7}")
 """Names the folder of a checkpoint, which `--load` may be, too."""
 
@@ -194,12 +192,8 @@ class _Training:
 
     def _close(self, optimizer: Any, norm: float | Tensor | None = None) -> None:
         self._is_open = False
-        factor = None
-        with self.attachment.guard.protect("reading the norm of a gradient"):
-            largest = float(getattr(getattr(optimizer, "config", None), "clip_grad", 0.0) or 0.0)
-            if norm is not None and largest > 0:
-                factor = min(1.0, largest / (float(norm) + CLIP_EPSILON))
-        self.attachment.close(optimizer, clip_factor=factor, loss_scale=self._loss_scale)
+        largest = getattr(getattr(optimizer, "config", None), "clip_grad", None)
+        self.attachment.close(optimizer, norm=norm, largest_norm=largest, loss_scale=self._loss_scale)
 
     def policy_loss(
         self,

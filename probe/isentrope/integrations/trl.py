@@ -26,7 +26,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from isentrope.config import ThresholdSource
 from isentrope.errors import ConfigurationError, IsentropeError
 from isentrope.guard import Guard
-from isentrope.inputs import LearningRates, learning_rates_of
+from isentrope.inputs import LearningRates, clip_factor_of, learning_rates_of
 from isentrope.integrations.reporting import StepReports, path_given, resume_training
 from isentrope.integrations.trl_head import FusedHead, Head
 from isentrope.integrations.trl_loss import (
@@ -284,8 +284,7 @@ class Attachment(StepReports):
         norm = self._theirs["_clip_grad_norm"](*args, **kwargs)
         with self._guard.protect("reading the norm of the gradient"):
             if norm is not None and not hasattr(norm, "placements"):  # one spread over ranks would have to be gathered
-                factor = self._trainer.args.max_grad_norm / (norm + 1e-6)
-                self._clip_factor = factor.clamp(max=1.0) if isinstance(factor, Tensor) else min(factor, 1.0)
+                self._clip_factor = clip_factor_of(norm, self._trainer.args.max_grad_norm)
         return norm
 
     def _compute_loss(self, model: Any, inputs: Inputs, *args: Any, **kwargs: Any) -> Any:

@@ -311,10 +311,8 @@ class EngineAttachment(Attachment):
         scale /= engine.ulysses_sequence_parallel_size
         rates = learning_rates_of(engine.optimizer)
         norm = theirs()
-        clip = engine.optimizer_config.clip_grad / (float(norm) + 1e-6)
-        self.close(
-            engine.optimizer, learning_rates=rates, loss_scale=scale, clip_factor=min(clip, 1.0) if clip >= 0 else None
-        )
+        largest = engine.optimizer_config.clip_grad
+        self.close(engine.optimizer, norm=norm, largest_norm=largest, learning_rates=rates, loss_scale=scale)
         return norm
 
     def _count_completions(self, data: Inputs) -> None:

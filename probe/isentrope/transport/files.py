@@ -125,8 +125,8 @@ def pid_of_holder(path: Path) -> int | None:
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 
-def write_atomically(path: Path, content: bytes, *, lasting: bool = False) -> None:
-    """Replace `path` by `content`, readable by its owner alone.
+def write_atomically(path: Path, content: bytes, *, lasting: bool = False, mode: int = 0o600) -> None:
+    """Replace `path` by `content`.
 
     Only one writer at a time per path.
 
@@ -135,12 +135,13 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = False) -> No
         content: all of it.
         lasting: flush the content to the disk first. Otherwise the file may be torn after a power cut, and its reader
             must withstand that.
+        mode: who may read it, less what the umask forbids. Default: its owner alone.
 
     Raises:
         OSError: the folder is gone, read-only or full.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -234,7 +234,7 @@ class Shipper:
 
     def _trainer_is_gone(self) -> bool:
         if self._trainer_gone_at is None and self._trainer_let_go():
-            logger.info("The training process has ended; the rest of its spool is delivered.")
+            logger.info("The training process has ended; what its spool still has is to be delivered.")
             self._trainer_gone_at = time.monotonic()
         return self._trainer_gone_at is not None
 

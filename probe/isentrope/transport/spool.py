@@ -211,7 +211,8 @@ class SpoolTransport:
         if undelivered > 0:
             one = undelivered == 1
             logger.warning(
-                "%s not delivered yet to %s (%s: %s); %s in %s, `isentrope sync %s` uploads %s.",
+                "%s not delivered yet to %s (%s: %s); %s in %s. The side process goes on trying for a while; `isentrope sync %s` uploads "
+                "%s later.",
                 "1 record is" if one else f"{undelivered} records are",
                 self._grpc_target,
                 status.state,
@@ -312,7 +313,8 @@ class SpoolTransport:
             self.folder.path,
             ""
             if status.state is ShipperState.HOLDING
-            else " If the server is at another address, set ISENTROPE_GRPC (host:port, reports) and ISENTROPE_URL (its pages).",
+            else " If the server is at another address, set ISENTROPE_GRPC (host:port, reports) and ISENTROPE_URL (its pages; https:// where "
+            "it has TLS).",
         )
 
     def _finish(self) -> None:

@@ -26,7 +26,7 @@ class Trainer:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY))
-        self.lr, self.group, self.temperature = 1e-2, None, 0.8
+        self.lr, self.group, self.temperature, self.reward = 1e-2, None, 0.8, 0.25
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
         self.random = torch.Generator().manual_seed(1)
@@ -112,6 +112,7 @@ def test_a_trainer_is_attached_by_the_lines_of_the_guide(monkeypatch: pytest.Mon
     found = reports(attached.transport)
     assert [report.step for report in found] == [1, 2, 3, 4]
     assert {report.labels["entropy/prediction_basis"] for report in found} == {"loss_gradient"}
+    assert [report.scalars["reward/mean"] for report in found] == [0.25] * 4
     assert all("probe/attachment_failures" not in report.scalars for report in found)
     assert 0 < found[0].scalars["token/count"] < MICRO_BATCHES * 24
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -39,11 +40,9 @@ def train(attachment: Attachment | None, steps: int) -> torch.Tensor:
                 attachment.hold(functools.partial(attachment.probe.score, logits, ids))
                 own = attachment.gate(own, advantages, mask, attachment.take(), old_logprobs=own.detach())
             (-(own * advantages)[mask].sum() / 80).backward()
-            is_last = rows is MICRO_BATCHES[-1]
-            if is_last:
-                loop.optimizer.step()
-            if attachment is not None:
-                attachment.close(loop.optimizer, boundary=is_last)
+        loop.optimizer.step()
+        if attachment is not None:
+            attachment.close(loop.optimizer)
     return loop.weights()
 
 
@@ -96,14 +95,34 @@ def test_a_failure_leaves_the_loop_its_own_log_probs(monkeypatch: pytest.MonkeyP
     assert reports(transport)[-1].scalars[PROBE_ATTACHMENT_FAILURES] == 1
 
 
-def test_accumulated_gradients_close_no_step() -> None:
+@pytest.mark.parametrize(
+    ("norm", "largest", "factor"),
+    [
+        (4.0, 1.0, 0.25),
+        (torch.tensor(4.0), 1.0, 0.25),
+        (0.5, 1.0, 1.0),
+        (torch.tensor(0.5), 1.0, 1.0),
+        (4.0, 0.0, None),
+        (4.0, None, None),
+        (None, 1.0, None),
+    ],
+)
+def test_a_clipped_gradient_is_known_by_its_norm(
+    monkeypatch: pytest.MonkeyPatch, norm: float | torch.Tensor | None, largest: float | None, factor: float | None
+) -> None:
+    attachment, found = Attachment(probe_and_transport()[0]), dict[str, Any]()
+    monkeypatch.setattr(attachment.probe, "step", lambda *_, **about: found.update(about))
+    attachment.close(None, norm=norm, largest_norm=largest)
+    assert found == {"clip_factor": None if factor is None else pytest.approx(factor, rel=1e-5)}
+
+
+def test_a_norm_of_an_unknown_kind_costs_the_factor_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     probe, transport = probe_and_transport()
     attachment = Attachment(probe)
-    attachment.close(None, boundary=False)
-    assert not reports(transport)
-    assert attachment.updates == 0
-    attachment.close(None)
-    assert attachment.updates == probe.last_step == 1
+    train(attachment, 1)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    attachment.close(None, norm="4.0", largest_norm=1.0)  # type: ignore[arg-type]
+    assert [report.step for report in reports(transport)] == [1, 2]
 
 
 def test_scalars_of_a_report_are_handed_out_once() -> None:

@@ -141,7 +141,7 @@ def test_a_checkpoint_whose_probe_state_is_broken_is_resumed_all_the_same(
 def test_a_folder_that_can_t_be_written_to_does_not_hurt_the_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, content: bytes) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr("isentrope.integrations.attachment.write_atomically", full)
