@@ -107,6 +107,7 @@ class Probe:
         threshold_source: ThresholdSource = "auto",
         tags: Sequence[str] = (),
         group: ProcessGroup | None = None,
+        counts: bool = True,
         tokenizer: Tokenizer | Decode | None = None,
         trackers: object = None,
         transport: Transport | None = None,
@@ -124,6 +125,8 @@ class Probe:
             tags: words to find the run by; at most 50 of 100 characters.
             group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
+            counts: False on a rank whose tokens another rank of the group has, too, and counts: then this one gates them
+                and takes no part in the report. Not on rank 0.
             tokenizer: its `decode` (or a function of ids -> text in its place) gives the texts of the top contributing tokens, and of rollouts around them; both are
                 reported. Default: no text is, only the ids of the top contributing tokens.
             trackers: a tracker whose active run gets the scalars too, as `isentrope/...`: "wandb", "trackio", "mlflow",
@@ -167,7 +170,7 @@ class Probe:
         self._gating = self._guard.protect("gating a batch", self._stopwatch)
         self._logging = self._guard.protect("logging scalars", self._stopwatch)
         self._closing = self._guard.protect("closing a step")
-        self._ledger = TokenLedger()
+        self._ledger, self._counts = TokenLedger(), counts
         self._thresholds = ThresholdSources(self.config.threshold_source)
         self._basis = SelectionBasis(self.config.threshold_source, self._thresholds)
         self._ranks = RankExchange(ranks or OneRank(), self._thresholds, self._basis)
@@ -730,8 +733,8 @@ class Probe:
         sums = rank_vector(
             step,
             self._guard.failures,
-            batches,
-            after,
+            batches if self._counts else (),
+            after if self._counts else None,
             self._ranks.device,
             thresholds,
             alone=self._ranks.alone,

@@ -66,7 +66,8 @@ def gate(probe: isentrope.Probe, part: Sequences, ranks: int = 1) -> Tensor:
 
 def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepReport]]:
     """A step whose vocabulary is split over the ranks: the gradient of this rank's slice, and what it reported."""
-    probe, transport = probe_of(rank, control=isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5))
+    control = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
+    probe, transport = probe_of(rank, control=control, counts=rank == 0)
     part, columns = Sequences.of_step(0), columns_of[rank]
     start = columns.start
     shard = part.logits[..., columns].clone().requires_grad_()
@@ -77,7 +78,8 @@ def sharded_step(rank: int, columns_of: list[slice]) -> tuple[Tensor, list[StepR
     def rescore() -> isentrope.TokenScores:
         return probe.score_sharded(part.logits_after[..., columns], part.token_ids, start=start, temperature=0.7)
 
-    probe.step(0, rescore=rescore)
+    # Of ranks that average their gradients one counts.
+    probe.step(0, rescore=rescore, loss_scale=1 / len(columns_of))
     probe.finish()
     return gradient, reports(transport)
 
