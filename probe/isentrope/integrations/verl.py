@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
-from verl.utils.ulysses import gather_outputs_and_unpad, get_ulysses_sequence_parallel_rank
+from verl.utils.ulysses import gather_outputs_and_unpad
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -51,6 +51,7 @@ WRAPPED = {
     "train_batch": ("data", "loss_function"),
     "save_checkpoint": ("local_path",),
     "load_checkpoint": ("local_path",),
+    "is_mp_src_rank_with_outputs": (),
 }
 """Methods of an engine that are wrapped or called, and the parameters each must have."""
 
@@ -85,9 +86,11 @@ def attach(engine: Any, *, rescore: bool | None = None, **settings: Any) -> Prob
     """
     check_supported(engine)
     model = engine.model_config
-    # All ranks: with sequence parallelism several of them compute the loss of the same tokens, and each needs the gate.
+    # All ranks: with sequence parallelism several of them compute the loss of the same tokens. Each needs the gate, and one
+    # of them counts.
     probe = in_worker(
         name="verl",
+        counts=engine.is_mp_src_rank_with_outputs(),
         config={
             "framework": "verl",
             "engine": _settings_of(engine.engine_config),
@@ -247,11 +250,7 @@ class EngineAttachment(Attachment):
                 scores = self.take()
                 with self.guard.protect("gating verl's log-probs"):
                     packed = own.values()
-                    known = self._known(data, packed, own.offsets())
-                    gated = self.gate(packed, scores=scores, **known)
-                    if self._engine.use_ulysses_sp:
-                        # The gradient of the others' parts goes nowhere, and the gate is not to read it.
-                        gated = torch.where(known["mask"], gated, packed.detach())
+                    gated = self.gate(packed, scores=scores, **self._known(data, packed, own.offsets()))
                     # Also where nothing was gated: the gradient is read on its way to this very tensor.
                     nested = torch.nested.nested_tensor_from_jagged(gated, own.offsets())
                     model_output = {**model_output, "log_probs": nested}
@@ -271,16 +270,11 @@ class EngineAttachment(Attachment):
             return room.scatter(0, places.reshape(-1), values.reshape(-1))[1:]
 
         known = {name: laid_out(values) for name, values in responses.items()}
-        mask = known["response_mask"] != 0
-        if self._engine.use_ulysses_sp:
-            # Every rank has the loss of all tokens; its layers get the gradient of its own part of them.
-            part = len(self._inputs[1]["input_ids_rmpad_rolled"])
-            mask &= torch.arange(len(mask), device=mask.device) // part == get_ulysses_sequence_parallel_rank()
         rewards = _rewards(data)
         first, self._to_rescore = self._to_rescore, False
         return {
             "advantages": known["advantages"],
-            "mask": mask,
+            "mask": known["response_mask"] != 0,
             "old_logprobs": known.get("old_log_probs"),
             "sampler_logprobs": known.get("rollout_log_probs"),
             "ref_logprobs": known.get("ref_log_prob"),
@@ -307,7 +301,7 @@ class EngineAttachment(Attachment):
         engine = self._engine
         scaler = getattr(engine, "scaler", None)
         scale = 1.0 if scaler is None else scaler.get_scale()
-        # verl multiplies the gradient that a rank passes on to its part of the tokens.
+        # verl multiplies the gradient that a rank passes on to its part of the tokens, and one of the ranks counts.
         scale /= engine.ulysses_sequence_parallel_size
         rates = learning_rates_of(engine.optimizer)
         norm = theirs()

@@ -22,7 +22,6 @@ from isentrope.transport.transport import InMemoryTransport
 actor = import_module("tiny_actor")
 
 TEMPERATURE = 0.8
-SCORES = ("entropy/", "score/", "change/", "clip/fraction_", "token/", "kl/")
 TEMPERATURES = torch.linspace(0.7, 1.3, 8)
 CLIP = isentrope.Control(method="clip_v", mu_low=0.5, mu_high=0.5)
 
@@ -75,7 +74,7 @@ def clipped(model: str, **settings: Any) -> dict[str, Any]:
         "moved_by_the_loss": int((advantages != 0).sum()),
         "losses": [float(loss) for loss in outputs[0]["loss"]],
         "norms": [output["metrics"]["grad_norm"] for output in outputs],
-        "scores": {name: value for name, value in scalars[0].items() if name.startswith(SCORES)},
+        "measured": {name: value for name, value in scalars[0].items() if not name.startswith("probe/")},
         "observed": [scalar["entropy/observed_change"] for scalar in scalars],
         "reward": [scalar["reward/mean"] for scalar in scalars],
         "groups": [scalar["group/count"] for scalar in scalars],
