@@ -75,7 +75,7 @@ def test_without_a_control_two_ranks_are_bit_identical(together: list[dict[str, 
 
 
 def dropped(found: dict[str, Any]) -> list[int]:
-    """Tokens that a report says are clipped, of those that the loss would have moved."""
+    """Tokens that are clipped by the report, of those that the loss would have moved."""
     pairs = zip(found["clipped_positive"], found["clipped_negative"], strict=True)
     return [round(positive + negative) for positive, negative in pairs]
 
