@@ -123,7 +123,7 @@ class Probe:
             mode: online, offline or disabled. Default: `ISENTROPE_MODE`, or online.
             threshold_source: see `ProbeConfig.threshold_source`.
             tags: words to find the run by; at most 50 of 100 characters.
-            group: the ranks that see different tokens of one step; every one of them builds a probe. Default: the
+            group: the ranks that gate tokens of one step; every one of them builds a probe. Default: the
                 default process group of torch.distributed, where it is initialised.
             counts: False on a rank whose tokens another rank of the group has, too, and counts: then this one gates them
                 and takes no part in the report. Not on rank 0.

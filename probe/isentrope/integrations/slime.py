@@ -129,10 +129,11 @@ class _Training:
         check_parameters(saving, SAVE, ("iteration",), FRAMEWORK)
         refuse("slime", _reasons(args))
         self._args, self._mpu = args, mpu
-        # Ranks of one tensor-parallel group hold the same tokens, and each gates them: they must switch together.
+        # Ranks of one tensor-parallel group hold the same tokens: each gates them, together with the others, and one counts.
         group = mpu.get_tensor_and_data_parallel_group(with_context_parallel=True)
         shown = {name: getattr(args, name) for name in SHOWN if hasattr(args, name)}
-        self.attachment = Attachment(in_worker(config=shown, group=group, name="slime"))
+        counts = mpu.get_tensor_model_parallel_rank() == 0
+        self.attachment = Attachment(in_worker(config=shown, group=group, name="slime", counts=counts))
         self._recomputed: list[Mapping[str, Any]] = []
         """Micro-batches whose loss is computed once more during their backward."""
         self._optimizer: Any = None
@@ -171,7 +172,8 @@ class _Training:
         self._close_open_step()
         self._recomputed.clear()
         with self.attachment.guard.protect("reading the loss scale of fp16"):
-            self._loss_scale = optimizer.get_loss_scale()
+            # Gradients are averaged over all ranks of the group, of which so many count the tokens of one.
+            self._loss_scale = optimizer.get_loss_scale() / self._mpu.get_tensor_model_parallel_world_size()
         if optimizer is not self._optimizer:
             self._optimizer = optimizer
             update = optimizer.step
