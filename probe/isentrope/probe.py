@@ -32,7 +32,7 @@ from isentrope.checkpoint import Memory, resume, state_of
 from isentrope.config import ProbeConfig, ThresholdSource
 from isentrope.control import ControlState
 from isentrope.distributed import OneRank, RankExchange, ranks_of
-from isentrope.errors import InputError
+from isentrope.errors import ConfigurationError, InputError
 from isentrope.guard import Guard, Stopwatch
 from isentrope.hold import HoldController
 from isentrope.inputs import (
@@ -139,9 +139,14 @@ class Probe:
         """
         texts = TokenTexts(tokenizer)
         ranks = ranks_of(group)
-        begun = begin_run(
-            ranks or OneRank(),
-            lambda: ProbeConfig.from_environment(
+
+        def configure() -> ProbeConfig:
+            if not counts and (ranks is None or ranks.rank == 0):
+                raise ConfigurationError(
+                    "counts=False is for a rank whose tokens another rank counts, got it on rank 0, which reports the steps. Pass "
+                    "it on the other ranks that hold the same tokens."
+                )
+            return ProbeConfig.from_environment(
                 name=name,
                 project=project,
                 run_id=run_id,
@@ -150,7 +155,11 @@ class Probe:
                 threshold_source=threshold_source,
                 rank_and_world_size=None if ranks is None else (ranks.rank, ranks.size),
                 trackers=trackers,
-            ),
+            )
+
+        begun = begin_run(
+            ranks or OneRank(),
+            configure,
             run_id=run_id,
             control=control,
             run_config=config or {},

@@ -252,3 +252,8 @@ def test_a_step_number_that_does_not_rise_is_said_once_and_its_report_kept(caplo
     assert [report.step for report in reports(transport)] == [1, 2, 2, 1]
     (record,) = caplog.records
     assert record.getMessage().lower().count("step 2") == 2
+
+
+def test_rank_0_must_count() -> None:
+    with pytest.raises(ConfigurationError, match="rank 0"):
+        isentrope.Probe("test", counts=False, mode="disabled")
