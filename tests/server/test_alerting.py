@@ -190,6 +190,6 @@ def test_an_address_that_apprise_does_not_read_is_refused_without_showing_it() -
 
 def test_without_apprise_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(ValidationError, match=r"isentrope\[notify\]"):
+    with pytest.raises(ValidationError, match=r"\[notify\]"):
         Settings(notify=("json://host/",))
     assert Settings().notify == ()

@@ -47,7 +47,8 @@ def test_what_a_cookie_holds_is_no_token_and_a_token_is_no_session(server: Serve
 def test_changed_cookie_opens_nothing(server: ServerInThread, position: int) -> None:
     name, value = session_of(server.session())
     forged = list(value)
-    forged[position] = "A" if value[position] != "A" else "B"
+    # Of base64's last letter two bits count for nothing: A and B there are the same signature, A and E are not.
+    forged[position] = "A" if value[position] != "A" else "E"
     assert status(server, {"Cookie": f"{name}={''.join(forged)}"}) == 401
 
 
