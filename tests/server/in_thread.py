@@ -20,6 +20,9 @@ from isentrope_server.ports import Port, listening_socket
 from isentrope_server.settings import Settings
 from isentrope_wire.v1.telemetry_pb2_grpc import TelemetryStub
 
+_BUILDING = threading.Lock()
+"""Pydantic parses the sources of answers, and in CPython 3.11 two threads that parse at once may get a SystemError (gh-106905)."""
+
 
 class ServerInThread:
     """Use it as a context manager; everything is closed at the end."""
@@ -88,7 +91,8 @@ class ServerInThread:
     async def _serve(self) -> None:
         with listening_socket("127.0.0.1", 0, Port.HTTP) as bound:
             port = bound.getsockname()[1]
-            app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
+            with _BUILDING:
+                app = create_app(Settings(home=self.home, http_port=port, **self._chosen))  # type: ignore[arg-type]
             self._server = uvicorn.Server(
                 uvicorn.Config(
                     app,

@@ -16,18 +16,16 @@ import isentrope
 from isentrope.integrations import openrlhf
 from isentrope_wire.control_answers import State
 from tests.probe.frameworks import openrlhf_actor
+from tests.ray_node import started
 
 MOST_UPDATES = 200
 
 
 def train(packages: str, folder: str) -> str | None:
     """The state of a control that is pushed during updates of OpenRLHF's own actor group, once it is applied."""
-    ray.init(
-        num_cpus=2,
-        num_gpus=1,  # in name: nothing asks it for CUDA
-        include_dashboard=False,
-        runtime_env={"worker_process_setup_hook": lambda: openrlhf_actor.ready(packages)},
-    )
+    hook = {"worker_process_setup_hook": lambda: openrlhf_actor.ready(packages)}
+    # A GPU in name: nothing asks it for CUDA.
+    started(lambda: ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, runtime_env=hook))
     of_openrlhf = importlib.import_module("openrlhf.cli.train_ppo_ray")
     args = openrlhf_actor.settings(folder, 1)
     strategy = openrlhf_actor.strategy_of(args)

@@ -13,10 +13,12 @@ import pytest
 from isentrope.transport.spool_folder import find_spool_folders
 from tests.probe.transport.fake_telemetry import FakeTelemetry, free_port
 
+ROOT = Path(__file__).parents[3]
 KILLED_BY_RAY = """
 import os, time, psutil, ray
+from tests.ray_node import started
 
-ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+started(lambda: ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False))
 
 @ray.remote
 class Worker:
@@ -46,7 +48,7 @@ def test_the_reports_of_a_worker_that_ray_kills_arrive_with_the_server(tmp_path:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ISENTROPE_")}
     environment |= {"ISENTROPE_HOME": str(tmp_path), "ISENTROPE_GRPC": server.target}
     command = [sys.executable, "-c", KILLED_BY_RAY]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True, cwd=ROOT)
     assert ran.stdout.splitlines()[-1] == "1 0"  # it did kill what the worker had started
     assert len(find_spool_folders(tmp_path)) == 1  # the server was away
     server.start()

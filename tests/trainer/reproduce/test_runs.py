@@ -15,6 +15,7 @@ from isentrope_trainer.reproduce.executors import LocalProcesses, Order, RayClus
 from isentrope_trainer.reproduce.runs import NotReported, RunFolder, make_run
 from isentrope_trainer.reproduce.settings import Plan, RunSettings
 from isentrope_trainer.settings import LossConfig, TaskConfig
+from tests.ray_node import started
 
 TinyRun = Callable[[int], RunSettings]
 REPEATABLE = ("settings.json", "series.npz", "notes.json")
@@ -93,7 +94,7 @@ def test_ray_and_processes_make_the_same_bytes(tiny_run: TinyRun) -> None:
     orders = [Order(settings=tiny_run(seed)) for seed in (0, 1)]
     by_executor = [
         {outcome.order.settings.key: outcome.files for outcome in executor.make(orders)}
-        for executor in (LocalProcesses(2), RayCluster("local", 2))
+        for executor in (LocalProcesses(2), started(lambda: RayCluster("local", 2)))
     ]
     for key, files in by_executor[0].items():
         other = by_executor[1][key]
