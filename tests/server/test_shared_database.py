@@ -183,8 +183,8 @@ def test_news_missed_meanwhile_is_sent_afterwards(pair: Pair, monkeypatch: pytes
         with first.client(OWNER_TOKEN) as client:
             rank.report(0, x=1.0)
             client.put(f"{rank.path}/control", json={"method": "none"}, headers={"If-Match": '"0"'})
-        received = {event.event for event in (next(events) for _ in range(2))}
-        assert "step" in received
+        # Others are of the run itself, of which one may have been on its way before.
+        assert any(event.event == "step" for event in events)
         assert watching.next_control().version == 1
     watching.close()
 
