@@ -74,7 +74,8 @@ LIKE_A_RAY_WORKER = """
 import os, time, psutil, isentrope
 probe = isentrope.Probe("run", run_id="killed-children")
 probe.step(1)
-time.sleep(1)
+while len(psutil.Process().children(recursive=True)) < 2:  # a child, and the side process below it
+    time.sleep(0.02)
 probe.finish()
 for child in psutil.Process().children():
     child.kill()

@@ -171,9 +171,10 @@ class _Training:
             refuse("slime", [f"--custom-loss-function-path does not call {__name__}.policy_loss."])
         self._close_open_step()
         self._recomputed.clear()
+        # Gradients are averaged over all ranks of the group, of which one in so many counts.
+        self._loss_scale = 1.0 / self._mpu.get_tensor_model_parallel_world_size()
         with self.attachment.guard.protect("reading the loss scale of fp16"):
-            # Gradients are averaged over all ranks of the group, of which so many count the tokens of one.
-            self._loss_scale = optimizer.get_loss_scale() / self._mpu.get_tensor_model_parallel_world_size()
+            self._loss_scale = optimizer.get_loss_scale() * self._loss_scale
         if optimizer is not self._optimizer:
             self._optimizer = optimizer
             update = optimizer.step

@@ -36,9 +36,8 @@ def running(pids):
 worker = Worker.remote()
 own, children = ray.get(worker.train.remote())
 ray.kill(worker)
-while running([own]): time.sleep(0.1)
-time.sleep(0.5)
-print(len(children), len(running(children)))
+while running([own, *children]): time.sleep(0.1)
+print(len(children))
 """
 
 
@@ -49,7 +48,7 @@ def test_the_reports_of_a_worker_that_ray_kills_arrive_with_the_server(tmp_path:
     environment |= {"ISENTROPE_HOME": str(tmp_path), "ISENTROPE_GRPC": server.target}
     command = [sys.executable, "-c", KILLED_BY_RAY]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True, cwd=ROOT)
-    assert ran.stdout.splitlines()[-1] == "1 0"  # it did kill what the worker had started
+    assert ran.stdout.splitlines()[-1] == "1"  # Ray has killed the worker, and what it had started
     assert len(find_spool_folders(tmp_path)) == 1  # the server was away
     server.start()
     try:
